@@ -1,0 +1,41 @@
+"""The errors whose message may be shown to the user as it is.
+
+TrainingProError
+├── SettingsError   what was asked for does not fit; every problem at once
+├── DataError       a file or folder cannot be used as it is
+├── ModelError      no model, or one that cannot be trained
+├── BusyError       the model is in use by another job
+└── SavingError     a LoRA or checkpoint cannot be written or read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TrainingProError(Exception):
+    """Something the user can understand and mend: what, which value, what to do."""
+
+
+class SettingsError(TrainingProError):
+    """All problems of the settings, so that they can be mended in one go."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class DataError(TrainingProError):
+    """A data set that cannot be read or that holds nothing to learn from."""
+
+
+class ModelError(TrainingProError):
+    """No model is loaded, or the loaded one cannot be trained."""
+
+
+class BusyError(TrainingProError):
+    """Another job has the model."""
+
+
+class SavingError(TrainingProError):
+    """A folder of a run cannot be written or read."""

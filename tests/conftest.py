@@ -1,0 +1,20 @@
+"""One identity for the whole suite: script.py is loaded once, the webui's way, as `training_pro`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load_script() -> None:
+    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+
+if "training_pro" not in sys.modules:
+    load_script()
