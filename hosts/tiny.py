@@ -1,0 +1,129 @@
+"""The tiny model: a random two-layer Llama with a tokenizer trained on the spot, made in seconds.
+
+It knows nothing and learns a little: enough to see every part work where no real model can be had.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+VOCABULARY = 512
+LONGEST = 2048
+SEED = 20
+BOS, EOS, PAD, TURN = "<|begin|>", "<|im_end|>", "<|pad|>", "<|im_start|>"
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SAMPLE = """The keeper of the lighthouse wrote one line into her book every night. Most of the lines were
+about the weather: wind from the north, rain before morning, a clear sky with all the stars in it.
+Some were about ships. "Two masts, dark sails, going south," she wrote, and then: "They did not answer
+the lamp." Nobody on the island had ever read the book, because nobody had ever asked for it.
+
+One morning in spring a boat came with flour, oil, letters and a boy of nine years. The boy asked what
+the light was for. "So that people far away know where they are," she said. "And how do you know that
+they know?" he asked. She thought about it for a long time. "I do not," she said. "I light it anyway."
+
+In the evening they climbed the 212 steps together. He carried the oil and she carried the bread. The
+glass was cleaned, the wick was cut, the clock was wound, and when the sun had gone the light went out
+over the water, once every 15 seconds, as it had done for forty years. The boy counted to a hundred.
+Then, very far away, something small and yellow blinked back. "Write that down," said the boy.
+"""
+
+
+def make_tiny(folder: Path, text: str = SAMPLE, *, adds_bos: bool = True) -> Path:
+    """Write the model into `folder`, unless one stands there; the same text gives the same bytes.
+
+    `adds_bos` is whether its tokenizer puts a BOS before a text, as Llama's does and many others do not.
+    """
+    if (folder / "config.json").is_file():
+        return folder
+    if folder.exists() and any(folder.iterdir()):
+        raise ModelError(f"{folder} holds other files: name an empty folder, or one that is not there yet.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Written aside and renamed: whoever lists models never meets half of one.
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as aside:
+        whole = Path(aside) / folder.name
+        tokenizer = _tokenizer(text, adds_bos=adds_bos)
+        _save_model(whole, tokenizer)
+        tokenizer.save_pretrained(whole)
+        if folder.exists():
+            folder.rmdir()  # Windows renames onto nothing, not even onto an empty folder
+        whole.rename(folder)
+    return folder
+
+
+def _tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=_trained(text, adds_bos=adds_bos),
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        additional_special_tokens=[TURN],
+        chat_template=CHATML,
+        model_max_length=LONGEST,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _trained(text: str, *, adds_bos: bool) -> Tokenizer:
+    """Byte-level BPE: all 256 bytes are in it, so it can write any language, whatever it was trained on."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, BOS, EOS, TURN],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{BOS} $A",
+            pair=f"{BOS} $A {BOS} $B:1",
+            special_tokens=[(BOS, tokenizer.token_to_id(BOS))],
+        )
+    return tokenizer
+
+
+def _save_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    import torch
+    from transformers import LlamaForCausalLM
+
+    # The seed is for this model alone: the caller's own random numbers go on as if nothing had been.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = LlamaForCausalLM(_config(tokenizer))
+    model.save_pretrained(folder)
+
+
+def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=LONGEST,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
