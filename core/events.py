@@ -1,0 +1,139 @@
+"""What a job tells while it runs, and the log that any number of pages follow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Outcome = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, with the time of day."""
+
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Event):
+    """What the job is at now; `share` is how much of it is done, where that is known."""
+
+    text: str
+    share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Event):
+    """The run as it was resolved, before its first step."""
+
+    name: str
+    model: str
+    steps: int
+    steps_per_epoch: int
+    first_step: int
+    rates: tuple[float, ...]
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """One step done: one change of the weights."""
+
+    step: int
+    steps: int
+    epoch: float
+    loss: float
+    smoothed: float
+    learning_rate: float
+    gradient_norm: float | None
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A full checkpoint is on disk, whole."""
+
+    step: int
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """Worth knowing; nothing to do."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice(Event):
+    """Worth knowing, and something could be done about it."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Event):
+    """A piece of an answer of the model's: `side` says with which LoRA, or with none."""
+
+    side: Literal["with", "without"]
+    piece: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Event):
+    """The last event of every job. `details` is for whoever wants to look under the bonnet."""
+
+    outcome: Outcome
+    text: str
+    folder: Path | None = None
+    details: str = ""
+
+
+class EventLog:
+    """Append by one, follow by many, replay from the first; nobody who follows can hold the writer up."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def append(self, event: Event) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def since(self, position: int) -> list[Event]:
+        """The events from `position` on, at once."""
+        with self._changed:
+            return self._events[position:]
+
+    def follow(self) -> Iterator[Event]:
+        """Every event from the first on, as they come, until the log is closed."""
+        position = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda at=position: self._closed or len(self._events) > at, timeout=1.0)
+                fresh, closed = self._events[position:], self._closed
+            yield from fresh
+            position += len(fresh)
+            if closed and position == len(self._events):
+                return

@@ -1,0 +1,106 @@
+"""The seam to whoever lends the model: the webui, our own page, or a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where things lie; nothing of ours is read or written elsewhere."""
+
+    user_data: Path
+    models: Path
+    loras: Path
+    logs: Path
+    examples: Path
+
+    @property
+    def datasets(self) -> Path:
+        return self.user_data / "training" / "datasets"
+
+    @property
+    def presets(self) -> Path:
+        return self.user_data / "training" / "presets"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What can be known of a model without its weights."""
+
+    name: str
+    config: dict[str, Any]
+    tokenizer: Any
+    loading: str
+
+    @property
+    def context(self) -> int:
+        """The longest text it can read, in tokens; 0 where its config does not say."""
+        for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
+            if isinstance(length := self.config.get(key), int):
+                return length
+        return 0
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory, on loan; `loras` are on it, the PEFT model around it then being `model`."""
+
+    card: ModelCard
+    model: Any
+    loras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the device in use has, in bytes, and how much of it is taken."""
+
+    device: str
+    used: int
+    total: int
+
+
+class Host(Protocol):
+    """Who lends the model. Every method may raise a TrainingProError that names the next click."""
+
+    @property
+    def folders(self) -> Folders: ...
+
+    @property
+    def read_only(self) -> str:
+        """Why this page may only look (several people use it), or an empty text."""
+        ...
+
+    def models(self) -> list[str]:
+        """The models on disk, by name."""
+        ...
+
+    def card(self) -> ModelCard:
+        """The model that Check is about: the loaded one, or the one chosen."""
+        ...
+
+    def loaded(self) -> LoadedModel:
+        """The model in memory; a ModelError where there is none, or none that can be trained."""
+        ...
+
+    def load(self, name: str, loading: str) -> None: ...
+
+    def unload(self) -> None: ...
+
+    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+        """From now on `model` stands for the loaded one, with these LoRAs on."""
+        ...
+
+    def exclusive_use(self) -> AbstractContextManager[None]:
+        """Nobody else touches the model inside; waits for whoever does now."""
+        ...
+
+    def chat_template(self) -> str:
+        """The template for chat where the tokenizer has none of its own; may be empty."""
+        ...
+
+    def memory(self) -> Memory: ...

@@ -1,0 +1,90 @@
+"""At most one job on the model, on a thread of its own that outlives the page which started it."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .control import RunControl
+from .errors import BusyError, TrainingProError
+from .events import Ended, EventLog
+from .host import Host
+
+Kind = Literal["training", "answer", "model"]
+Work = Callable[["Job"], Ended]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work on the model: its wishes go in by `control`, its news come out by `log`."""
+
+    kind: Kind
+    title: str
+    control: RunControl = field(default_factory=RunControl)
+    log: EventLog = field(default_factory=EventLog)
+
+    @property
+    def running(self) -> bool:
+        return not self.log.closed
+
+    @property
+    def end(self) -> Ended | None:
+        """How it ended, or None while it runs."""
+        if self.running:
+            return None
+        return next((e for e in reversed(self.log.since(0)) if isinstance(e, Ended)), None)
+
+
+class Session:
+    """Starts jobs, one at a time, and remembers the last of each kind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: Job | None = None
+        self._latest: dict[Kind, Job] = {}
+        self._followers: list[Callable[[Job], None]] = []
+
+    @property
+    def current(self) -> Job | None:
+        """The job that is running now."""
+        job = self._current
+        return job if job is not None and job.running else None
+
+    def latest(self, kind: Kind) -> Job | None:
+        return self._latest.get(kind)
+
+    def on_start(self, follower: Callable[[Job], None]) -> None:
+        """Call `follower` with every job that starts; it must return at once."""
+        self._followers.append(follower)
+
+    def start(self, kind: Kind, title: str, host: Host, work: Work) -> Job:
+        """Begin `work` under the host's exclusive use, or say what has the model now."""
+        with self._lock:
+            if (busy := self.current) is not None:
+                raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
+            job = Job(kind, title)
+            self._current = self._latest[kind] = job
+        for follower in self._followers:
+            follower(job)
+        threading.Thread(target=_carry_out, args=(job, host, work), name=title, daemon=True).start()
+        return job
+
+
+def _carry_out(job: Job, host: Host, work: Work) -> None:
+    try:
+        with host.exclusive_use():
+            end = work(job)
+    except TrainingProError as error:
+        end = Ended(outcome="failed", text=str(error))
+    except Exception as error:  # noqa: BLE001 - a job must never end without saying so
+        text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
+        end = Ended(outcome="failed", text=text, details=traceback.format_exc())
+    job.log.append(end)
+    job.log.close()
+
+
+SESSION = Session()
+"""The one state at module level: the webui executes script.py anew on an interface restart, this not."""

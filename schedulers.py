@@ -1,0 +1,229 @@
+"""Learning-rate schedules, each a list of phases; a new one is one function and one row in SCHEDULES.
+
+Step s of N counts from 0. A rise counts s + 1, so that no step has rate 0; a fall counts s, so that it
+begins at the peak. What lies outside all phases (after the last one) keeps the last value.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+Curve = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a schedule is drawn for: all steps, the steps of an epoch, the steps of warm-up."""
+
+    steps: int
+    steps_per_epoch: int
+    warmup: int = 0
+
+    @property
+    def epoch_ends(self) -> list[int]:
+        """The steps after which an epoch ends; the last one may be cut short by the run's end."""
+        ends = list(range(self.steps_per_epoch, self.steps, self.steps_per_epoch))
+        return [*ends, self.steps]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps `start` to `end` - 1: `curve` takes the share of the phase that is done, 0 to 1."""
+
+    start: int
+    end: int
+    words: str
+    curve: Curve
+    rising: bool = False
+
+    def at(self, step: int) -> float:
+        done = step - self.start + (1 if self.rising else 0)
+        return self.curve(done / max(1, self.end - self.start))
+
+
+def hold(_: float) -> float:
+    return 1.0
+
+
+def straight_up(x: float) -> float:
+    return x
+
+
+def straight_down(x: float) -> float:
+    return 1.0 - x
+
+
+def cosine_down(x: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * x))
+
+
+def square_down(x: float) -> float:
+    return (1.0 - x) ** 2
+
+
+def exponential_down(x: float) -> float:
+    return math.exp(-3.0 * x)
+
+
+def cosine_up(x: float) -> float:
+    return 0.5 * (1.0 - math.cos(math.pi * x))
+
+
+def _warmed(plan: Plan, *rest: Phase, limit: int | None = None) -> list[Phase]:
+    """A straight warm-up before the phases of `rest`; empty ones fall away."""
+    until = _warm_until(plan, limit)
+    phases = [Phase(0, until, "warm-up", straight_up, rising=True), *rest]
+    return [p for p in phases if p.end > p.start]
+
+
+def _warm_until(plan: Plan, limit: int | None = None) -> int:
+    return min(plan.warmup, plan.steps if limit is None else min(limit, plan.steps))
+
+
+def _hold_then_cosine(plan: Plan, until: int) -> list[Phase]:
+    warm = _warm_until(plan, until)
+    return _warmed(
+        plan,
+        Phase(warm, until, "hold", hold),
+        Phase(until, plan.steps, "fall along a cosine to 0", cosine_down),
+        limit=until,
+    )
+
+
+def low_epoch_annealing(plan: Plan) -> list[Phase]:
+    """Constant through the first epoch, then a cosine to 0 over the rest; one epoch alone stays constant."""
+    return _hold_then_cosine(plan, min(plan.steps_per_epoch, plan.steps))
+
+
+def half_time_annealing(plan: Plan) -> list[Phase]:
+    """Constant through half of all steps, then a cosine to 0."""
+    return _hold_then_cosine(plan, max(1, plan.steps // 2))
+
+
+def raise_fall_creative(plan: Plan) -> list[Phase]:
+    """Up along a cosine to the peak at half of all steps, then down; warm-up does not apply."""
+    half = max(1, plan.steps // 2)
+    up = Phase(0, half, "rise along a cosine", cosine_up, rising=True)
+    return [p for p in (up, Phase(half, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
+
+
+def raise_hold_fall(plan: Plan) -> list[Phase]:
+    """A sine up in epoch 1, hold in epoch 2, a quarter of a cosine down; thirds below 3 epochs."""
+    epoch = plan.steps_per_epoch
+    if plan.steps < 3 * epoch:
+        epoch = max(1, plan.steps // 3)
+    first, second = min(epoch, plan.steps), min(2 * epoch, plan.steps)
+    phases = [
+        Phase(0, first, "rise along a sine", lambda x: math.sin(math.pi / 2 * x), rising=True),
+        Phase(first, second, "hold", hold),
+        Phase(second, plan.steps, "fall along a quarter of a cosine to 0", lambda x: math.cos(math.pi / 2 * x)),
+    ]
+    return [p for p in phases if p.end > p.start]
+
+
+def _halved(plan: Plan, words: str, warm: int) -> list[Phase]:
+    epoch, phases = plan.steps_per_epoch, [Phase(warm, min(plan.steps_per_epoch, plan.steps), "hold", hold)]
+    for n in range(1, math.ceil(plan.steps / epoch)):
+        end = min((n + 1) * epoch, plan.steps)
+        phases.append(Phase(n * epoch, end, words.format(n=n), lambda _, half=0.5**n: half))
+    return [p for p in phases if p.end > p.start]
+
+
+def step_decay_with_warmup(plan: Plan) -> list[Phase]:
+    """Warm-up and constant in epoch 1, then half of it again with each epoch."""
+    limit = min(plan.steps_per_epoch, plan.steps)
+    return _warmed(plan, *_halved(plan, "halved {n} times", _warm_until(plan, limit)), limit=limit)
+
+
+def step_decay(plan: Plan) -> list[Phase]:
+    """Half of it again after each epoch."""
+    warm = _warm_until(plan)
+    later = [p for p in _halved(plan, "halved {n} times", 0) if p.end > warm]
+    return _warmed(plan, *[Phase(max(p.start, warm), p.end, p.words, p.curve) for p in later])
+
+
+def _after_warmup(words: str, curve: Curve) -> Callable[[Plan], list[Phase]]:
+    def phases(plan: Plan) -> list[Phase]:
+        return _warmed(plan, Phase(_warm_until(plan), plan.steps, words, curve))
+
+    return phases
+
+
+def inverse_sqrt(plan: Plan) -> list[Phase]:
+    """After the warm-up of w steps, the square root of w / (s + 1); w is at least 1."""
+    warm = _warm_until(plan)
+    width = plan.steps - warm
+
+    def curve(x: float) -> float:
+        return math.sqrt(max(1, warm) / (warm + x * width + 1))
+
+    return _warmed(plan, Phase(warm, plan.steps, "fall as one by the root of the step", curve))
+
+
+def cosine_with_restarts(plan: Plan) -> list[Phase]:
+    """One cosine to 0 an epoch."""
+    warm = _warm_until(plan)
+    starts = [warm, *(e for e in plan.epoch_ends if warm < e < plan.steps)]
+    ends = [*starts[1:], plan.steps]
+    falls = [Phase(a, b, "fall along a cosine to 0", cosine_down) for a, b in zip(starts, ends, strict=True)]
+    return _warmed(plan, *falls)
+
+
+def one_cycle(plan: Plan) -> list[Phase]:
+    """Up along a cosine over 30 % of the run, then down along one to 0; warm-up does not apply."""
+    top = max(1, round(0.3 * plan.steps))
+    up = Phase(0, top, "rise along a cosine", cosine_up, rising=True)
+    return [p for p in (up, Phase(top, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
+
+
+def warmup_stable_decay(plan: Plan) -> list[Phase]:
+    """Hold, then straight down to 0 over the last 20 %."""
+    warm = _warm_until(plan)
+    turn = max(warm, plan.steps - round(0.2 * plan.steps))
+    return _warmed(
+        plan, Phase(warm, turn, "hold", hold), Phase(turn, plan.steps, "fall straight to 0", straight_down)
+    )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A name that users and files know, what it does in a sentence, and how its phases come about."""
+
+    name: str
+    words: str
+    phases: Callable[[Plan], list[Phase]]
+
+
+_ALL = (
+    Schedule("FP_low_epoch_annealing", "constant for the first epoch, then a cosine to 0", low_epoch_annealing),
+    Schedule("FP_half_time_annealing", "constant for half of the run, then a cosine to 0", half_time_annealing),
+    Schedule("FP_raise_fall_creative", "up to the middle of the run, then down", raise_fall_creative),
+    Schedule("FP_3epoch_raise_hold_fall", "up in epoch 1, hold in epoch 2, then down", raise_hold_fall),
+    Schedule("FP_step_decay_with_warmup", "constant in epoch 1, then halved each epoch", step_decay_with_warmup),
+    Schedule("constant", "the same rate throughout", _after_warmup("hold", hold)),
+    Schedule("linear", "straight down to 0", _after_warmup("fall straight to 0", straight_down)),
+    Schedule("cosine", "down along a cosine to 0", _after_warmup("fall along a cosine to 0", cosine_down)),
+    Schedule("cosine_with_restarts", "one cosine to 0 in every epoch", cosine_with_restarts),
+    Schedule("polynomial", "down to 0 along a square", _after_warmup("fall along a square to 0", square_down)),
+    Schedule("inverse_sqrt", "down as one by the root of the step", inverse_sqrt),
+    Schedule("step_decay", "halved after each epoch", step_decay),
+    Schedule("exponential", "down to a twentieth", _after_warmup("fall exponentially", exponential_down)),
+    Schedule("one_cycle", "up over the first 30 %, then down to 0", one_cycle),
+    Schedule("warmup_stable_decay", "constant, then down to 0 over the last 20 %", warmup_stable_decay),
+)
+SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
+
+
+def multipliers(phases: Sequence[Phase], steps: int) -> list[float]:
+    """The share of the learning rate that each step gets."""
+    starts = [p.start for p in phases]
+    return [phases[max(0, bisect_right(starts, s) - 1)].at(s) for s in range(steps)]
+
+
+def described(phases: Sequence[Phase]) -> str:
+    """The phases in words, with their steps: 'warm-up to step 10, hold to step 60, fall ... to step 120'."""
+    return ", ".join(f"{p.words} to step {p.end}" for p in phases)

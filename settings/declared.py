@@ -1,0 +1,302 @@
+"""Every setting, declared once: from here come the form, the file, the flags, the checks and the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..schedulers import SCHEDULES
+from .names import name_problem
+from .setting import Setting
+
+
+def text(default: str, label: str, help: str, **more: Any) -> Any:
+    return _declared("text", default, label, help, more)
+
+
+def names(label: str, help: str, **more: Any) -> Any:
+    return _declared("names", (), label, help, more)
+
+
+def whole(default: int | str, label: str, help: str, **more: Any) -> Any:
+    return _declared("whole", default, label, help, more)
+
+
+def number(default: float, label: str, help: str, **more: Any) -> Any:
+    return _declared("number", default, label, help, more)
+
+
+def yes_no(default: bool, label: str, help: str, **more: Any) -> Any:
+    return _declared("yes/no", default, label, help, more)
+
+
+def choice(label: str, help: str, choices: Mapping[str, str], **more: Any) -> Any:
+    return _declared("choice", next(iter(choices)), label, help, {"choices": choices, **more})
+
+
+def _declared(kind: str, default: object, label: str, help: str, more: Mapping[str, Any]) -> Any:
+    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **more})
+
+
+@dataclass(frozen=True)
+class What:
+    """What is trained, on which data."""
+
+    name: str = text(
+        "",
+        "Name",
+        "The name of the LoRA: a folder of this name appears among your LoRAs.",
+        check=name_problem,
+    )
+    data: tuple[str, ...] = names(
+        "Data",
+        "Texts to learn from: .txt and .md files, or folders of them, out of training/datasets. A folder is "
+        "read in natural order, and each file in it begins anew.",
+    )
+    if_exists: str = choice(
+        "If the name exists",
+        "What to do when a LoRA of this name is there already.",
+        {
+            "ask": "ask me",
+            "continue": "go on with the unfinished run",
+            "replace": "replace it (a backup is kept)",
+            "new_name": "use a new name",
+        },
+    )
+    seed: int = whole(
+        42,
+        "Seed",
+        "The same seed, data and settings give the same LoRA on the CPU, bit for bit.",
+        minimum=0,
+        maximum=2**32 - 1,
+    )
+
+
+@dataclass(frozen=True)
+class Text:
+    """How a text is cut into blocks."""
+
+    cutoff: int | str = whole(
+        "auto",
+        "Maximum context length (Cutoff)",
+        "The longest block, in tokens. Longer blocks let the model see more at once and take more memory. "
+        "auto is 256.",
+        minimum=16,
+        maximum=131072,
+        words=("auto",),
+    )
+    chunking: str = choice(
+        "How to cut",
+        "Blocks of whole sentences, one after the other; or DEMENTOR: a window that starts at every sentence, "
+        "so that each sentence is seen many times, for learning a text by heart in one or two epochs.",
+        {"blocks": "blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
+    )
+    overlap: bool = yes_no(
+        True,
+        "Overlap blocks",
+        "Between two blocks, one more that starts in the middle of the first, so that no sentence is always at "
+        "an edge. Never across a hard cut. DEMENTOR overlaps by itself.",
+    )
+    dementor_repeats: int = whole(
+        0,
+        "DEMENTOR repeats",
+        "How often each sentence should be seen in an epoch; 0 starts a window at every sentence.",
+        minimum=0,
+        maximum=1000,
+    )
+    hard_cut: str = text(
+        "\\n\\n\\n",
+        "Hard cut",
+        "Where one flow of ideas ends and no block may reach across: by default two empty lines. \\n is a line "
+        "end, \\t a tab; empty cuts nothing.",
+    )
+    min_chars: int = whole(
+        0,
+        "Leave out blocks up to (characters)",
+        "Blocks of at most this many characters are left out, and counted.",
+        minimum=0,
+        maximum=100000,
+    )
+    add_bos: bool = yes_no(
+        True,
+        "Start token (BOS)",
+        "Begin each block with the start token, where the model's tokenizer itself puts one.",
+    )
+    add_eos: str = choice(
+        "End token (EOS)",
+        "Where the model learns to stop. After every block it would learn to stop in the middle of a text.",
+        {"hard_cut": "at each hard cut", "every_block": "after every block", "never": "never"},
+    )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How much is learned at once, and how often."""
+
+    batch_size: int = whole(
+        4,
+        "True Batch Size",
+        "How many examples the graphics card works on at once. More is smoother and takes more memory.",
+        minimum=1,
+        maximum=1024,
+    )
+    accumulation: int = whole(
+        1,
+        "Gradient Accumulation",
+        "How many batches are added up before the weights change: a larger batch without more memory, "
+        "a step taking that much longer.",
+        minimum=1,
+        maximum=1024,
+    )
+    epochs: float = number(
+        2.0,
+        "Epochs",
+        "How often the whole data is gone through; fractions are possible.",
+        minimum=0.01,
+        maximum=1000,
+    )
+    max_steps: int = whole(
+        0,
+        "Steps at most",
+        "A fixed number of steps instead of epochs; 0 goes by epochs.",
+        minimum=0,
+        maximum=10**8,
+    )
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How fast is learned, and how the rate changes over the run."""
+
+    learning_rate: float = number(
+        2e-4,
+        "Learning Rate",
+        "How far each step goes. 2e-4 is right for most LoRAs; small models bear more (1e-3).",
+        minimum=1e-9,
+        maximum=1.0,
+    )
+    schedule: str = choice(
+        "LR Scheduler",
+        "How the learning rate changes over the run.",
+        {s.name: f"{s.name}: {s.words}" for s in SCHEDULES.values()},
+    )
+    warmup_steps: float = number(
+        0.05,
+        "Warm-up",
+        "Steps in which the rate rises from 0. Below 1 it is a share of the run (then at most 100 steps and "
+        "one epoch).",
+        minimum=0,
+        maximum=100000,
+    )
+    weight_decay: float = number(
+        0.0, "Weight decay", "How strongly weights are pulled towards 0.", minimum=0, maximum=1
+    )
+    max_grad_norm: float = number(
+        1.0,
+        "Clip gradients at",
+        "Longer gradients are shortened to this length; 0 never.",
+        minimum=0,
+        maximum=1000,
+    )
+    adam_beta1: float = number(0.9, "Adam beta 1", "The memory of the mean gradient.", minimum=0, maximum=0.9999)
+    adam_beta2: float = number(
+        0.999, "Adam beta 2", "The memory of the squared gradient.", minimum=0, maximum=0.999999
+    )
+    adam_epsilon: float = number(1e-8, "Adam epsilon", "Keeps a division by 0 away.", minimum=1e-12, maximum=1e-2)
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The LoRA itself."""
+
+    rank: int = whole(
+        32,
+        "LoRA Rank",
+        "How much the LoRA can hold: 8 for a manner of speaking, 32 for a style, 128 and more for much new text.",
+        minimum=1,
+        maximum=4096,
+    )
+    alpha: float = number(
+        32.0,
+        "LoRA Alpha",
+        "Alpha / rank is the strength of the LoRA; 1 is usual.",
+        minimum=0.01,
+        maximum=16384,
+    )
+    dropout: float = number(
+        0.0,
+        "Dropout",
+        "The share of the LoRA that is switched off at random in each step.",
+        minimum=0,
+        maximum=0.9,
+    )
+    rslora: bool = yes_no(
+        False, "rsLoRA", "Strength alpha / root of rank, which keeps high ranks from learning too little."
+    )
+    targets: str | tuple[str, ...] = choice(
+        "Which layers",
+        "Which layers of the model the LoRA sits on. All is the usual choice; q-v is the classic and small one.",
+        {"all-linear": "all (recommended)", "q-v": "q-v (classic)"},
+    )
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What is kept while the run goes on."""
+
+    save_every: int = whole(
+        0,
+        "Checkpoint every (steps)",
+        "A full checkpoint every so many steps; 0 = never.",
+        minimum=0,
+        maximum=10**8,
+    )
+    save_each_epoch: bool = yes_no(True, "Checkpoint at each epoch", "A full checkpoint at the end of each epoch.")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is traded between memory and speed."""
+
+    gradient_checkpointing: str = choice(
+        "Gradient checkpointing",
+        "Saves much memory and costs 20 to 30 % speed: works out again what it does not keep. auto: on a "
+        "graphics card on, on the CPU off.",
+        {"auto": "auto", "on": "on", "off": "off"},
+    )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """All that the user chooses; frozen, and saved as it was asked for."""
+
+    what: What = field(default_factory=What)
+    text: Text = field(default_factory=Text)
+    steps: Steps = field(default_factory=Steps)
+    learning: Learning = field(default_factory=Learning)
+    lora: Lora = field(default_factory=Lora)
+    saving: Saving = field(default_factory=Saving)
+    machine: Machine = field(default_factory=Machine)
+
+    def values(self) -> dict[str, Any]:
+        """Flat keys and plain values, as they stand in a file."""
+        sections = (getattr(self, f.name) for f in fields(self))
+        flat = {f.name: getattr(s, f.name) for s in sections for f in fields(s)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items()}
+
+
+SECTIONS: Mapping[str, Callable[..., Any]] = {
+    "what": What,
+    "text": Text,
+    "steps": Steps,
+    "learning": Learning,
+    "lora": Lora,
+    "saving": Saving,
+    "machine": Machine,
+}
+SETTINGS: Mapping[str, Setting] = {
+    f.name: Setting(key=f.name, section=name, default=f.default, **f.metadata)
+    for name, section in SECTIONS.items()
+    for f in fields(section)  # type: ignore[arg-type]
+}

@@ -1,0 +1,64 @@
+"""Keys and choices that files may name and this version does not have; this list shrinks to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+KEYS: frozenset[str] = frozenset(
+    {
+        "format",
+        "columns",
+        "system",
+        "train_on",
+        "train_only_after",
+        "too_long",
+        "bad_rows",
+        "neftune_noise",
+        "label_smoothing",
+        "optimizer",
+        "method",
+        "dora",
+        "train_head",
+        "packing",
+        "batching",
+        "switch_after",
+        "switch_at",
+        "switch_loss_low",
+        "switch_loss_high",
+        "switch_pairs",
+        "second_switch_at",
+        "second_switch_loss_low",
+        "second_switch_loss_high",
+        "attention",
+        "liger",
+        "compile",
+        "tf32",
+        "workers",
+        "shard_size",
+        "eval_data",
+        "eval_share",
+        "eval_every",
+        "save_on_loss_drop",
+        "backup_minutes",
+        "keep_checkpoints",
+        "keep_best",
+        "stop_at_loss",
+        "stop_at_epoch",
+        "early_stopping",
+        "stop_how",
+        "sample_prompts",
+        "sample_every",
+        "report_to",
+        "keep_awake",
+    }
+)
+CHOICES: Mapping[str, tuple[str, ...]] = {"targets": ("q-k-v", "q-k-v-o", "k-v-down")}
+
+
+def refusal(key: str, value: object) -> str:
+    """One sentence that names what this version does not have, or an empty text."""
+    if key in KEYS:
+        return f"'{key}' is not in this version of Training PRO. Leave it out."
+    if value in CHOICES.get(key, ()):
+        return f"{key} = {value!r} is not in this version of Training PRO. Choose another value."
+    return ""

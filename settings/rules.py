@@ -1,0 +1,60 @@
+"""What must hold between settings; each rule gives a sentence or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .declared import TrainingSettings
+
+
+def problems(settings: TrainingSettings) -> list[str]:
+    """Everything that stands in the way, all at once."""
+    return [problem for rule in _RULES for problem in rule(settings)]
+
+
+def advice(settings: TrainingSettings) -> list[str]:
+    """What works, but probably not as meant."""
+    return [sentence for rule in _ADVICE for sentence in rule(settings)]
+
+
+def _data_is_named(settings: TrainingSettings) -> Iterator[str]:
+    if not settings.what.data:
+        yield "Data: nothing is chosen. Choose a text, for example story.txt."
+
+
+def _shares_wait(settings: TrainingSettings) -> Iterator[str]:
+    for name in settings.what.data:
+        _, colon, share = name.rpartition(":")
+        if colon and share.isdigit():
+            yield f"Data: a per cent of a data set ({name!r}) is not in this version. Leave ':{share}' out."
+
+
+def _overlap_is_dementors_own(settings: TrainingSettings) -> Iterator[str]:
+    if settings.text.chunking == "dementor" and settings.text.overlap:
+        yield "DEMENTOR overlaps by itself: Overlap blocks is ignored."
+
+
+def _strength(settings: TrainingSettings) -> Iterator[str]:
+    lora = settings.lora
+    strength = lora.alpha / (lora.rank**0.5 if lora.rslora else lora.rank)
+    if strength > 4:
+        yield (
+            f"LoRA strength {strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and the training "
+            f"may break down. Try alpha {lora.rank}."
+        )
+
+
+def _end_after_every_block(settings: TrainingSettings) -> Iterator[str]:
+    if settings.text.add_eos == "every_block":
+        yield (
+            "End token after every block: the model learns to stop in the middle of a text. "
+            "Better: at each hard cut."
+        )
+
+
+_RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (_data_is_named, _shares_wait)
+_ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
+    _overlap_is_dementors_own,
+    _strength,
+    _end_after_every_block,
+)

@@ -1,0 +1,124 @@
+"""What a setting is: everything there is to say about it, said once, and how a value is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["text", "names", "whole", "number", "yes/no", "choice"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `words` says what else than a value of its kind it takes ('auto' for the cutoff)."""
+
+    key: str
+    section: str
+    kind: Kind
+    default: Any
+    label: str
+    help: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    minimum: float | None = None
+    maximum: float | None = None
+    words: tuple[str, ...] = ()
+    free: bool = False
+    live: bool = False
+    check: Callable[[Any], str] | None = None
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace("_", "-")
+
+    def read(self, value: object) -> Any:
+        """The value as its type, from a form, a file or a flag; a ValueError says what is wrong with it."""
+        read = _READERS[self.kind](self, value)
+        if self.check is not None and (problem := self.check(read)):
+            raise ValueError(f"{self.label}: {problem}")
+        return read
+
+    def range(self) -> str:
+        """What it takes, in words."""
+        if self.choices:
+            return ", ".join(self.choices) + (", or names of your own" if self.free else "")
+        bounds = ""
+        if self.minimum is not None and self.maximum is not None:
+            bounds = f"{self.minimum:g} to {self.maximum:g}"
+        elif self.minimum is not None:
+            bounds = f"{self.minimum:g} or more"
+        return " or ".join([*self.words, *([bounds] if bounds else [])])
+
+
+def _text(setting: Setting, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{setting.label}: {value!r} is not a text.")
+    return value
+
+
+def _names(setting: Setting, value: object) -> tuple[str, ...]:
+    if value is None or value == "":
+        return ()
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(v, str) for v in items):
+        raise ValueError(f"{setting.label}: {value!r} is not a list of names.")
+    return tuple(v.strip() for v in items if v.strip())
+
+
+def _number(setting: Setting, value: object) -> Any:
+    if isinstance(value, str) and value.strip() in setting.words:
+        return value.strip()
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"{setting.label}: {value!r} is not a number.{_hint(setting)}") from None
+    below = setting.minimum is not None and number < setting.minimum
+    above = setting.maximum is not None and number > setting.maximum
+    if below or above or not math.isfinite(number):
+        raise ValueError(f"{setting.label}: {value} is out of range.{_hint(setting)}")
+    return number
+
+
+def _whole(setting: Setting, value: object) -> Any:
+    number = _number(setting, value)
+    if isinstance(number, str):
+        return number
+    if number != int(number):
+        raise ValueError(f"{setting.label}: {value} is not a whole number.{_hint(setting)}")
+    return int(number)
+
+
+def _yes_no(setting: Setting, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    read = known.get(str(value).strip().lower())
+    if read is None:
+        raise ValueError(f"{setting.label}: {value!r} is neither true nor false.")
+    return read
+
+
+def _choice(setting: Setting, value: object) -> Any:
+    if isinstance(value, str) and value in setting.choices:
+        return value
+    if setting.free and value:
+        return _names(setting, value)
+    raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
+
+
+def _hint(setting: Setting) -> str:
+    taken = setting.range()
+    return f" It takes {taken}." if taken else f" Give something like {setting.default:g}."
+
+
+_READERS: Mapping[str, Callable[[Setting, object], Any]] = {
+    "text": _text,
+    "names": _names,
+    "whole": _whole,
+    "number": _number,
+    "yes/no": _yes_no,
+    "choice": _choice,
+}
