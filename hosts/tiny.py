@@ -93,10 +93,9 @@ def _trained(text: str, *, adds_bos: bool) -> Tokenizer:
     )
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     if adds_bos:
+        known = [(BOS, tokenizer.token_to_id(BOS))]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{BOS} $A",
-            pair=f"{BOS} $A {BOS} $B:1",
-            special_tokens=[(BOS, tokenizer.token_to_id(BOS))],
+            single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B:1", special_tokens=known
         )
     return tokenizer
 
