@@ -1,0 +1,592 @@
+"""Cut raw text into training blocks: sections, sentences, blocks and overlap blocks, as places in the text.
+
+    text  --hard cuts-->  sections  --one tokenization each-->  ids with their places
+          --sentences-->  units (a sentence, or a piece of one too long)  -->  blocks  -->  overlap blocks
+
+Everything is held in arrays over the whole text; a `Block` is made only when somebody looks at it. The
+tokenizer is a callable, so that nothing here knows one. docs/chunking.md draws all of it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:  # numpy costs a tenth of a second: it is imported where numbers are worked on
+    import numpy as np
+
+    Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
+    Rows = tuple[Ints, Ints, Ints]  # first token, one past the last, section
+    Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+Kind = Literal["block", "overlap", "dementor"]
+KINDS: tuple[Kind, ...] = ("block", "overlap", "dementor")
+
+PIECE_CHARS = 65_536  # a long section goes to the tokenizer in pieces of about this size
+BATCH_CHARS = 4 * PIECE_CHARS  # so much is at the tokenizer at a time: its own objects are large
+
+NOT_SPACE = re.compile(r"\S")
+CLAUSE_END = re.compile(r"[,;:—–،؛](?=\s)|[，；：、]")
+WORD_END = re.compile(r"\S(?=\s)")
+ZERO_WIDTH_JOINER = "\u200d"
+
+
+class Encoded(NamedTuple):
+    """The ids of one text, each with the characters it stands for."""
+
+    ids: Ids
+    starts: Ints
+    ends: Ints
+
+
+Encoder = Callable[[Sequence[str]], Sequence[Encoded]]
+
+
+class Sentence(NamedTuple):
+    """A sentence by its place in the text, moved to token bounds."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+class Block(NamedTuple):
+    """One training example by its place in the text; `tokens` counts BOS and EOS too."""
+
+    start: int
+    end: int
+    tokens: int
+    kind: Kind
+    section: int
+    ends_section: bool
+    first: int
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """The rules of one slicing; `hard_cut` stands here as it is to be found in the text."""
+
+    cutoff: int = 256
+    chunking: Literal["blocks", "dementor"] = "blocks"
+    overlap: bool = True
+    dementor_repeats: int = 0
+    hard_cut: str = "\n\n\n"
+    min_chars: int = 0
+    bos: int | None = None
+    eos: int | None = None
+    add_eos: Literal["hard_cut", "every_block", "never"] = "hard_cut"
+
+    def __post_init__(self) -> None:
+        if self.room - self.closing < 1:
+            raise ValueError(f"A cutoff of {self.cutoff} leaves no room for text beside BOS and EOS.")
+
+    @property
+    def opening(self) -> int:
+        """Ids that stand before the text of every block."""
+        return int(self.bos is not None)
+
+    @property
+    def room(self) -> int:
+        """Ids of text that a block may hold."""
+        every = self.eos is not None and self.add_eos == "every_block"
+        return self.cutoff - self.opening - int(every)
+
+    @property
+    def closing(self) -> int:
+        """Ids that the end of a section adds to the text that it ends."""
+        return int(self.eos is not None and self.add_eos == "hard_cut")
+
+    def closes(self, ends_section: bool) -> bool:
+        """Whether a block gets EOS."""
+        return self.eos is not None and (
+            self.add_eos == "every_block" or (self.add_eos == "hard_cut" and ends_section)
+        )
+
+
+def unescaped(hard_cut: str) -> str:
+    r"""The hard-cut string as typed, with the two-character escapes \n and \t understood."""
+    return hard_cut.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def sliced(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
+    """Blocks of whole sentences and, where the rules ask for it, overlap blocks between neighbours."""
+    units = units_of(text, encoder, rules)
+    blocks = blocks_of(units)
+    kept = blocks.longer_than(rules.min_chars, units)
+    left_out = len(blocks) - len(kept)
+    if not rules.overlap:
+        return Sliced(units, kept, left_out)
+    between = _overlaps(units, kept).longer_than(rules.min_chars, units)
+    return Sliced(units, kept.merged(between), left_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Sliced:
+    """The blocks of one text in its order, their ids, and what there is to say about the cutting."""
+
+    units: Units
+    spans: Spans
+    left_out: int  # blocks that min_chars left out
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __iter__(self) -> Iterator[Block]:
+        for at in range(0, len(self), 4096):  # so that a million blocks are never objects all at once
+            rows = zip(*(column[at : at + 4096].tolist() for column in self._columns), strict=True)
+            for start, end, tokens, kind, section, ends_section, first in rows:
+                yield Block(start, end, tokens, KINDS[kind], section, ends_section, first)
+
+    def __getitem__(self, number: int) -> Block:
+        start, end, tokens, kind, section, ends_section, first = (
+            column[number].item() for column in self._columns
+        )
+        return Block(start, end, tokens, KINDS[kind], section, ends_section, first)
+
+    @property
+    def text(self) -> str:
+        return self.units.text
+
+    @property
+    def rules(self) -> Cutting:
+        return self.units.rules
+
+    @property
+    def sections(self) -> Sections:
+        return self.units.sections
+
+    @property
+    def starts(self) -> Ints:
+        """Where each block starts in the text."""
+        return self._columns[0]
+
+    @property
+    def ends(self) -> Ints:
+        return self._columns[1]
+
+    @property
+    def lengths(self) -> Ints:
+        """How many ids training sees of each block."""
+        return self._columns[2]
+
+    def ids_of(self, block: Block) -> Ids:
+        """What training sees of a block: its slice of the text's ids, with BOS and EOS in place."""
+        import numpy as np
+
+        rules = self.rules
+        before, closed = rules.opening, rules.closes(block.ends_section)
+        ids = np.empty(block.tokens, np.int32)
+        after = block.tokens - closed
+        ids[before:after] = self.units.ids[block.first : block.first + after - before]
+        if before:
+            ids[0] = rules.bos
+        if closed:
+            ids[-1] = rules.eos
+        return ids
+
+    def text_of(self, block: Block) -> str:
+        return self.text[block.start : block.end]
+
+    def sentences(self) -> Iterator[Sentence]:
+        """The sentences in their order; one that is too long for a block comes as its pieces."""
+        units = self.units
+        columns = (units.start, units.end, units.last - units.first)
+        return map(Sentence._make, zip(*(column.tolist() for column in columns), strict=True))
+
+    @cached_property
+    def lost(self) -> int:
+        """Characters, spaces aside, that lie in no block and belong to no hard cut."""
+        return sum(len("".join(self.text[start:end].split())) for start, end in self.uncovered())
+
+    def uncovered(self) -> Iterator[tuple[int, int]]:
+        """The stretches of sections that lie in no block."""
+        import numpy as np
+
+        low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(self.ends)])
+        high = np.append(self.starts, len(self.text))
+        for gap in np.flatnonzero(low < high).tolist():
+            yield from self.sections.within(int(low[gap]), int(high[gap]))
+
+    @cached_property
+    def _columns(self) -> tuple[Ints | Flags, ...]:
+        """The fields of `Block`, a column each."""
+        import numpy as np
+
+        units, first, last, rules = self.units, self.spans.first, self.spans.last - 1, self.rules
+        ends_section = units.ends_section[last]
+        own = units.last[last] - units.first[first]
+        always = rules.cutoff - rules.room  # BOS, and EOS where every block has one
+        tokens = own + always + rules.closing * ends_section.astype(np.int64)
+        section = units.section[first]
+        return (
+            units.start[first],
+            units.end[last],
+            tokens,
+            self.spans.kind,
+            section,
+            ends_section,
+            units.first[first],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Blocks as runs of units: from `first` up to and without `last`."""
+
+    first: Ints
+    last: Ints
+    kind: Ints  # a place in KINDS
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @staticmethod
+    def of(first: Ints, last: Ints, kind: Kind) -> Spans:
+        import numpy as np
+
+        return Spans(first, last, np.full(len(first), KINDS.index(kind), np.int8))
+
+    def only(self, which: Flags) -> Spans:
+        return Spans(self.first[which], self.last[which], self.kind[which])
+
+    def longer_than(self, chars: int, units: Units) -> Spans:
+        """Without those of at most `chars` characters."""
+        return self.only(units.end[self.last - 1] - units.start[self.first] > chars)
+
+    def merged(self, other: Spans) -> Spans:
+        """Both in the order of the text."""
+        import numpy as np
+
+        first = np.concatenate([self.first, other.first])
+        order = np.argsort(first, kind="stable")
+        last, kind = np.concatenate([self.last, other.last]), np.concatenate([self.kind, other.kind])
+        return Spans(first[order], last[order], kind[order])
+
+
+def blocks_of(units: Units) -> Spans:
+    """Each block takes as many units as fit, and the next begins where it ended."""
+    import numpy as np
+
+    reach, starts, unit = units.reach.tolist(), [], 0
+    while unit < len(reach):
+        starts.append(unit)
+        unit = reach[unit]
+    first = np.array(starts, np.int64)
+    return Spans.of(first, units.reach[first], "block")
+
+
+def _overlaps(units: Units, blocks: Spans) -> Spans:
+    """From the sentence nearest the middle of a block as far as whole sentences go, if that is beyond it."""
+    import numpy as np
+
+    near = (blocks.last[:-1] == blocks.first[1:]) & ~units.breaks[blocks.first[1:]]
+    left, right = blocks.first[:-1][near], blocks.last[:-1][near]
+    opens = np.flatnonzero(units.opens)
+    if not len(left) or not len(opens):
+        return Spans.of(left[:0], right[:0], "overlap")
+    first = opens[_nearest(units.low[opens], (units.low[left] + units.high[right - 1]) // 2)]
+    whole = np.maximum.accumulate(np.where(units.closes, np.arange(1, len(units) + 1), 0))
+    last = whole[units.reach[first] - 1]
+    return Spans.of(first, last, "overlap").only((first > left) & (first < right) & (last > right))
+
+
+def _nearest(sorted_values: Ints, wanted: Ints) -> Ints:
+    """For each wanted value the place of the nearest one."""
+    import numpy as np
+
+    after = np.searchsorted(sorted_values, wanted).clip(1, max(len(sorted_values) - 1, 1))
+    after = np.minimum(after, len(sorted_values) - 1)
+    before = np.maximum(after - 1, 0)
+    return np.where(wanted - sorted_values[before] <= sorted_values[after] - wanted, before, after)
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What blocks are made of: sentences, and the pieces of those that are longer than a block."""
+
+    text: str
+    rules: Cutting
+    sections: Sections
+    ids: Ids  # of the whole text
+    first: Ints  # the first of its ids
+    last: Ints  # one past its last id
+    section: Ints
+    start: Ints
+    end: Ints
+    opens: Flags  # begins at a sentence's beginning
+    closes: Flags  # ends at a sentence's end
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @cached_property
+    def ends_section(self) -> Flags:
+        import numpy as np
+
+        return np.append(self.section[1:] != self.section[:-1], True)[: len(self)]
+
+    @cached_property
+    def breaks(self) -> Flags:
+        """Where no block may run on from the unit before: a section begins, or ids were left out."""
+        import numpy as np
+
+        return np.append(True, (self.section[1:] != self.section[:-1]) | (self.first[1:] != self.last[:-1]))[
+            : len(self)
+        ]
+
+    @cached_property
+    def low(self) -> Ints:
+        """Where each unit begins when every EOS that a section's end brings is counted as an id of the text."""
+        return self.first + self.section * self.rules.closing
+
+    @cached_property
+    def high(self) -> Ints:
+        return self.last + (self.section + self.ends_section) * self.rules.closing
+
+    @cached_property
+    def reach(self) -> Ints:
+        """For a block that begins at a unit: one past the last unit that still fits."""
+        import numpy as np
+
+        fits = np.searchsorted(self.high, self.low + self.rules.room, side="right")
+        stops = np.append(np.flatnonzero(self.breaks), len(self))
+        return np.minimum(fits, stops[np.searchsorted(stops, np.arange(len(self)), side="right")])
+
+
+def units_of(text: str, encoder: Encoder, rules: Cutting) -> Units:
+    """Find sections and sentences, tokenize, and move every bound to the token bound that it means."""
+    import numpy as np
+
+    sections = _sections(text, rules.hard_cut)
+    tokens = _tokens(text, sections, encoder)
+    sentences = _sentence_tokens(text, sections, tokens)
+    (first, last, section), opens, closes = _divided(text, tokens, rules, sentences)
+    before = tokens.ends[np.maximum(first, 1) - 1]
+    start = np.where(first == tokens.first[section], sections.start[section], before)
+    end = tokens.ends[last - 1].astype(np.int64)
+    return Units(text, rules, sections, tokens.ids, first, last, section, start, end, opens, closes)
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """The parts of a text between hard cuts that hold more than spaces."""
+
+    start: Ints
+    end: Ints
+    content_start: Ints  # without blank lines before
+    content_end: Ints  # without spaces and blank lines behind
+    cuts: Ints  # where each hard-cut string begins
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def within(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """What of the sections lies between two places."""
+        import numpy as np
+
+        for number in range(int(np.searchsorted(self.end, low, side="right")), len(self)):
+            if self.start[number] >= high:
+                return
+            yield max(low, int(self.start[number])), min(high, int(self.end[number]))
+
+
+def _sections(text: str, hard_cut: str) -> Sections:
+    import numpy as np
+
+    cuts = [match.start() for match in re.finditer(re.escape(hard_cut), text)] if hard_cut else []
+    bounds = zip([0, *(cut + len(hard_cut) for cut in cuts)], [*cuts, len(text)], strict=True)
+    rows = [row for start, end in bounds if (row := _contents(text, start, end))]
+    start, end, content_start, content_end = np.array(rows, np.int64).reshape(-1, 4).T
+    return Sections(start, end, content_start, content_end, np.array(cuts, np.int64))
+
+
+def _contents(text: str, start: int, end: int) -> tuple[int, int, int, int] | None:
+    """A section and its part without blank lines at its edges, or nothing where there are only spaces."""
+    content = NOT_SPACE.search(text, start, end)
+    if not content:
+        return None
+    last = end
+    while text[last - 1].isspace():
+        last -= 1
+    return start, end, max(start, text.rfind("\n", start, content.start()) + 1), last
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The ids of a text, its sections one after the other."""
+
+    ids: Ids
+    ends: Ints  # where each token's characters end
+    whole: Flags  # before each token and at the end: whether this is a bound between two characters
+    first: Ints  # the first token of each section, and at the end the number of all
+
+    def bound(self, places: Ints) -> Ints:
+        """The first token bound at or behind each place that is a bound between characters, too."""
+        import numpy as np
+
+        bounds = np.minimum(np.searchsorted(self.ends, places) + 1, len(self.ids))
+        while not self.whole[bounds].all():
+            bounds += ~self.whole[bounds]
+        return bounds
+
+
+def _tokens(text: str, sections: Sections, encoder: Encoder) -> Tokens:
+    """Tokenize each section as running text of its own."""
+    import numpy as np
+
+    batches = [_encoded(text, batch, encoder) for batch in _batches(text, sections)]
+    if not batches:
+        return Tokens(np.zeros(0, np.int32), np.zeros(0, np.int64), np.ones(1, bool), np.zeros(1, np.int64))
+    ids, ends, whole = (np.concatenate([batch[column] for batch in batches]) for column in range(3))
+    first = np.zeros(len(sections) + 1, np.int64)
+    for _, _, _, section, counts in batches:
+        np.add.at(first, section + 1, counts)
+    first = np.cumsum(first)
+    filled = np.flatnonzero(first[1:] > first[:-1])
+    ends[first[filled + 1] - 1] = sections.end[filled]  # what a tokenizer drops belongs to its neighbour
+    return Tokens(ids, ends, np.append(whole, True), first)
+
+
+def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int]]]:
+    """The pieces of all sections (start, end, section), some at a time."""
+    batch, size = [], 0
+    for section, (start, end) in enumerate(zip(sections.start.tolist(), sections.end.tolist(), strict=True)):
+        for low, high in _pieces(text, start, end):
+            batch.append((low, high, section))
+            size += high - low
+            if size >= BATCH_CHARS:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """A section in pieces that end at a line end, else before a space, else between two characters."""
+    while end - start > PIECE_CHARS:
+        limit = start + PIECE_CHARS
+        cut = text.rfind("\n", start, limit) + 1 or text.rfind(" ", start + 1, limit)
+        if cut <= start:
+            cut = limit
+        yield start, cut
+        start = cut
+    yield start, end
+
+
+def _encoded(
+    text: str, batch: Sequence[tuple[int, int, int]], encoder: Encoder
+) -> tuple[Ids, Ints, Flags, Ints, Ints]:
+    """The ids of a batch, where each ends in the whole text, whether it begins a character, and their count."""
+    import numpy as np
+
+    pieces = encoder([text[start:end] for start, end, _ in batch])
+    counts = np.array([len(piece.ids) for piece in pieces], np.int64)
+    shift = np.repeat(np.array([start for start, _, _ in batch], np.int64), counts)
+    starts = np.concatenate([np.asarray(piece.starts, np.int64) for piece in pieces]) + shift
+    ends = np.maximum.accumulate(np.concatenate([np.asarray(piece.ends, np.int64) for piece in pieces]) + shift)
+    whole = np.append(True, starts[1:] >= ends[:-1])[: len(ends)]
+    ids = np.concatenate([np.asarray(piece.ids, np.int32) for piece in pieces])
+    places = np.int32 if len(text) < 2**31 else np.int64
+    return ids, ends.astype(places), whole, np.array([section for _, _, section in batch], np.int64), counts
+
+
+def _sentence_tokens(text: str, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
+    """Each sentence by its first token, one past its last, and its section."""
+    import numpy as np
+
+    inside = _inside(np.fromiter(sentence_ends(text), np.int64), sections)
+    opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
+    while not tokens.whole[opening].all():
+        opening -= ~tokens.whole[opening]
+    opening = np.where(sections.content_start == sections.start, tokens.first[:-1], opening)
+    closing = np.minimum(tokens.bound(sections.content_end), tokens.first[1:])
+    bounds = np.unique(np.concatenate([opening, tokens.bound(inside), closing]))
+    first, last = bounds[:-1], bounds[1:]
+    section = np.searchsorted(opening, first, side="right") - 1
+    held = last <= closing[section]
+    return first[held], last[held], section[held]
+
+
+def _inside(places: Ints, sections: Sections) -> Ints:
+    """Those places that divide the contents of a section."""
+    import numpy as np
+
+    if not len(sections):
+        return places[:0]
+    section = np.searchsorted(sections.content_start, places, side="right") - 1
+    return places[
+        (section >= 0) & (places > sections.content_start[section]) & (places < sections.content_end[section])
+    ]
+
+
+def _divided(text: str, tokens: Tokens, rules: Cutting, sentences: Rows) -> tuple[Rows, Flags, Flags]:
+    """The sentences with those too long for a block in pieces, and which pieces open and close a sentence."""
+    import numpy as np
+
+    first, last, section = sentences
+    closing = rules.closing * np.append(section[1:] != section[:-1], True)[: len(section)]
+    long = last + closing - first > rules.room
+    pieces = [
+        (low, high, section[number], low == first[number], high == last[number])
+        for number in np.flatnonzero(long).tolist()
+        for low, high in _divisions(
+            text, tokens, rules.room, (int(first[number]), int(last[number]), int(closing[number]))
+        )
+    ]
+    if not pieces:
+        kept = ~long
+        return (first[kept], last[kept], section[kept]), np.ones(kept.sum(), bool), np.ones(kept.sum(), bool)
+    short = np.column_stack([first, last, section, np.ones((len(first), 2), np.int64)])[~long]
+    rows = np.concatenate([short, np.array(pieces, np.int64)])
+    rows = rows[np.argsort(rows[:, 0], kind="stable")].T
+    return (rows[0], rows[1], rows[2]), rows[3].astype(bool), rows[4].astype(bool)
+
+
+def _divisions(text: str, tokens: Tokens, room: int, sentence: tuple[int, int, int]) -> Iterator[tuple[int, int]]:
+    """A long sentence in pieces that fit; a character of more ids than a block holds is left out."""
+    first, last, closing = sentence
+    while last + closing - first > room:
+        limit = min(first + room, last - 1)
+        cut = _division(text, tokens, first, limit)
+        if cut > limit:
+            first = cut  # a single character, which no block can hold: counted as lost
+            continue
+        yield first, cut
+        first = cut
+    if first < last:
+        yield first, last
+
+
+def _division(text: str, tokens: Tokens, first: int, limit: int) -> int:
+    """The last token bound up to a limit at a clause's end, else at a word's, else between two characters."""
+    import numpy as np
+
+    low, high = int(tokens.ends[(first + limit) // 2]), int(tokens.ends[limit - 1])
+    for pattern in (CLAUSE_END, WORD_END):
+        places = np.array([match.end() for match in pattern.finditer(text, low, high)], np.int64)
+        bounds = tokens.bound(places)
+        bounds = bounds[bounds <= limit]
+        if len(bounds):
+            return int(bounds[-1])
+    whole = first + 1 + np.flatnonzero(tokens.whole[first + 1 : limit + 1])
+    if not len(whole):
+        return first + 1 + int(np.argmax(tokens.whole[first + 1 :]))
+    apart = [bound for bound in whole[-8:].tolist() if not _joins(text, int(tokens.ends[bound - 1]))]
+    return apart[-1] if apart else int(whole[-1])
+
+
+def _joins(text: str, place: int) -> bool:
+    """Whether the characters around a place make one sign: an accent, a joined emoji, a vowel sign."""
+    after = text[place : place + 1]
+    return unicodedata.category(after or "x").startswith("M") or ZERO_WIDTH_JOINER in text[place - 1 : place + 1]
+
+
+def sentence_ends(text: str) -> Iterator[int]:
+    """Where sentences end."""
+    for match in re.finditer(r"[.!?]+[\"')]*(?=\s)|[。！？]+[」』”]*|\n+", text):
+        yield match.end()

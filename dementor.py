@@ -1,0 +1,57 @@
+"""DEMENTOR: Deep Memorization Enforcement Through Overlapping and Repetition, a window sliding over the sentences.
+
+    sentences     a b c d e f g h  |hard cut|  i j
+    windows       a b c d                          a window starts at every sentence
+                    b c d e                        and takes as many as the cutoff holds;
+                      c d e f
+                        d e f g
+                          e f g h                  the first that reaches a hard cut is the last before it,
+                                               i j and the next starts beyond
+
+Every sentence is met in many contexts, at the beginning of a block, in its middle and at its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .chunking import Cutting, Encoder, Sliced, Spans, Units, blocks_of, units_of
+
+if TYPE_CHECKING:
+    from .chunking import Flags, Ints
+
+
+def sliced(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
+    """Windows of whole sentences over a text; `dementor_repeats` says how often each should be seen."""
+    units = units_of(text, encoder, rules)
+    starts = _spread(units, rules.dementor_repeats) if rules.dementor_repeats else _everywhere(units)
+    windows = Spans.of(starts, units.reach[starts], "dementor")
+    windows = windows.only(_worth_it(units, windows))
+    kept = windows.longer_than(rules.min_chars, units)
+    return Sliced(units, kept, left_out=len(windows) - len(kept))
+
+
+def _everywhere(units: Units) -> Ints:
+    import numpy as np
+
+    return np.arange(len(units))
+
+
+def _spread(units: Units, repeats: int) -> Ints:
+    """Starts so that about `repeats` windows lie over each sentence: as many, evenly, in each window's length."""
+    import numpy as np
+
+    whole = blocks_of(units)
+    low, length = units.low[whole.first], units.high[whole.last - 1] - units.low[whole.first]
+    shares = np.arange(repeats) / repeats
+    places = (low[:, None] + length[:, None] * shares).ravel()
+    return np.unique(np.searchsorted(units.low, places - 0.5, side="left").clip(max=len(units) - 1))
+
+
+def _worth_it(units: Units, windows: Spans) -> Flags:
+    """Without windows that only repeat the end of the one before: none at a hard cut, no short ones elsewhere."""
+    import numpy as np
+
+    reaches_on = np.diff(windows.last, prepend=-1) > 0
+    long = units.high[windows.last - 1] - units.low[windows.first] >= units.rules.room / 2
+    return reaches_on | (long & ~units.ends_section[windows.last - 1])
