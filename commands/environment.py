@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,12 +89,13 @@ def _go_on_in(python: Path) -> None:
     sys.stderr.flush()
     if os.name != "nt":
         os.execv(command[0], command)
-    sys.exit(_as_child(command))
+    # Windows has no way to become another program.
+    sys.exit(wait_for(command))
 
 
-def _as_child(command: list[str]) -> int:
-    """Windows has no way to become another program; Ctrl+C reaches the child by itself."""
-    with subprocess.Popen(command) as child:
+def wait_for(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
+    """Run a program in the foreground to its end; Ctrl+C is its affair, and reaches it by itself."""
+    with subprocess.Popen(command, cwd=cwd, env=env) as child:
         while True:
             try:
                 return child.wait()
