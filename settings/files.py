@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from .declared import TrainingSettings
-from .dialects import Converted, converted
+from .declared import SETTINGS, TrainingSettings
+from .dialects import Exists, converted, nothing_exists
+from .not_yet import refusal, share
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
 _ABOUT_THE_FILE = ("made_by", "settings_version")
+# What an older file says about keys to come and this version does anyway: not worth a word.
+_NOTHING = (0, False, "", "none", "shuffled", "adamw_torch")
 
 
 @dataclass(frozen=True)
@@ -30,26 +33,60 @@ def as_file(settings: TrainingSettings) -> dict[str, Any]:
     return {"made_by": MADE_BY, "settings_version": SETTINGS_VERSION, **settings.values()}
 
 
-def load(path: Path) -> Loaded:
-    """The values of a settings file, ours or an older tab's."""
-    return from_values(_parsed(path), f"{path.name}: ")
+def load(path: Path, datasets: Path | None = None) -> Loaded:
+    """The values of a settings file, ours or an older tab's, whose data are looked for in `datasets`."""
+    return from_values(_parsed(path), f"{path.name}: ", datasets=datasets)
 
 
-def from_values(values: Mapping[str, object], place: str = "") -> Loaded:
+def from_values(values: Mapping[str, object], place: str = "", *, datasets: Path | None = None) -> Loaded:
     """The same for values that are read already."""
     if values.get("settings_version", SETTINGS_VERSION) != SETTINGS_VERSION:
         version = values["settings_version"]
-        raise SettingsError([f"{place}made by a newer Training PRO (settings version {version}). Update this one."])
-    known: Converted = converted(values)
+        raise SettingsError(
+            [f"{place}made by a newer Training PRO (settings version {version}). Update this one."]
+        )
+    known = converted(values, _inside(datasets))
     ours = {k: v for k, v in known.values.items() if k not in _ABOUT_THE_FILE}
-    return Loaded(ours, known.notes)
+    if not known.older:
+        return Loaded(ours)
+    built, left_out = _what_is_built(ours)
+    return Loaded(built, known.notes + left_out)
+
+
+def _inside(folder: Path | None) -> Exists:
+    if folder is None:
+        return nothing_exists
+
+    def exists(name: str) -> bool:
+        return (folder / name).is_dir() if name.endswith("/") else (folder / name).is_file()
+
+    return exists
+
+
+def _what_is_built(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """An older file's values without what this version does not have, and what to say about the rest."""
+    built = {key: value for key, value in values.items() if not refusal(key, value)}
+    notes = [_left_out(key, values[key]) for key in values if key not in built and values[key] not in _NOTHING]
+    if shares := [name for name in built.get("data", ()) if share(name)]:
+        built["data"] = [
+            name.removesuffix(f":{share(name)}") if name in shares else name for name in built["data"]
+        ]
+        notes.append(f"A per cent of a data set is not in this version and was left out: {', '.join(shares)}.")
+    return built, tuple(notes)
+
+
+def _left_out(key: str, value: object) -> str:
+    instead = f"; {SETTINGS[key].default} is used" if key in SETTINGS else ""
+    return f"{key} = {value!r} is not in this version and was left out{instead}."
 
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise SettingsError([f"{path}: cannot be read ({error.strerror}). Give the path of a settings file."]) from None
+        raise SettingsError(
+            [f"{path}: cannot be read ({error.strerror}). Give the path of a settings file."]
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SettingsError([f"{path}: is not a settings file ({error}). It must be one JSON object."]) from None
     if not isinstance(values, dict):

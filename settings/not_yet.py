@@ -53,12 +53,19 @@ KEYS: frozenset[str] = frozenset(
     }
 )
 CHOICES: Mapping[str, tuple[str, ...]] = {"targets": ("q-k-v", "q-k-v-o", "k-v-down")}
+LISTS: frozenset[str] = frozenset({"targets"})
 
 
 def refusal(key: str, value: object) -> str:
     """One sentence that names what this version does not have, or an empty text."""
     if key in KEYS:
         return f"'{key}' is not in this version of Training PRO. Leave it out."
-    if value in CHOICES.get(key, ()):
+    if value in CHOICES.get(key, ()) or (key in LISTS and isinstance(value, (list, tuple))):
         return f"{key} = {value!r} is not in this version of Training PRO. Choose another value."
     return ""
+
+
+def share(name: str) -> str:
+    """The per cent of a data set that a name of `data` asks for ('notes.md:50'), which waits too."""
+    _, colon, per_cent = name.rpartition(":")
+    return per_cent if colon and per_cent.isdecimal() else ""

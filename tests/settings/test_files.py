@@ -1,0 +1,113 @@
+"""Settings as files."""
+
+import json
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.settings.declared import SETTINGS, TrainingSettings
+from training_pro.settings.files import as_file, from_values, load
+from training_pro.settings.reading import training_settings
+
+# Nothing in here is a default.
+UNUSUAL = {
+    "name": "täle",
+    "data": ["a b.txt", "folder/"],
+    "if_exists": "new_name",
+    "seed": 7,
+    "cutoff": 640,
+    "chunking": "dementor",
+    "overlap": False,
+    "dementor_repeats": 3,
+    "hard_cut": "\\t***\n",
+    "min_chars": 12,
+    "add_bos": False,
+    "add_eos": "never",
+    "batch_size": 3,
+    "accumulation": 5,
+    "epochs": 1.7,
+    "max_steps": 11,
+    "learning_rate": 1.0000000000000002e-5,
+    "schedule": "one_cycle",
+    "warmup_steps": 0.1,
+    "weight_decay": 0.01,
+    "max_grad_norm": 0.3,
+    "adam_beta1": 0.8,
+    "adam_beta2": 0.95,
+    "adam_epsilon": 1e-6,
+    "rank": 7,
+    "alpha": 14.5,
+    "dropout": 0.1,
+    "rslora": True,
+    "targets": "q-v",
+    "save_every": 9,
+    "save_each_epoch": False,
+    "gradient_checkpointing": "off",
+}
+
+
+def saved(path, content):
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_a_saved_file_asks_for_the_same_run(tmp_path):
+    asked = training_settings(UNUSUAL)
+    usual = TrainingSettings().values()
+    assert {key for key in UNUSUAL if asked.values()[key] == usual[key]} == set()
+    path = saved(tmp_path / "training_parameters.json", json.dumps(as_file(asked)))
+    loaded = load(path)
+    assert loaded.notes == ()
+    assert training_settings(loaded.values) == asked
+
+
+def test_a_file_holds_every_setting_and_who_made_it():
+    file = as_file(training_settings({"name": "a", "data": ["x.txt"]}))
+    assert file.pop("made_by") == "Training PRO"
+    assert file.pop("settings_version") == 1
+    assert file.keys() == SETTINGS.keys()
+    assert (file["cutoff"], file["data"]) == ("auto", ["x.txt"])
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"data": ["x.txt"]}')
+    assert load(path).values == {"data": ["x.txt"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is not a settings file"),
+        ("{", "is not a settings file"),
+        ("[1]", "is a JSON list"),
+        ("5", "is a JSON int"),
+        ('{"settings_version": 2}', "made by a newer Training PRO (settings version 2)"),
+    ],
+)
+def test_what_is_no_settings_file_is_said_with_its_name(tmp_path, content, said):
+    with pytest.raises(SettingsError) as error:
+        load(saved(tmp_path / "mine.json", content))
+    (problem,) = error.value.problems
+    assert "mine.json: " in problem
+    assert said in problem
+
+
+def test_a_missing_file_and_a_folder_and_bytes_are_said(tmp_path):
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00{")
+    for path in (tmp_path / "gone.json", tmp_path, tmp_path / "bytes.json"):
+        with pytest.raises(SettingsError, match=path.name):
+            load(path)
+
+
+def test_an_older_file_is_told_by_its_keys():
+    loaded = from_values({"micro_batch_size": 2, "lora_name": "old", "raw_text_file": "t", "cutoff_len": 256})
+    settings = training_settings(loaded.values)
+    assert (settings.what.name, settings.what.data) == ("old", ("t.txt",))
+    assert (settings.steps.batch_size, settings.text.cutoff) == (2, 256)
+
+
+def test_an_unbuilt_key_of_our_own_stays_in_for_reading_to_refuse(monkeypatch):
+    monkeypatch.setattr("training_pro.settings.not_yet.KEYS", frozenset({"telepathy"}))
+    loaded = from_values({"data": ["x.txt"], "telepathy": True})
+    assert loaded.values["telepathy"] is True
+    assert loaded.notes == ()
