@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .declared import TrainingSettings
+from .not_yet import share
 
 
 def problems(settings: TrainingSettings) -> list[str]:
@@ -24,9 +25,8 @@ def _data_is_named(settings: TrainingSettings) -> Iterator[str]:
 
 def _shares_wait(settings: TrainingSettings) -> Iterator[str]:
     for name in settings.what.data:
-        _, colon, share = name.rpartition(":")
-        if colon and share.isdigit():
-            yield f"Data: a per cent of a data set ({name!r}) is not in this version. Leave ':{share}' out."
+        if per_cent := share(name):
+            yield f"Data: a per cent of a data set ({name!r}) is not in this version. Leave ':{per_cent}' out."
 
 
 def _overlap_is_dementors_own(settings: TrainingSettings) -> Iterator[str]:
@@ -36,11 +36,12 @@ def _overlap_is_dementors_own(settings: TrainingSettings) -> Iterator[str]:
 
 def _strength(settings: TrainingSettings) -> Iterator[str]:
     lora = settings.lora
-    strength = lora.alpha / (lora.rank**0.5 if lora.rslora else lora.rank)
+    usual = lora.rank**0.5 if lora.rslora else lora.rank
+    strength = lora.alpha / usual
     if strength > 4:
         yield (
             f"LoRA strength {strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and the training "
-            f"may break down. Try alpha {lora.rank}."
+            f"may break down. Try alpha {round(usual)}."
         )
 
 

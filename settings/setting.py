@@ -45,10 +45,15 @@ class Setting:
             return ", ".join(self.choices) + (", or names of your own" if self.free else "")
         bounds = ""
         if self.minimum is not None and self.maximum is not None:
-            bounds = f"{self.minimum:g} to {self.maximum:g}"
+            bounds = f"{_plain(self.minimum)} to {_plain(self.maximum)}"
         elif self.minimum is not None:
-            bounds = f"{self.minimum:g} or more"
+            bounds = f"{_plain(self.minimum)} or more"
         return " or ".join([*self.words, *([bounds] if bounds else [])])
+
+
+def _plain(bound: float) -> str:
+    """A bound with all its digits: 4294967295, not 4.29497e+09."""
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
 def _text(setting: Setting, value: object) -> str:

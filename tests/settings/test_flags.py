@@ -1,0 +1,90 @@
+"""The settings as flags of a command line."""
+
+import argparse
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.settings import flags
+from training_pro.settings.declared import SETTINGS
+from training_pro.settings.not_yet import KEYS
+from training_pro.settings.reading import training_settings
+from training_pro.settings.reference import title
+
+
+def parser():
+    found = argparse.ArgumentParser(prog="train")
+    found.add_argument("--model")
+    flags.add_to(found)
+    return found
+
+
+def given(*words):
+    return flags.given(parser().parse_args(words))
+
+
+def test_only_what_was_given_is_there():
+    assert given() == {}
+    assert given("--model", "m", "--epochs", "3") == {"epochs": "3"}
+
+
+def test_every_setting_has_a_flag_and_keeps_its_text():
+    for key, setting in SETTINGS.items():
+        found = given(setting.flag, "7")
+        assert found == {key: ["7"] if setting.kind == "names" else "7"}
+
+
+def test_lists_take_several_values_and_may_be_repeated():
+    assert given("--data", "a.txt", "b/") == {"data": ["a.txt", "b/"]}
+    assert given("--data", "a.txt", "--epochs", "1", "--data", "b/") == {"data": ["a.txt", "b/"], "epochs": "1"}
+    assert given("--data", "c.txt") == {"data": ["c.txt"]}
+
+
+def test_a_choice_that_may_be_a_list_is_one_word_or_several():
+    assert given("--targets", "q-v") == {"targets": "q-v"}
+    assert given("--targets", "q_proj", "o_proj") == {"targets": ["q_proj", "o_proj"]}
+
+
+def test_empty_and_odd_texts_come_through():
+    assert given("--hard-cut", "", "--name", "100%", "--warmup-steps=-1") == {
+        "hard_cut": "",
+        "name": "100%",
+        "warmup_steps": "-1",
+    }
+
+
+def test_flags_read_as_settings():
+    asked = training_settings(
+        given("--name", "a", "--data", "x.txt", "--overlap", "false", "--learning-rate", "1e-3")
+    )
+    assert (asked.what.name, asked.what.data) == ("a", ("x.txt",))
+    assert (asked.text.overlap, asked.learning.learning_rate) == (False, 1e-3)
+
+
+def test_bad_values_are_left_for_reading_to_refuse():
+    with pytest.raises(SettingsError, match="Learning Rate: 'abc' is not a number"):
+        training_settings(given("--name", "a", "--data", "x.txt", "--learning-rate", "abc"))
+
+
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_a_flag_that_is_not_built_is_refused_with_its_sentence(key):
+    for values in ([], ["on"], ["1", "2"]):
+        found = given("--" + key.replace("_", "-"), *values)
+        with pytest.raises(SettingsError, match=f"'{key}' is not in this version"):
+            training_settings({"name": "a", "data": ["x.txt"], **found})
+
+
+def test_an_unknown_flag_is_a_wrong_command_line():
+    with pytest.raises(SystemExit) as exit:
+        given("--no-such-thing", "1")
+    assert exit.value.code == 2
+
+
+def test_the_help_lists_what_works_by_section(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    words = parser().format_help()
+    for setting in SETTINGS.values():
+        assert f"{setting.flag} " in words
+        assert setting.help in words
+        assert f"{title(setting.section)}:" in words
+    listed = {word.strip("[]") for word in words.split() if word.startswith(("--", "[--"))}
+    assert not {"--" + key.replace("_", "-") for key in KEYS} & listed

@@ -1,0 +1,71 @@
+"""What must hold between settings, and what is worth saying about them."""
+
+import pytest
+from training_pro.settings.reading import training_settings
+from training_pro.settings.rules import advice, problems
+
+
+def settings(**values):
+    return training_settings({"name": "a", "data": ["x.txt"], "overlap": False, **values})
+
+
+def advised(**values):
+    return advice(settings(**values))
+
+
+def test_the_defaults_need_no_advice():
+    assert advice(training_settings({"name": "a", "data": ["x.txt"]})) == []
+    assert problems(settings()) == []
+
+
+def test_data_must_be_named():
+    from training_pro.settings.declared import TrainingSettings
+
+    assert problems(TrainingSettings()) == ["Data: nothing is chosen. Choose a text, for example story.txt."]
+
+
+def test_a_share_of_a_data_set_waits(monkeypatch):
+    from training_pro.settings.declared import TrainingSettings, What
+
+    monkeypatch.setattr("training_pro.settings.rules.share", lambda name: name.partition(":")[2])
+    asked = TrainingSettings(what=What(name="a", data=("x.txt", "y.txt:50")))
+    assert problems(asked) == [
+        "Data: a per cent of a data set ('y.txt:50') is not in this version. Leave ':50' out."
+    ]
+
+
+def test_dementor_overlaps_by_itself():
+    assert advised(chunking="dementor") == []
+    assert advised(chunking="dementor", overlap=True) == [
+        "DEMENTOR overlaps by itself: Overlap blocks is ignored."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rank", "alpha", "rslora", "strength"),
+    [
+        (32, 128, False, None),
+        (32, 129, False, "4.03"),
+        (64, 32, True, None),
+        (64, 33, True, "4.12"),
+        (1, 8, False, "8"),
+    ],
+)
+def test_a_high_strength_is_said(rank, alpha, rslora, strength):
+    found = advised(rank=rank, alpha=alpha, rslora=rslora)
+    assert len(found) == (strength is not None)
+    assert all(sentence.startswith(f"LoRA strength {strength} ") for sentence in found)
+
+
+def test_the_advice_against_a_high_strength_helps():
+    (sentence,) = advised(rank=16, alpha=512)
+    assert sentence.endswith("Try alpha 16.")
+    assert advised(rank=16, alpha=16) == []
+    (sentence,) = advised(rank=64, alpha=64, rslora=True)
+    better = float(sentence.rpartition(" ")[2].rstrip("."))
+    assert advised(rank=64, alpha=better, rslora=True) == []
+
+
+def test_an_end_token_after_every_block_is_said():
+    (sentence,) = advised(add_eos="every_block")
+    assert "stop in the middle" in sentence

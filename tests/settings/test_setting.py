@@ -1,0 +1,138 @@
+"""How a single value is read, and what is said of one that cannot be."""
+
+import math
+
+import pytest
+from training_pro.settings.declared import SECTIONS, SETTINGS, TrainingSettings
+from training_pro.settings.not_yet import CHOICES, KEYS
+from training_pro.settings.setting import Setting
+
+
+def setting(kind, default, **more):
+    return Setting(key="a_key", section="what", kind=kind, default=default, label="Label", help="Help.", **more)
+
+
+WHOLE = setting("whole", 4, minimum=1, maximum=10)
+AUTO = setting("whole", "auto", minimum=16, maximum=99, words=("auto",))
+NUMBER = setting("number", 0.5, minimum=0, maximum=1)
+FREE = setting("choice", "all", choices={"all": "All", "few": "Few"}, free=True)
+CHOICE = setting("choice", "all", choices={"all": "All", "few": "Few"})
+YES_NO = setting("yes/no", True)
+NAMES = setting("names", ())
+TEXT = setting("text", "")
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "read"),
+    [
+        (WHOLE, "3", 3),
+        (WHOLE, 3.0, 3),
+        (WHOLE, 1, 1),
+        (WHOLE, 10, 10),
+        (AUTO, " auto ", "auto"),
+        (AUTO, "16", 16),
+        (NUMBER, "2e-1", 0.2),
+        (NUMBER, 1, 1.0),
+        (YES_NO, False, False),
+        (YES_NO, "false", False),
+        (YES_NO, "True", True),
+        (YES_NO, 0, False),
+        (NAMES, "one.txt", ("one.txt",)),
+        (NAMES, ["one.txt", " two/ ", ""], ("one.txt", "two/")),
+        (NAMES, None, ()),
+        (TEXT, "\\n", "\\n"),
+        (CHOICE, "few", "few"),
+        (FREE, "few", "few"),
+        (FREE, ["q_proj"], ("q_proj",)),
+    ],
+)
+def test_a_value_becomes_its_type(of, value, read):
+    found = of.read(value)
+    assert (found, type(found)) == (read, type(read))
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "sentence"),
+    [
+        (WHOLE, 0, "Label: 0 is out of range. It takes 1 to 10."),
+        (WHOLE, 11, "Label: 11 is out of range. It takes 1 to 10."),
+        (WHOLE, 2.5, "Label: 2.5 is not a whole number. It takes 1 to 10."),
+        (WHOLE, "many", "Label: 'many' is not a number. It takes 1 to 10."),
+        (WHOLE, True, "Label: True is not a number. It takes 1 to 10."),
+        (WHOLE, None, "Label: None is not a number. It takes 1 to 10."),
+        (WHOLE, "auto", "Label: 'auto' is not a number. It takes 1 to 10."),
+        (AUTO, 15, "Label: 15 is out of range. It takes auto or 16 to 99."),
+        (NUMBER, math.nan, "Label: nan is out of range. It takes 0 to 1."),
+        (NUMBER, "inf", "Label: inf is out of range. It takes 0 to 1."),
+        (YES_NO, "maybe", "Label: 'maybe' is neither true nor false."),
+        (NAMES, 5, "Label: 5 is not a list of names."),
+        (NAMES, ["a", 5], "Label: ['a', 5] is not a list of names."),
+        (TEXT, 5, "Label: 5 is not a text."),
+        (CHOICE, "none", "Label: 'none' is not one of all, few."),
+        (CHOICE, ["few"], "Label: ['few'] is not one of all, few."),
+        (FREE, 7, "Label: 7 is not a list of names."),
+    ],
+)
+def test_a_bad_value_is_a_sentence(of, value, sentence):
+    with pytest.raises(ValueError) as error:
+        of.read(value)
+    assert str(error.value) == sentence
+
+
+def test_a_check_of_its_own_speaks_under_the_label():
+    checked = setting("text", "", check=lambda value: "is too plain." if value == "a" else "")
+    assert checked.read("b") == "b"
+    with pytest.raises(ValueError, match=r"^Label: is too plain\.$"):
+        checked.read("a")
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (WHOLE, "1 to 10"),
+        (AUTO, "auto or 16 to 99"),
+        (setting("whole", 1, minimum=0, maximum=2**32 - 1), "0 to 4294967295"),
+        (setting("number", 1, minimum=1e-9), "1e-09 or more"),
+        (setting("number", 1, minimum=0), "0 or more"),
+        (CHOICE, "all, few"),
+        (FREE, "all, few, or names of your own"),
+        (TEXT, ""),
+    ],
+)
+def test_what_it_takes_in_words(of, words):
+    assert of.range() == words
+
+
+def test_the_flag_is_the_key():
+    assert WHOLE.flag == "--a-key"
+
+
+@pytest.mark.parametrize("key", [key for key in SETTINGS if key != "name"])
+def test_every_default_is_a_value_it_takes(key):
+    default = SETTINGS[key].default
+    assert SETTINGS[key].read(default) == default
+
+
+def test_every_setting_is_explained_and_belongs_to_a_section():
+    for key, of in SETTINGS.items():
+        assert of.key == key
+        assert of.label and of.help.endswith("."), key
+        assert of.section in SECTIONS, key
+        assert not of.choices or all(of.choices.values()), key
+
+
+def test_labels_tell_settings_apart():
+    assert len({of.label for of in SETTINGS.values()}) == len(SETTINGS)
+
+
+def test_nothing_is_both_declared_and_not_built():
+    assert not KEYS & SETTINGS.keys()
+    assert all(choice not in SETTINGS[key].choices for key, choices in CHOICES.items() for choice in choices)
+
+
+def test_the_values_of_the_settings_are_flat_and_plain():
+    values = TrainingSettings().values()
+    assert values.keys() == SETTINGS.keys()
+    assert values["data"] == []
+    assert values["cutoff"] == "auto"
+    assert all(isinstance(value, (str, int, float, bool, list)) for value in values.values())
