@@ -42,13 +42,18 @@ class StepPlan:
     def steps(self) -> int:
         if self.max_steps:
             return self.max_steps
-        return max(1, math.ceil(self.epochs * self.steps_per_epoch - 1e-9))
+        return max(1, _rounded_up(self.epochs * self.steps_per_epoch))
 
     def warmup(self, asked: float) -> int:
         """Warm-up in steps: from 1 on it is steps, below 1 a share of the run, then with a limit."""
         if asked >= 1:
             return int(asked)
-        return min(math.ceil(asked * self.steps), MAX_WARMUP, self.steps_per_epoch)
+        return min(_rounded_up(asked * self.steps), MAX_WARMUP, self.steps_per_epoch)
+
+
+def _rounded_up(steps: float) -> int:
+    """Up to whole steps, but not because a product such as 0.07 * 100 comes out a hair above 7."""
+    return math.ceil(steps - 1e-9)
 
 
 def smoothed(previous: float | None, loss: float) -> float:
@@ -69,15 +74,16 @@ def duration(seconds: float) -> str:
 def size(byte_count: float) -> str:
     """A size in words, in the units that file managers show: '98 MB', '1.4 GB'."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if byte_count >= scale:
-            return f"{byte_count / scale:.3g} {unit}"
+        count = byte_count / scale
+        if count >= 0.9995:  # what would read as 1000 of a smaller unit
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
     return f"{int(byte_count)} bytes"
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sorts 'chapter 2' before 'chapter 10'."""
     parts = re.split(r"(\d+)", name.casefold())
-    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts]
+    return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts]
 
 
 def checkpoint_name(step: int, reason: str) -> str:

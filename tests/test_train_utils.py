@@ -1,0 +1,161 @@
+"""The arithmetic and the names of a run."""
+
+import random
+
+import pytest
+from training_pro.train_utils import (
+    StepPlan,
+    checkpoint_name,
+    checkpoint_step,
+    duration,
+    natural_key,
+    size,
+    smoothed,
+)
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "accumulation", "epochs", "batches", "accumulated", "per_epoch", "steps"),
+    [
+        (12, 4, 1, 1, 3, 1, 3, 3),
+        (13, 4, 1, 1, 4, 1, 4, 4),
+        (12, 4, 1, 2, 3, 1, 3, 6),
+        (12, 4, 3, 2, 3, 3, 1, 2),
+        (12, 4, 2, 1, 3, 2, 2, 2),
+        (13, 4, 3, 2, 4, 3, 2, 4),
+        (12, 4, 8, 3, 3, 3, 1, 3),
+        (3, 4, 8, 5, 1, 1, 1, 5),
+        (1, 1, 1, 1, 1, 1, 1, 1),
+        (10, 1, 1, 0.25, 10, 1, 10, 3),
+        (10, 1, 1, 1.5, 10, 1, 10, 15),
+        (10, 1, 1, 0.01, 10, 1, 10, 1),
+        (10, 1, 1, 0.3, 10, 1, 10, 3),
+        (100, 1, 1, 1.1, 100, 1, 100, 110),
+        (0, 4, 2, 3, 0, 1, 1, 3),
+    ],
+)
+def test_steps_with_every_rounding(examples, batch, accumulation, epochs, batches, accumulated, per_epoch, steps):
+    plan = StepPlan(examples=examples, batch_size=batch, accumulation=accumulation, epochs=epochs)
+    assert (plan.batches, plan.accumulated, plan.steps_per_epoch, plan.steps) == (
+        batches,
+        accumulated,
+        per_epoch,
+        steps,
+    )
+    assert plan.per_step == batch * accumulated
+
+
+@pytest.mark.parametrize(("max_steps", "steps"), [(0, 20), (1, 1), (7, 7), (50, 50)])
+def test_steps_at_most_take_the_place_of_epochs(max_steps, steps):
+    plan = StepPlan(examples=10, batch_size=1, accumulation=1, epochs=2, max_steps=max_steps)
+    assert plan.steps == steps
+    assert plan.steps_per_epoch == 10
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs", "asked", "warmup"),
+    [
+        (40, 2, 0, 0),
+        (40, 2, 0.05, 4),
+        (41, 2, 0.05, 5),
+        (40, 2, 0.9, 40),
+        (1000, 4, 0.02, 80),
+        (1000, 4, 0.5, 100),
+        (100, 1, 0.07, 7),
+        (100, 1, 0.29, 29),
+        (10, 1, 0.001, 1),
+        (40, 2, 1, 1),
+        (40, 2, 7.0, 7),
+        (40, 2, 7.9, 7),
+        (1000, 4, 500, 500),
+    ],
+)
+def test_warmup(examples, epochs, asked, warmup):
+    assert StepPlan(examples=examples, batch_size=1, accumulation=1, epochs=epochs).warmup(asked) == warmup
+
+
+def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth_of_the_way():
+    assert smoothed(None, 3.0) == 3.0
+    assert smoothed(3.0, 2.0) == pytest.approx(2.9)
+    assert smoothed(2.9, 2.0) == pytest.approx(2.81)
+    assert smoothed(0.0, 1.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "0 s"),
+        (0.4, "0 s"),
+        (45, "45 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (60, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (100 * 3600 + 59 * 60 + 59, "100 h 59 min"),
+    ],
+)
+def test_durations(seconds, words):
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("byte_count", "words"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (98_400_000, "98.4 MB"),
+        (98_000_000, "98 MB"),
+        (999_400, "999 kB"),
+        (999_999, "1 MB"),
+        (999_999_999, "1 GB"),
+        (1.4e9, "1.4 GB"),
+        (84e9, "84 GB"),
+        (1.234e12, "1234 GB"),
+    ],
+)
+def test_sizes(byte_count, words):
+    assert size(byte_count) == words
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["chapter 1", "chapter 2", "chapter 10"],
+        ["1.txt", "2.txt", "10.txt", "a.txt"],
+        ["A1", "a2", "A10"],
+        ["v1.2.txt", "v1.10.txt"],
+        ["part", "part 1", "part 1b", "part 2"],
+        ["1", "2²", "10²"],
+        ["٢", "10"],
+    ],
+)
+def test_natural_order(names):
+    shuffled = names[:]
+    random.Random(1).shuffle(shuffled)
+    assert sorted(names[::-1], key=natural_key) == names
+    assert sorted(shuffled, key=natural_key) == names
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "name"),
+    [
+        (120, "", "checkpoint-120"),
+        (120, "user", "checkpoint-120-user"),
+        (7, "epoch-2", "checkpoint-7-epoch-2"),
+        (0, "loss-1_80", "checkpoint-0-loss-1_80"),
+    ],
+)
+def test_checkpoint_names_say_their_step(step, reason, name):
+    assert checkpoint_name(step, reason) == name
+    assert checkpoint_step(name) == step
+
+
+@pytest.mark.parametrize(
+    "name", ["backup", "checkpoint-", "checkpoint-x", "checkpoint-5-", "my-checkpoint-5", "x"]
+)
+def test_other_folders_are_no_checkpoints(name):
+    assert checkpoint_step(name) is None
