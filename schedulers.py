@@ -41,8 +41,9 @@ class Phase:
     rising: bool = False
 
     def at(self, step: int) -> float:
+        length = self.end - self.start
         done = step - self.start + (1 if self.rising else 0)
-        return self.curve(done / max(1, self.end - self.start))
+        return self.curve(min(done, length) / length)
 
 
 def hold(_: float) -> float:

@@ -1,0 +1,197 @@
+"""Each schedule's rate at every step, against its definition written down once more."""
+
+from math import cos, exp, pi, sin, sqrt
+
+import pytest
+from training_pro.schedulers import SCHEDULES, Plan, described, multipliers
+
+PLANS = [
+    Plan(steps=round(epochs * epoch), steps_per_epoch=epoch, warmup=warmup)
+    for epochs in (1, 2, 3, 10, 0.5, 1.5, 2.5, 3.4)
+    for epoch in (1, 2, 7, 10, 24)
+    for warmup in (0, 1, 3, 10, 1000)
+    if round(epochs * epoch) >= 1
+]
+
+
+def named(plan):
+    return f"{plan.steps}of{plan.steps_per_epoch}warm{plan.warmup}"
+
+
+def warmed(s, w, otherwise):
+    return (s + 1) / w if s < w else otherwise()
+
+
+def down(s, start, end):
+    """A cosine from 1 at `start` to 0 at `end`."""
+    return (1 + cos(pi * (s - start) / (end - start))) / 2
+
+
+def up(s, end):
+    """A cosine from 0 to 1 in the first `end` steps, counted so that the first is not 0."""
+    return (1 - cos(pi * (s + 1) / end)) / 2
+
+
+def hold_then_down(s, n, w, until):
+    return warmed(s, min(w, until), lambda: 1 if s < until else down(s, until, n))
+
+
+def raise_hold_fall(s, n, e):
+    e = e if n >= 3 * e else max(1, n // 3)
+    if s < e:
+        return sin(pi / 2 * (s + 1) / e)
+    return 1 if s < 2 * e else cos(pi / 2 * (s - 2 * e) / (n - 2 * e))
+
+
+def up_and_down(s, n, top):
+    return up(s, top) if s < top else down(s, top, n)
+
+
+def restarts(s, n, e, w):
+    begin, end = s // e * e, min((s // e + 1) * e, n)
+    return warmed(s, min(w, n), lambda: down(s, max(begin, w), end))
+
+
+def stable_then_down(s, n, w):
+    turn = max(w, n - round(n / 5))
+    return warmed(s, w, lambda: 1 if s < turn else 1 - (s - turn) / (n - turn))
+
+
+def share(s, n, w):
+    """How much of the run after the warm-up is over."""
+    return (s - w) / (n - w)
+
+
+# s: the step, n: all steps, e: the steps of an epoch, w: the warm-up asked for.
+DEFINITIONS = {
+    "FP_low_epoch_annealing": lambda s, n, e, w: hold_then_down(s, n, w, min(e, n)),
+    "FP_half_time_annealing": lambda s, n, e, w: hold_then_down(s, n, w, max(1, n // 2)),
+    "FP_raise_fall_creative": lambda s, n, e, w: up_and_down(s, n, max(1, n // 2)),
+    "FP_3epoch_raise_hold_fall": lambda s, n, e, w: raise_hold_fall(s, n, e),
+    "FP_step_decay_with_warmup": lambda s, n, e, w: warmed(s, min(w, e, n), lambda: 1 / 2 ** (s // e)),
+    "constant": lambda s, n, e, w: warmed(s, min(w, n), lambda: 1),
+    "linear": lambda s, n, e, w: warmed(s, min(w, n), lambda: 1 - share(s, n, w)),
+    "cosine": lambda s, n, e, w: warmed(s, min(w, n), lambda: down(s, w, n)),
+    "cosine_with_restarts": restarts,
+    "polynomial": lambda s, n, e, w: warmed(s, min(w, n), lambda: (1 - share(s, n, w)) ** 2),
+    "inverse_sqrt": lambda s, n, e, w: warmed(s, min(w, n), lambda: sqrt(max(w, 1) / (s + 1))),
+    "step_decay": lambda s, n, e, w: warmed(s, min(w, n), lambda: 1 / 2 ** (s // e)),
+    "exponential": lambda s, n, e, w: warmed(s, min(w, n), lambda: exp(-3 * share(s, n, w))),
+    "one_cycle": lambda s, n, e, w: up_and_down(s, n, max(1, round(0.3 * n))),
+    "warmup_stable_decay": lambda s, n, e, w: stable_then_down(s, n, min(w, n)),
+}
+
+
+def rates(name, plan, steps=None):
+    return multipliers(SCHEDULES[name].phases(plan), plan.steps if steps is None else steps)
+
+
+def test_every_schedule_has_a_definition_here():
+    assert DEFINITIONS.keys() == SCHEDULES.keys()
+    assert all(name == schedule.name for name, schedule in SCHEDULES.items())
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_step_is_as_defined(name):
+    for plan in PLANS:
+        n, e, w = plan.steps, plan.steps_per_epoch, plan.warmup
+        assert rates(name, plan) == pytest.approx([DEFINITIONS[name](s, n, e, w) for s in range(n)], abs=1e-12), (
+            plan
+        )
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_step_lies_in_exactly_one_phase(name):
+    for plan in PLANS:
+        phases = SCHEDULES[name].phases(plan)
+        assert [s for phase in phases for s in range(phase.start, phase.end)] == list(range(plan.steps)), plan
+        assert all(phase.end > phase.start for phase in phases), plan
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_rate_is_0_or_above_1(name):
+    for plan in PLANS:
+        assert all(0 < rate <= 1 for rate in rates(name, plan)), plan
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_what_rises_rises_to_the_peak(name):
+    for plan in PLANS:
+        for phase in SCHEDULES[name].phases(plan):
+            within = [phase.at(s) for s in range(phase.start, phase.end)]
+            assert within == sorted(within, reverse=not phase.rising), plan
+            assert not phase.rising or within[-1] == pytest.approx(1), plan
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_run_of_one_step_learns_at_the_full_rate(name):
+    for warmup in (0, 1, 5):
+        assert rates(name, Plan(steps=1, steps_per_epoch=1, warmup=warmup)) == pytest.approx([1])
+        assert rates(name, Plan(steps=1, steps_per_epoch=10, warmup=warmup)) == pytest.approx([1])
+
+
+NEVER_0 = {"constant", "inverse_sqrt", "step_decay", "exponential", "FP_step_decay_with_warmup"}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("epochs", [2, 3, 10])
+def test_which_schedules_reach_0_where_the_run_ends(name, epochs):
+    end = rates(name, Plan(steps=10 * epochs, steps_per_epoch=10, warmup=2), steps=10 * epochs + 1)[-1]
+    assert (end == pytest.approx(0, abs=1e-12)) == (name not in NEVER_0)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("plan", [Plan(8, 4), Plan(8, 4, 2), Plan(8, 4, 50), Plan(1, 1)], ids=named)
+def test_after_the_last_step_the_rate_stays(name, plan):
+    found = rates(name, plan, steps=plan.steps + 3)
+    assert found[: plan.steps] == rates(name, plan)
+    assert len(set(found[plan.steps :])) == 1
+    assert 0 <= found[-1] <= found[plan.steps - 1]
+
+
+# Written out by hand, so that a slip in the definitions above is seen too.
+@pytest.mark.parametrize(
+    ("name", "plan", "expected"),
+    [
+        ("FP_low_epoch_annealing", Plan(3, 3), [1, 1, 1]),
+        ("FP_low_epoch_annealing", Plan(4, 4, 2), [0.5, 1, 1, 1]),
+        ("FP_low_epoch_annealing", Plan(4, 2, 9), [0.5, 1, 1, 0.5]),
+        ("FP_low_epoch_annealing", Plan(6, 2), [1, 1, 1, 0.8536, 0.5, 0.1464]),
+        ("FP_half_time_annealing", Plan(8, 4, 2), [0.5, 1, 1, 1, 1, 0.8536, 0.5, 0.1464]),
+        ("FP_half_time_annealing", Plan(4, 4), [1, 1, 1, 0.5]),
+        ("FP_raise_fall_creative", Plan(8, 4, 3), [0.1464, 0.5, 0.8536, 1, 1, 0.8536, 0.5, 0.1464]),
+        ("FP_3epoch_raise_hold_fall", Plan(6, 2), [0.7071, 1, 1, 1, 1, 0.7071]),
+        ("FP_3epoch_raise_hold_fall", Plan(2, 1), [1, 1]),
+        ("FP_3epoch_raise_hold_fall", Plan(6, 3), [0.7071, 1, 1, 1, 1, 0.7071]),
+        ("FP_3epoch_raise_hold_fall", Plan(8, 2), [0.7071, 1, 1, 1, 1, 0.9239, 0.7071, 0.3827]),
+        ("FP_step_decay_with_warmup", Plan(6, 2, 2), [0.5, 1, 0.5, 0.5, 0.25, 0.25]),
+        ("constant", Plan(4, 2, 2), [0.5, 1, 1, 1]),
+        ("linear", Plan(4, 2), [1, 0.75, 0.5, 0.25]),
+        ("linear", Plan(6, 2, 2), [0.5, 1, 1, 0.75, 0.5, 0.25]),
+        ("cosine", Plan(4, 2), [1, 0.8536, 0.5, 0.1464]),
+        ("cosine_with_restarts", Plan(4, 2), [1, 0.5, 1, 0.5]),
+        ("cosine_with_restarts", Plan(5, 2), [1, 0.5, 1, 0.5, 1]),
+        ("polynomial", Plan(4, 2), [1, 0.5625, 0.25, 0.0625]),
+        ("inverse_sqrt", Plan(4, 4), [1, 0.7071, 0.5774, 0.5]),
+        ("inverse_sqrt", Plan(5, 5, 2), [0.5, 1, 0.8165, 0.7071, 0.6325]),
+        ("step_decay", Plan(5, 2), [1, 1, 0.5, 0.5, 0.25]),
+        ("step_decay", Plan(5, 2, 3), [0.3333, 0.6667, 1, 0.5, 0.25]),
+        ("exponential", Plan(3, 1), [1, 0.3679, 0.1353]),
+        ("one_cycle", Plan(10, 5), [0.25, 0.75, 1, 1, 0.9505, 0.8117, 0.6113, 0.3887, 0.1883, 0.0495]),
+        ("warmup_stable_decay", Plan(10, 5, 1), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5]),
+    ],
+)
+def test_small_runs_written_out(name, plan, expected):
+    assert rates(name, plan) == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "epoch", "ends"), [(6, 2, [2, 4, 6]), (5, 2, [2, 4, 5]), (2, 2, [2]), (1, 2, [1]), (3, 1, [1, 2, 3])]
+)
+def test_where_epochs_end(steps, epoch, ends):
+    assert Plan(steps, epoch).epoch_ends == ends
+
+
+def test_a_schedule_in_words():
+    phases = SCHEDULES["FP_low_epoch_annealing"].phases(Plan(120, 60, 10))
+    assert described(phases) == "warm-up to step 10, hold to step 60, fall along a cosine to 0 to step 120"
