@@ -79,6 +79,14 @@ class Advice(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LibraryMessage(Event):
+    """What a library said while the job ran: for the console, not for the page."""
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer(Event):
     """A piece of an answer of the model's: `side` says with which LoRA, or with none."""
 

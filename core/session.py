@@ -12,6 +12,7 @@ from .control import RunControl
 from .errors import BusyError, TrainingProError
 from .events import Ended, EventLog
 from .host import Host
+from .voices import spoken_into
 
 Kind = Literal["training", "answer", "model"]
 Work = Callable[["Job"], Ended]
@@ -75,7 +76,7 @@ class Session:
 
 def _carry_out(job: Job, host: Host, work: Work) -> None:
     try:
-        with host.exclusive_use():
+        with spoken_into(job.log), host.exclusive_use():
             end = work(job)
     except TrainingProError as error:
         end = Ended(outcome="failed", text=str(error))

@@ -1,0 +1,42 @@
+"""`script.py check`: what a run would learn from, without loading any weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core.errors import SettingsError
+from ..data.report import DatasetReport
+from ..settings import flags
+from . import environment, options
+from .train import settings_from
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the report; 1 when the verdict is 'not ready'."""
+    asked = _parsed(arguments)
+    environment.ready({"train"}, torch_spec=asked.torch)
+    report = _report(asked)
+    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if asked.json else report.text())
+    return 1 if report.verdict == "not ready" else 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.parser("check", "What a run would learn from: the same report as the Check button.")
+    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
+    options.add_model(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    flags.add_to(parser)
+    return parser.parse_args(arguments)
+
+
+def _report(asked: argparse.Namespace) -> DatasetReport:
+    from ..engine.peft_engine import PeftEngine
+
+    try:
+        settings = settings_from(asked)
+    except SettingsError as error:
+        return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
+    return PeftEngine().check(settings, options.host(asked))

@@ -1,0 +1,69 @@
+"""The command line: which commands there are, and the one place where their errors become a sentence."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..core.errors import TrainingProError
+
+Run = Callable[[Sequence[str]], int]
+
+
+class Command(NamedTuple):
+    """A command by its module in this folder, and what it does in a sentence."""
+
+    module: str
+    words: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "demo": Command("demo", "everything for a first look: environment, model, example data, the page"),
+    "page": Command("page", "the page in the browser, on your own models"),
+    "train": Command("train", "one run, without a page"),
+    "check": Command("check", "what a run would learn from: the same report as the Check button"),
+    "slice": Command("slice", "how a text is cut into blocks"),
+    "settings": Command("settings", "every setting, with its default and what it takes"),
+    "test": Command("test", "the tests"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; 0 on success, 1 on a problem of the user's, 2 on a wrong command line."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"There is no command {name!r}.\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        return _run_of(name)(rest)
+    except TrainingProError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 1
+
+
+def usage() -> str:
+    """All commands, a line each."""
+    width = max(map(len, COMMANDS))
+    rows = [f"  {name:<{width}}  {command.words}" for name, command in COMMANDS.items()]
+    head = f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launcher()} COMMAND [options]\n"
+    return "\n".join([head, *rows, "", f"{launcher()} COMMAND --help says what a command takes."])
+
+
+def launcher() -> str:
+    """How script.py is started on this system."""
+    return "py script.py" if os.name == "nt" else "python3 script.py"
+
+
+def _run_of(name: str) -> Run:
+    module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
+    run: Run = module.run
+    return run

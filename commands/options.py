@@ -1,0 +1,57 @@
+"""What several commands take: the working folder, the model, how it is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..hosts.standalone import LOADINGS, StandaloneHost, folders
+from .main import launcher
+
+HERE = Path(__file__).resolve().parent.parent
+
+
+def parser(command: str, words: str) -> argparse.ArgumentParser:
+    """A parser with --user-data; a wrong command line ends with 2 by itself."""
+    made = argparse.ArgumentParser(prog=f"{launcher()} {command}", description=words, allow_abbrev=False)
+    made.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
+    made.add_argument(
+        "--torch", metavar="SPEC", help="which torch an environment of our own gets, e.g. torch==2.13.0"
+    )
+    return made
+
+
+def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "--model", metavar="M", required=required, help="a model under models/, or any folder or path"
+    )
+    parser.add_argument("--load", choices=tuple(LOADINGS), default="auto", help="how it is loaded (default: auto)")
+
+
+def user_data(asked: Path | None) -> Path:
+    """The working folder: as asked, the webui's own when we lie inside one, else user_data here."""
+    found = asked or _webuis_own() or Path("user_data")
+    say(f"Working folder: {found.resolve()}")
+    return found
+
+
+def host(options: argparse.Namespace) -> StandaloneHost:
+    """The standalone host for what the command line says."""
+    return StandaloneHost(folders(user_data(options.user_data)), model=options.model or "", loading=options.load)
+
+
+def say(text: str) -> None:
+    """Progress and messages; standard output carries only what was asked for."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _webuis_own() -> Path | None:
+    """user_data of the webui that we lie in, in either of its extension folders."""
+    above = HERE.parent
+    if above.name != "extensions":
+        return None
+    if above.parent.name == "user_data":
+        return above.parent
+    inside = above.parent / "user_data"
+    return inside if inside.is_dir() and (above.parent / "server.py").is_file() else None

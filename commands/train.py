@@ -1,0 +1,78 @@
+"""`script.py train`: one run, without a page."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from ..core import narrator
+from ..core.session import SESSION, Job
+from ..settings import files, flags
+from ..settings.declared import TrainingSettings
+from ..settings.reading import training_settings
+from . import environment, options
+from .options import say
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train; Ctrl+C saves a full checkpoint and stops, a second one stops at once."""
+    asked = _parsed(arguments)
+    settings = settings_from(asked)
+    environment.ready({"train"}, torch_spec=asked.torch)
+    from ..engine.peft_engine import PeftEngine
+
+    host, engine = options.host(asked), PeftEngine()
+    job = SESSION.start(
+        "training",
+        f"Training '{settings.what.name}'",
+        host,
+        lambda job: engine.train(settings, host, job, resume=asked.resume or ""),
+    )
+    with _stopping(job):
+        narrator.tell(job, say)
+    return 1 if job.end is None or job.end.outcome == "failed" else 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.parser("train", "One run, without a page.")
+    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
+    options.add_model(parser)
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="newest",
+        metavar="CHECKPOINT",
+        help="go on from the newest whole checkpoint of --name, or from the one named",
+    )
+    flags.add_to(parser)
+    return parser.parse_args(arguments)
+
+
+def settings_from(asked: argparse.Namespace) -> TrainingSettings:
+    """The file's settings, the flags winning over it."""
+    loaded = files.load(asked.settings) if asked.settings else files.Loaded({})
+    for note in loaded.notes:
+        say(note)
+    return training_settings({**loaded.values, **flags.given(asked)})
+
+
+@contextmanager
+def _stopping(job: Job) -> Iterator[None]:
+    """Ctrl+C and SIGTERM: the first one asks the run to stop, a second one ends it at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if job.control.stopping:
+            raise KeyboardInterrupt
+        say("Stopping after this step, with a checkpoint. Once more stops at once.")
+        job.control.stop()
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

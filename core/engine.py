@@ -1,0 +1,47 @@
+"""The seam to whoever works on the model; without a torch type in it, and torch not loaded by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from .events import Ended
+from .host import Host
+from .session import Job
+
+Settings = TypeVar("Settings", contravariant=True)
+Report = TypeVar("Report", covariant=True)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the model is asked to go on with, and how."""
+
+    prompt: str
+    lora: str = ""
+    strength: float = 1.0
+    both: bool = True
+    as_chat: bool = False
+    max_tokens: int = 120
+    temperature: float = 0.7
+    seed: int = 42
+
+
+class Engine(Protocol[Settings, Report]):
+    """Trains on and answers with the model that a host lends, and gives it back as it was."""
+
+    def check(self, settings: Settings, host: Host) -> Report:
+        """What a run with these settings would learn from; touches no weights."""
+        ...
+
+    def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> Ended:
+        """One run; `resume` names a checkpoint to go on from, or is 'newest'."""
+        ...
+
+    def answer(self, question: Question, host: Host, job: Job) -> Ended:
+        """An answer as Answer events: with the LoRA and, if wanted, without."""
+        ...
+
+    def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended: ...
+
+    def take_off(self, host: Host, job: Job) -> Ended: ...

@@ -1,0 +1,119 @@
+"""A job told in lines of text, for a console; a thread of its own reads the log and writes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+from ..train_utils import duration
+from .events import (
+    Advice,
+    CheckpointSaved,
+    Ended,
+    Event,
+    LibraryMessage,
+    Note,
+    Planned,
+    Progress,
+    Stage,
+)
+from .session import Job
+
+Write = Callable[[str], object]
+PAUSE_SECONDS = 2.0
+RECENT_STEPS = 20
+
+
+class Pace:
+    """How fast steps come, by the median of the last ones: one slow step changes nothing."""
+
+    def __init__(self) -> None:
+        self._recent: deque[Progress] = deque(maxlen=RECENT_STEPS)
+
+    def add(self, progress: Progress) -> None:
+        self._recent.append(progress)
+
+    @property
+    def seconds_a_step(self) -> float:
+        return median(p.seconds for p in self._recent)
+
+    @property
+    def tokens_a_second(self) -> float:
+        return sum(p.tokens for p in self._recent) / max(1e-9, sum(p.seconds for p in self._recent))
+
+    @property
+    def seconds_left(self) -> float:
+        last = self._recent[-1]
+        return (last.steps - last.step) * self.seconds_a_step
+
+
+class Narrator:
+    """Turns events into lines; of the steps it tells one every two seconds, and the last."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._told = float("-inf")
+
+    def line(self, event: Event) -> str:
+        tell = _TELL.get(type(event))
+        return tell(self, event) if tell else ""
+
+    def _progress(self, event: Progress) -> str:
+        self._pace.add(event)
+        if event.at - self._told < PAUSE_SECONDS and event.step != event.steps:
+            return ""
+        self._told = event.at
+        return (
+            f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
+            f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "
+            f"{self._pace.tokens_a_second:.0f} tokens/s  {duration(self._pace.seconds_left)} left"
+        )
+
+    def _stage(self, event: Stage) -> str:
+        share = "" if event.share is None else f" {event.share:.0%}"
+        return f"{event.text}{share} ..."
+
+    def _planned(self, event: Planned) -> str:
+        return f"Training '{event.name}' on {event.model}: {event.steps} steps, {event.steps_per_epoch} an epoch."
+
+    def _saved(self, event: CheckpointSaved) -> str:
+        return f"Checkpoint saved at step {event.step}: {event.folder}"
+
+    def _text(self, event: Note | Advice | LibraryMessage) -> str:
+        return event.text
+
+    def _ended(self, event: Ended) -> str:
+        return "\n".join(part for part in (event.text, event.details) if part)
+
+
+_TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
+    Progress: Narrator._progress,
+    Stage: Narrator._stage,
+    Planned: Narrator._planned,
+    CheckpointSaved: Narrator._saved,
+    Note: Narrator._text,
+    Advice: Narrator._text,
+    LibraryMessage: Narrator._text,
+    Ended: Narrator._ended,
+}
+
+
+def tell(job: Job, write: Write) -> None:
+    """Write the job's lines as they come, until it ends."""
+    narrator = Narrator()
+    for event in job.log.follow():
+        if line := narrator.line(event):
+            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {line}")
+
+
+def telling(write: Write) -> Callable[[Job], None]:
+    """A follower for Session.on_start: each job is told by a thread that nobody waits for."""
+
+    def follow(job: Job) -> None:
+        threading.Thread(target=tell, args=(job, write), name="console", daemon=True).start()
+
+    return follow

@@ -1,0 +1,93 @@
+"""Which data sets there are: the user's own, and the project's examples, which are only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import DataError
+from ..core.host import Folders
+from ..train_utils import natural_key
+
+TEXTS = (".txt", ".md")
+_LATER = (
+    ".json",
+    ".jsonl",
+    ".csv",
+    ".tsv",
+    ".db",
+    ".sqlite",
+    ".parquet",
+    ".html",
+    ".htm",
+    ".epub",
+    ".pdf",
+    ".docx",
+)
+_SIGN = "put-trainer-datasets-here"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A file or a folder to learn from; `name` ends in / for a folder."""
+
+    name: str
+    path: Path
+    example: bool = False
+
+
+def listed(folders: Folders) -> list[DataSet]:
+    """The user's data sets, then the examples that none of them hides."""
+    own = _in(folders.datasets, example=False)
+    names = {d.name for d in own}
+    return own + [d for d in _in(folders.examples, example=True) if d.name not in names]
+
+
+def found(names: Sequence[str], folders: Folders) -> list[DataSet]:
+    """The data sets of these names; DataError names all that cannot be had."""
+    sets, problems = [], []
+    for name in names:
+        try:
+            sets.append(_found(name, folders))
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    return sets
+
+
+def _found(name: str, folders: Folders) -> DataSet:
+    plain = name.rstrip("/\\")
+    if Path(plain).is_absolute() or ".." in Path(plain).parts or ":" in plain:
+        raise DataError(f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
+    for root, example in ((folders.datasets, False), (folders.examples, True)):
+        path = root / plain
+        if path.is_dir() or path.is_file():
+            return _readable(DataSet(plain + "/" * path.is_dir(), path, example))
+    there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
+    raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
+
+
+def _readable(data: DataSet) -> DataSet:
+    suffix = data.path.suffix.lower()
+    if data.path.is_file() and suffix in _LATER:
+        raise DataError(
+            f"Data: {data.name}: {suffix} files are not in this version. Use {' or '.join(TEXTS)} files."
+        )
+    return data
+
+
+def _in(folder: Path, *, example: bool) -> list[DataSet]:
+    if not folder.is_dir():
+        return []
+    found = [
+        DataSet(p.name + "/" * p.is_dir(), p, example)
+        for p in folder.iterdir()
+        if not p.name.startswith((".", _SIGN)) and (_holds_texts(p) if p.is_dir() else p.suffix.lower() in TEXTS)
+    ]
+    return sorted(found, key=lambda d: natural_key(d.name))
+
+
+def _holds_texts(folder: Path) -> bool:
+    return any(p.suffix.lower() in TEXTS for p in folder.rglob("*") if p.is_file())

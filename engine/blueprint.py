@@ -1,0 +1,68 @@
+"""A run as it was resolved from what the user asked for: everything that is fixed before its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.host import ModelCard
+from ..data.assembly import TrainingData
+from ..records.run_folder import RunFolder
+from ..schedulers import SCHEDULES, Phase, Plan, multipliers
+from ..settings.declared import TrainingSettings
+from ..train_utils import StepPlan
+
+SAMPLE = 10
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What is trained, on what, in how many steps, at which rates, and where it is kept."""
+
+    settings: TrainingSettings
+    card: ModelCard
+    data: TrainingData
+    phases: tuple[Phase, ...]
+    multipliers: tuple[float, ...]
+    folder: RunFolder
+
+    @property
+    def plan(self) -> StepPlan:
+        return self.data.plan
+
+    def multiplier(self, done: int) -> float:
+        """The share of the learning rate after so many steps; HF asks once more after the last one."""
+        return self.multipliers[min(done, len(self.multipliers) - 1)]
+
+    def rate(self, step: int) -> float:
+        """The learning rate that a step (counted from 1) uses."""
+        return self.settings.learning.learning_rate * self.multiplier(step - 1)
+
+    def open_folder(self) -> None:
+        """Called when the first step is done: from now on there is something to keep."""
+        self.folder.open(self.settings, self.sample())
+
+    def sample(self) -> list[dict[str, str]]:
+        """The first examples as trained."""
+        examples = self.data.examples
+        return [{"value": examples[n].text} for n in range(min(SAMPLE, len(examples)))]
+
+    def unchangeable(self) -> dict[str, Any]:
+        """What a run that goes on must have in common with its checkpoint."""
+        asked = self.settings.values()
+        kept = {key: asked[key] for key in ("rank", "targets", "batch_size", "seed")}
+        return {
+            "data and slicing": self.data.examples.digest(),
+            "model": self.card.name,
+            **kept,
+            "accumulation": self.plan.accumulated,
+        }
+
+
+def blueprint(settings: TrainingSettings, card: ModelCard, data: TrainingData, folder: RunFolder) -> Blueprint:
+    """Resolve the schedule for this many steps."""
+    plan = data.plan
+    warmup = plan.warmup(settings.learning.warmup_steps)
+    schedule = SCHEDULES[settings.learning.schedule]
+    phases = schedule.phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
+    return Blueprint(settings, card, data, tuple(phases), tuple(multipliers(phases, plan.steps)), folder)

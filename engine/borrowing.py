@@ -1,0 +1,108 @@
+"""What is borrowed comes back: flags, modes, caches, random states, environment, LoRAs that were on."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def borrowed(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, anything may be done to the model's flags and modes; afterwards they are as before."""
+    flags, surroundings = _Flags.of(model), _Surroundings.now()
+    try:
+        yield
+    finally:
+        flags.put_back(model)
+        surroundings.put_back()
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """Of every parameter whether it is trained, of every module its mode, and what the config says."""
+
+    gradients: list[tuple[torch.nn.Parameter, bool]]
+    modes: list[tuple[torch.nn.Module, bool]]
+    checkpointing: list[tuple[torch.nn.Module, bool]]
+    use_cache: Any
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> _Flags:
+        modules = list(model.modules())
+        return cls(
+            gradients=[(p, p.requires_grad) for p in model.parameters()],
+            modes=[(m, m.training) for m in modules],
+            checkpointing=[(m, m.gradient_checkpointing) for m in modules if hasattr(m, "gradient_checkpointing")],
+            use_cache=getattr(model.config, "use_cache", None),
+            attributes={k: v for k, v in vars(model).items() if k in _LEFT_BEHIND},
+        )
+
+    def put_back(self, model: torch.nn.Module) -> None:
+        self._put_back_checkpointing(model)
+        for parameter, trained in self.gradients:
+            parameter.grad = None
+            if parameter.requires_grad != trained:
+                parameter.requires_grad_(trained)
+        for module, mode in self.modes:
+            module.training = mode
+        if getattr(model.config, "use_cache", None) != self.use_cache:
+            model.config.use_cache = self.use_cache
+        for name in _LEFT_BEHIND:
+            if name in self.attributes:
+                setattr(model, name, self.attributes[name])
+            elif name in vars(model):
+                delattr(model, name)
+
+    def _put_back_checkpointing(self, model: torch.nn.Module) -> None:
+        if hasattr(model, "_require_grads_hook"):
+            model.disable_input_require_grads()
+            del model._require_grads_hook
+        for module, on in self.checkpointing:
+            module.gradient_checkpointing = on
+
+
+_LEFT_BEHIND = ("peft_config", "_hf_peft_config_loaded", "warnings_issued")
+"""What PEFT and the Trainer leave on a model as attributes of its own."""
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    """The random states that the host's chat draws from, and what accelerate writes into the environment."""
+
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+    cards: list[torch.Tensor]
+    environment: dict[str, str]
+
+    @classmethod
+    def now(cls) -> _Surroundings:
+        return cls(
+            python=random.getstate(),
+            numpy=np.random.get_state(),
+            torch=torch.get_rng_state(),
+            cards=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            environment=_accelerates_environment(),
+        )
+
+    def put_back(self) -> None:
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch)
+        if self.cards:
+            torch.cuda.set_rng_state_all(self.cards)
+        for name in _accelerates_environment().keys() - self.environment.keys():
+            del os.environ[name]
+        os.environ.update(self.environment)
+
+
+def _accelerates_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith("ACCELERATE_")}

@@ -1,0 +1,102 @@
+"""What happens between two steps: wishes are read, checkpoints decided on, progress told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..core.control import RunControl
+from ..core.events import CheckpointSaved, EventLog, Progress
+from ..settings.declared import Saving
+from ..train_utils import checkpoint_name, smoothed
+from .blueprint import Blueprint
+from .checkpoints import RunState, sealed
+
+
+class BetweenSteps(TrainerCallback):
+    """Follows HF's loop. The order there, at each step: on_step_end, on_log, on_save."""
+
+    def __init__(self, blueprint: Blueprint, state: RunState, control: RunControl, log: EventLog) -> None:
+        self._blueprint, self._control, self._log = blueprint, control, log
+        self._first = state.step + 1
+        self._unchangeable = state.unchangeable
+        self._reason: str | None = None
+        self._clock = time.monotonic()
+        self._tokens = 0
+        self.smoothed = state.smoothed
+        self.graph = list(state.graph)
+        self.tokens: Callable[[], int] = lambda: 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._clock = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step == self._first:
+            self._blueprint.open_folder()
+        self._reason = self._why_save(state.global_step)
+        control.should_save = self._reason is not None
+        control.should_training_stop |= self._control.stopping
+
+    def _why_save(self, step: int) -> str | None:
+        """The first reason names the checkpoint; None for no checkpoint at this step."""
+        saving: Saving = self._blueprint.settings.saving
+        epoch = self._blueprint.plan.steps_per_epoch
+        if self._control.take_checkpoint():
+            return "user"
+        if saving.save_each_epoch and step % epoch == 0:
+            return f"epoch-{step // epoch}"
+        every = saving.save_every and step % saving.save_every == 0
+        return "" if every or self._control.stopping else None
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+    ) -> None:
+        if not logs or "loss" not in logs:
+            return
+        loss = float(logs["loss"])
+        self.smoothed = smoothed(self.smoothed, loss)
+        progress = self._progress(state, loss, logs.get("grad_norm"))
+        self.graph.append(_graph_entry(progress))
+        self._log.append(progress)
+
+    def _progress(self, state: TrainerState, loss: float, norm: float | None) -> Progress:
+        now, tokens = time.monotonic(), self.tokens()
+        seconds, fresh = now - self._clock, tokens - self._tokens
+        self._clock, self._tokens = now, tokens
+        assert self.smoothed is not None
+        return Progress(
+            step=state.global_step,
+            steps=self._blueprint.plan.steps,
+            epoch=state.global_step / self._blueprint.plan.steps_per_epoch,
+            loss=loss,
+            smoothed=self.smoothed,
+            learning_rate=self._blueprint.rate(state.global_step),
+            gradient_norm=None if norm is None else float(norm),
+            tokens=fresh,
+            seconds=seconds,
+        )
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        step, reason = state.global_step, self._reason or ""
+        known = RunState(step, self.smoothed, self.graph, self._unchangeable)
+        folder = sealed(self._blueprint.folder, checkpoint_name(step, reason), known)
+        self._log.append(CheckpointSaved(step=step, folder=folder, reason=reason))
+        self._clock = time.monotonic()
+
+
+def _graph_entry(progress: Progress) -> dict[str, Any]:
+    return {
+        "current_steps": progress.step,
+        "loss": progress.loss,
+        "smoothed_loss": progress.smoothed,
+        "learning_rate": progress.learning_rate,
+        "epoch": round(progress.epoch, 4),
+        "gradient_norm": progress.gradient_norm,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 3),
+    }

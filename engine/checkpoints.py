@@ -1,0 +1,60 @@
+"""Full checkpoints: written aside, renamed when whole, and read back to go on from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SavingError
+from ..records.loras import STATE_FILE
+from ..records.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run knows beside what the Trainer keeps: its curve so far, and what it must not change."""
+
+    step: int = 0
+    smoothed: float | None = None
+    graph: list[dict[str, Any]] = field(default_factory=list)
+    unchangeable: dict[str, Any] = field(default_factory=dict)
+
+
+def sealed(folder: RunFolder, name: str, state: RunState) -> Path:
+    """The Trainer's checkpoint of this step, made whole and given its name."""
+    written = folder.aside / f"checkpoint-{state.step}"
+    (written / STATE_FILE).write_text(json.dumps(asdict(state)), encoding="utf-8")
+    target = folder.path / name
+    if target.exists():
+        shutil.rmtree(target)
+    return written.replace(target)
+
+
+def state_of(checkpoint: Path) -> RunState:
+    try:
+        return RunState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise SavingError(f"{checkpoint} cannot be gone on from: {error}. Choose another checkpoint.") from error
+
+
+def refuse_changes(state: RunState, now: Mapping[str, Any], checkpoint: Path) -> None:
+    """A run may only go on as what it was; SavingError names what is different."""
+    changed = [
+        f"{key} ({_short(state.unchangeable.get(key))} then, {_short(value)} now)"
+        for key, value in now.items()
+        if state.unchangeable.get(key) != value
+    ]
+    if changed:
+        raise SavingError(
+            f"The run cannot go on from {checkpoint.name}: different are {', '.join(changed)}. "
+            "Put them back, or start a new run."
+        )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "..."

@@ -1,0 +1,45 @@
+"""The engine on transformers and PEFT; torch is imported when one of its methods is called."""
+
+from __future__ import annotations
+
+from ..core.engine import Question
+from ..core.events import Ended, Note, Stage
+from ..core.host import Host
+from ..core.session import Job
+from ..data.assembly import checked
+from ..data.report import DatasetReport
+from ..settings.declared import TrainingSettings
+
+
+class PeftEngine:
+    """LoRAs on the model that a host lends."""
+
+    def check(self, settings: TrainingSettings, host: Host) -> DatasetReport:
+        from .tokenizer import working_tokenizer
+
+        card = host.card()
+        return checked(settings, host.folders, card, working_tokenizer(card.tokenizer), lambda text, share: None)
+
+    def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
+        job.log.append(Stage(text="Starting"))
+        from . import run
+
+        return run.train(settings, host, job, resume=resume)
+
+    def answer(self, question: Question, host: Host, job: Job) -> Ended:
+        from . import answering
+
+        return answering.answer(question, host, job)
+
+    def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
+        from . import adapter
+
+        adapter.put_on(name, strength, host)
+        return Ended(outcome="finished", text=f"{name} is on, at {strength:.0%}. Chat to try it.")
+
+    def take_off(self, host: Host, job: Job) -> Ended:
+        from . import adapter
+
+        names = adapter.take_off(host)
+        job.log.append(Note(text="The model is as it was before."))
+        return Ended(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")

@@ -1,0 +1,201 @@
+"""The story of a run: borrow the model, prepare the data, train a LoRA, keep it, give the model back."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from transformers import set_seed
+
+from ..core.errors import DataError, SettingsError
+from ..core.events import Advice, Ended, Note, Outcome, Planned, Stage
+from ..core.host import Host
+from ..core.session import Job
+from ..data.assembly import TrainingData, prepare
+from ..records import log, picture
+from ..records.run_folder import RunFolder, run_folder
+from ..records.writing import write_json
+from ..schedulers import described
+from ..settings.declared import TrainingSettings
+from ..train_utils import duration
+from . import adapter
+from .adapter import injected, lora_config, without_loras
+from .blueprint import Blueprint, blueprint
+from .borrowing import borrowed
+from .callback import BetweenSteps
+from .checkpoints import RunState, refuse_changes, state_of
+from .tokenizer import working_tokenizer
+from .trainer import RunTrainer, computing_type
+
+
+def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
+    """From what the user asked for to a LoRA on disk, and the model given back as it was."""
+    folder = run_folder(settings, host.folders, resume)
+    _tell(job, "Getting the model")
+    with _bare_model(host, job) as base:
+        data = _prepared(settings, host, job)
+        run = blueprint(settings, host.card(), data, folder)
+        state = _state_to_start_from(run, job)
+        if state.step >= run.plan.steps:
+            return _nothing_left(run, state)
+        with _ready_to_train(base, run) as model:
+            between = BetweenSteps(run, state, job.control, job.log)
+            _announce(run, state, base, job)
+            trained = RunTrainer(run, model, between, host.folders.presets.parent).train(
+                resume_from_checkpoint=str(folder.start.folder) if folder.start else None
+            )
+            return _kept(run, model, between, trained.global_step, job)
+
+
+@contextmanager
+def _bare_model(host: Host, job: Job) -> Iterator[Any]:
+    """The host's model without LoRAs; what is on it is put back afterwards, and that is said."""
+    with without_loras(host) as (base, names):
+        if names:
+            job.log.append(Note(text=f"{', '.join(names)} is taken off for this run and put back after it."))
+        with borrowed(base):
+            yield base
+
+
+def _prepared(settings: TrainingSettings, host: Host, job: Job) -> TrainingData:
+    """The same as Check does; DataError where Check would say 'not ready'."""
+    tokenizer = working_tokenizer(host.card().tokenizer)
+    data = prepare(
+        settings,
+        host.folders,
+        host.card(),
+        tokenizer,
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+    )
+    if data.report.problems:
+        raise DataError("\n".join(data.report.problems))
+    for advice in data.report.advice:
+        job.log.append(Advice(text=advice))
+    return data
+
+
+def _state_to_start_from(run: Blueprint, job: Job) -> RunState:
+    start = run.folder.start
+    if start is None:
+        return RunState(unchangeable=run.unchangeable())
+    state = state_of(start.folder)
+    refuse_changes(state, run.unchangeable(), start.folder)
+    job.log.append(Note(text=f"Going on from {start.folder.name} (step {state.step})."))
+    return state
+
+
+def _nothing_left(run: Blueprint, state: RunState) -> Ended:
+    text = (
+        f"'{run.folder.name}' is finished: {state.step} of {run.plan.steps} steps are done. "
+        "For more, raise Epochs or Steps at most."
+    )
+    return Ended(outcome="finished", text=text, folder=run.folder.path)
+
+
+@contextmanager
+def _ready_to_train(base: Any, run: Blueprint) -> Iterator[Any]:
+    set_seed(run.settings.what.seed)
+    if _checkpoints_gradients(run.settings, base):
+        enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})  # its name changes within transformers 5
+        base.enable_input_require_grads()
+    base.config.use_cache = False
+    with injected(base, lora_config(run.settings.lora, base)) as model:
+        yield model
+
+
+def _checkpoints_gradients(settings: TrainingSettings, base: Any) -> bool:
+    asked = settings.machine.gradient_checkpointing
+    if asked != "off" and not getattr(base, "supports_gradient_checkpointing", False):
+        if asked == "on":
+            raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
+        return False
+    return asked == "on" or (asked == "auto" and base.device.type == "cuda")
+
+
+def _announce(run: Blueprint, state: RunState, base: Any, job: Job) -> None:
+    plan = run.plan
+    job.log.append(
+        Planned(
+            name=run.folder.name,
+            model=run.card.name,
+            steps=plan.steps,
+            steps_per_epoch=plan.steps_per_epoch,
+            first_step=state.step,
+            rates=tuple(run.rate(s) for s in range(1, plan.steps + 1)),
+            settings=run.settings.values(),
+        )
+    )
+    job.log.append(
+        Note(text=f"{run.settings.learning.schedule}: {described(run.phases)}. {computing_type(base)}.")
+    )
+    _tell(job, "Training")
+
+
+def _kept(run: Blueprint, model: Any, between: BetweenSteps, step: int, job: Job) -> Ended:
+    """The LoRA and the records of its run, on disk."""
+    _tell(job, "Saving the LoRA")
+    folder: RunFolder = run.folder
+    outcome: Outcome = "finished" if step >= run.plan.steps else "stopped"
+    entry = _log_entry(run, model, between, outcome)
+    write_json(folder.path / "training_graph.json", between.graph)
+    if not picture.draw(between.graph, _title(run), folder.path / "training_graph.png"):
+        entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
+    adapter.write(model, folder.aside)
+    folder.keep(folder.aside)
+    write_json(folder.path / "training_log.json", log.log_entry(entry))
+    words = "finished" if outcome == "finished" else f"stopped at step {step} of {run.plan.steps}"
+    text = f"'{folder.name}' {words}, smoothed loss {between.smoothed:.4f}. The LoRA is in {folder.path}"
+    return Ended(outcome=outcome, text=text, folder=folder.path)
+
+
+def _log_entry(run: Blueprint, model: Any, between: BetweenSteps, outcome: Outcome) -> dict[str, Any]:
+    base, last = model.get_base_model(), between.graph[-1]
+    report = run.data.report
+    return {
+        "base_model_name": run.card.name,
+        "base_model_class": type(base).__name__,
+        "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
+        "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
+        "projections": ", ".join(_layers(model)),
+        "loss": last["loss"],
+        "learning_rate": last["learning_rate"],
+        "epoch": last["epoch"],
+        "current_steps": last["current_steps"],
+        "ended": outcome,
+        "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "smoothed_loss": between.smoothed,
+        "steps": run.plan.steps,
+        "schedule": f"{run.settings.learning.schedule}: {described(run.phases)}",
+        "computed_in": computing_type(base),
+        "loaded_as": run.card.loading,
+        "resolved": dict(report.resolved),
+        "data": report.as_json(),
+        "data_fingerprint": run.data.examples.digest(),
+        "training_time": duration(sum(e["seconds"] for e in between.graph)),
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
+        | {"python": platform.python_version()},
+        "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
+    }
+
+
+def _layers(model: Any) -> list[str]:
+    targets = model.peft_config[model.active_adapter].target_modules
+    return [targets] if isinstance(targets, str) else sorted(targets)
+
+
+def _title(run: Blueprint) -> str:
+    s = run.settings
+    return (
+        f"{run.folder.name} on {run.card.name} - rank {s.lora.rank}, alpha {s.lora.alpha:g}, "
+        f"learning rate {s.learning.learning_rate:g} {s.learning.schedule}, cutoff {run.data.report.cutoff}"
+    )
+
+
+def _tell(job: Job, text: str) -> None:
+    job.log.append(Stage(text=text))

@@ -1,0 +1,31 @@
+"""How much memory the device in use has, and how much of it is taken."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from ..core.host import Memory
+
+
+def memory() -> Memory:
+    """The card's, where torch is loaded and has one; else the machine's own. Never loads torch for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return Memory(torch.cuda.get_device_name(), total - free, total)
+    if importlib.util.find_spec("psutil") is not None:
+        import psutil
+
+        whole = psutil.virtual_memory()
+        return Memory("CPU", whole.total - whole.available, whole.total)
+    return Memory("CPU", 0, 0)
+
+
+def weights_size(model_folder: Path) -> int:
+    """The bytes of a model's weight files: about what it takes in memory, loaded as it is."""
+    for pattern in ("*.safetensors", "*.gguf", "*.bin"):
+        if files := list(model_folder.glob(pattern)):
+            return sum(f.stat().st_size for f in files)
+    return 0

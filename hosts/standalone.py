@@ -1,0 +1,225 @@
+"""Our own host: models from a folder, loaded by transformers, for the page and the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ModelError
+from ..core.host import Folders, LoadedModel, Memory, ModelCard
+from . import memory
+
+LOADINGS: Mapping[str, str] = {
+    "auto": "auto: the model's own type; float32 on a CPU",
+    "float32": "float32: exact, the most memory",
+    "bfloat16": "bfloat16: half of it",
+    "float16": "float16: half of it, for older cards",
+    "8bit": "8-bit: a quarter",
+    "4bit": "4-bit (NF4): about a seventh",
+}
+
+
+def folders(user_data: Path) -> Folders:
+    """The folders of a working folder of our own."""
+    root = user_data.resolve()
+    return Folders(
+        user_data=root,
+        models=root / "models",
+        loras=root / "loras",
+        logs=root / "logs",
+        examples=Path(__file__).resolve().parent.parent / "examples",
+    )
+
+
+class StandaloneHost:
+    """Lends a model that it loads itself, when it is first needed."""
+
+    read_only = ""
+
+    def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
+        self._folders = folders
+        self._in_use = threading.Lock()
+        self._chosen = (model, loading)
+        self._card: ModelCard | None = None
+        self._loaded: LoadedModel | None = None
+
+    @property
+    def folders(self) -> Folders:
+        return self._folders
+
+    def models(self) -> list[str]:
+        """Folders with a config, and GGUF files, under the models folder."""
+        root = self._folders.models
+        found = (
+            [p.parent for p in root.glob("*/config.json")]
+            + list(root.glob("*.gguf"))
+            + list(root.glob("*/*.gguf"))
+        )
+        return sorted({p.relative_to(root).as_posix() for p in found}, key=str.casefold)
+
+    def choose(self, name: str, loading: str) -> None:
+        """From now on this model is meant; one that is in memory goes."""
+        if (name, loading) != self._chosen:
+            self.unload()
+            self._chosen, self._card = (name, loading), None
+
+    def card(self) -> ModelCard:
+        if self._loaded is not None:
+            return self._loaded.card
+        if self._card is None:
+            self._card = self._read_card()
+        return self._card
+
+    def loaded(self) -> LoadedModel:
+        if self._loaded is None:
+            self.load(*self._chosen)
+        assert self._loaded is not None
+        return self._loaded
+
+    def load(self, name: str, loading: str) -> None:
+        self.choose(name, loading)
+        card = self.card()
+        self._loaded = LoadedModel(card, _weights(self._path(), card, loading))
+
+    def unload(self) -> None:
+        self._loaded = None
+        _forget_freed_memory()
+
+    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+        if self._loaded is not None:
+            self._loaded = replace(self._loaded, model=model, loras=tuple(names))
+
+    def exclusive_use(self) -> AbstractContextManager[Any]:
+        return self._in_use
+
+    def chat_template(self) -> str:
+        return ""
+
+    def memory(self) -> Memory:
+        return memory.memory()
+
+    def size_on_disk(self, name: str) -> int:
+        """The bytes of a model's weights, for the page's memory figure."""
+        path = self._folders.models / name
+        return path.stat().st_size if path.is_file() else memory.weights_size(path)
+
+    @property
+    def chosen(self) -> tuple[str, str]:
+        return self._chosen
+
+    def _path(self) -> Path:
+        name = self._chosen[0]
+        if not name:
+            raise ModelError(f"No model is chosen. Put one into {self._folders.models} and choose it.")
+        for path in (self._folders.models / name, Path(name)):
+            if path.is_file() or (path / "config.json").is_file():
+                return path
+        raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
+
+    def _read_card(self) -> ModelCard:
+        path = self._path()
+        _need("transformers", "to read a model")
+        from transformers import AutoConfig, AutoTokenizer
+
+        folder, more = _where(path)
+        try:
+            config = AutoConfig.from_pretrained(folder, **more)
+            tokenizer = AutoTokenizer.from_pretrained(folder, **more)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"{path} cannot be read as a model: {_first_line(error)}") from error
+        return ModelCard(
+            path.stem if path.is_file() else path.resolve().name, config.to_dict(), tokenizer, self._chosen[1]
+        )
+
+
+def _weights(path: Path, card: ModelCard, loading: str) -> Any:
+    _need("torch", "to load a model")
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    folder, more = _where(path)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, **more, **_how(loading, card.config))
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}") from error
+    return model.eval()
+
+
+def _where(path: Path) -> tuple[str, dict[str, str]]:
+    """A model's folder, and the GGUF file in it where it is one."""
+    if path.is_file():
+        _need("gguf", "to read a GGUF file")
+        return str(path.parent), {"gguf_file": path.name}
+    return str(path), {}
+
+
+def _how(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    card = torch.cuda.is_available()
+    place = {"": 0} if card else {"": "cpu"}
+    if loading == "auto":
+        return {"dtype": "auto" if card else torch.float32, "device_map": place}
+    if loading in ("float32", "bfloat16", "float16"):
+        return {"dtype": getattr(torch, loading), "device_map": place}
+    _need("bitsandbytes", f"to load a model as {loading}")
+    return {"quantization_config": _quantized(loading, card), "device_map": place, **_other_weights(card)}
+
+
+def _quantized(loading: str, card: bool) -> Any:
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if loading == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=_computing(card) or torch.float32,
+    )
+
+
+def _other_weights(card: bool) -> dict[str, Any]:
+    """The type of what is not quantized: float32 on a CPU, the card's best otherwise."""
+    import torch
+
+    return {"dtype": _computing(card) or torch.float32}
+
+
+def _computing(card: bool) -> Any:
+    import torch
+
+    if not card:
+        return None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def _forget_freed_memory() -> None:
+    import gc
+    import sys
+
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _need(package: str, purpose: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(f"The package {package} is needed {purpose}. Install it with: pip install {package}")
+
+
+def _not_a_model(asked: Path, models: Path, known: Sequence[str]) -> str:
+    there = f" There are: {', '.join(known)}." if known else f" {models} holds no model yet."
+    return f"There is no model {str(asked)!r}: neither in {models} nor as a folder with a config.json.{there}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

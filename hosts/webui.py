@@ -1,0 +1,164 @@
+"""text-generation-webui as the host: the model that it has loaded, under its own lock."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ModelError
+from ..core.host import Folders, LoadedModel, Memory, ModelCard
+from . import gguf, memory
+
+_CANNOT_TRAIN: Mapping[str, str] = {
+    "Exllamav3Model": "ExLlamaV3",
+    "Exllamav3HF": "ExLlamaV3_HF",
+    "TensorRTLLMModel": "TensorRT-LLM",
+}
+_NEXT_CLICK = (
+    "In the Model tab choose a model in transformers format (a folder with .safetensors files), "
+    "set Model loader to Transformers, and press Load."
+)
+
+
+class WebuiHost:
+    """Lends what `modules.shared` holds. Its modules are imported when a method is called."""
+
+    @property
+    def folders(self) -> Folders:
+        shared = _shared()
+        root = Path(shared.user_data_dir).resolve()
+        return Folders(
+            user_data=root,
+            models=Path(shared.args.model_dir).resolve(),
+            loras=Path(shared.args.lora_dir).resolve(),
+            logs=root / "logs",
+            examples=Path(__file__).resolve().parent.parent / "examples",
+        )
+
+    @property
+    def read_only(self) -> str:
+        if _shared().args.multi_user:
+            return "The webui runs with --multi-user: others may look here, and nobody may start or stop a run."
+        return ""
+
+    def models(self) -> list[str]:
+        return sorted(p.parent.name for p in self.folders.models.glob("*/config.json"))
+
+    def card(self) -> ModelCard:
+        shared = _shared()
+        if problem := _why_not(shared):
+            raise ModelError(problem)
+        return ModelCard(shared.model_name, shared.model.config.to_dict(), shared.tokenizer, _loading(shared.args))
+
+    def loaded(self) -> LoadedModel:
+        shared = _shared()
+        if _idle_unloaded(shared):
+            self.load(shared.model_name, "")
+        card = self.card()
+        return LoadedModel(card, shared.model, tuple(shared.lora_names))
+
+    def load(self, name: str, loading: str) -> None:
+        """Load a model as the webui's Model tab is set; `loading` is the webui's own business."""
+        shared, models = _shared(), _module("models")
+        models.unload_model(keep_model_name=True)
+        shared.model, shared.tokenizer = models.load_model(name)
+        if shared.model is None:
+            raise ModelError(f"The webui could not load {name!r}; its console says why. {_NEXT_CLICK}")
+
+    def unload(self) -> None:
+        """Take the model out of memory; its name stays, so that it can be loaded again."""
+        _module("models").unload_model(keep_model_name=True)
+
+    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+        shared = _shared()
+        shared.model, shared.lora_names = model, list(names)
+
+    def exclusive_use(self) -> AbstractContextManager[Any]:
+        lock: AbstractContextManager[Any] | None = _shared().generation_lock
+        return nullcontext() if lock is None else lock
+
+    def chat_template(self) -> str:
+        state = _shared().persistent_interface_state or {}
+        return str(state.get("instruction_template_str") or "")
+
+    def memory(self) -> Memory:
+        return memory.memory()
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(f"modules.{name}")
+    except ImportError as error:
+        raise ModelError(
+            f"This does not look like a text-generation-webui that Training PRO knows (modules.{name}: {error}). "
+            "Update the webui, or run Training PRO on its own: python3 script.py page"
+        ) from error
+
+
+def _shared() -> Any:
+    shared = _module("shared")
+    wanted = ("model", "tokenizer", "model_name", "lora_names", "args", "user_data_dir", "generation_lock")
+    missing = [name for name in wanted if not hasattr(shared, name)]
+    if missing:
+        raise ModelError(
+            f"This version of text-generation-webui has no {', '.join('shared.' + m for m in missing)}. "
+            "Update Training PRO, or run it on its own: python3 script.py page"
+        )
+    return shared
+
+
+def _idle_unloaded(shared: Any) -> bool:
+    """Whether the webui took the model out of memory by itself (--idle-timeout)."""
+    return shared.model is None and shared.model_name not in (None, "None") and bool(shared.args.idle_timeout)
+
+
+def _why_not(shared: Any) -> str:
+    """Why the loaded model cannot be trained, with the next click; empty where it can."""
+    if importlib.util.find_spec("torch") is None:
+        return (
+            "This is the portable webui: it has no torch and can only chat. To train, install the full version "
+            "(start_windows.bat, start_linux.sh or start_macos.sh of the source download), or run Training PRO "
+            "on its own: python3 script.py demo"
+        )
+    if _idle_unloaded(shared):
+        return (
+            f"{shared.model_name} was unloaded for inactivity. Start loads it again; for Check, press Load first."
+        )
+    if shared.model is None:
+        return f"No model is loaded. {_NEXT_CLICK}"
+    kind = type(shared.model).__name__
+    if kind == "LlamaServer":
+        return _gguf_loaded(shared)
+    if kind in _CANNOT_TRAIN:
+        return f"The model was loaded with {_CANNOT_TRAIN[kind]}, which cannot train. {_NEXT_CLICK}"
+    if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):
+        return f"The loaded model is a {kind}, which cannot be trained. {_NEXT_CLICK}"
+    if getattr(shared.model.config, "is_encoder_decoder", False):
+        return f"{shared.model_name} is an encoder-decoder model; only causal language models can be trained here."
+    return ""
+
+
+def _gguf_loaded(shared: Any) -> str:
+    path = Path(shared.args.model_dir) / shared.model_name
+    file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
+    origin = gguf.base_model(file)
+    download = (
+        f"It was made from {origin}: in the Model tab, under 'Download model or LoRA', enter that and press "
+        "Download. Then"
+        if origin
+        else "Download the original of it (its page names it as base model) in the Model tab. Then"
+    )
+    return (
+        f"{shared.model_name} is a GGUF file, run by llama.cpp, which cannot train. {download} choose it, set "
+        "Model loader to Transformers, tick load-in-4bit and use_double_quant if memory is short, and press Load."
+    )
+
+
+def _loading(args: Any) -> str:
+    if getattr(args, "load_in_4bit", False):
+        return "4bit"
+    return "8bit" if getattr(args, "load_in_8bit", False) else "auto"

@@ -1,0 +1,77 @@
+"""The LoRAs on disk: which there are, how their runs ended, and their checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..train_utils import checkpoint_step, natural_key
+
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+LOG_FILE = "training_log.json"
+STATE_FILE = "run_state.json"
+
+Standing = Literal["nothing", "finished", "stopped", "cut off", "made elsewhere"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint, to go on from."""
+
+    step: int
+    folder: Path
+
+
+def listed(loras: Path) -> list[str]:
+    """The LoRAs that can be put on, in natural order."""
+    if not loras.is_dir():
+        return []
+    names = [p.name for p in loras.iterdir() if has_lora(p) and not p.name.endswith("-np")]
+    return sorted(names, key=natural_key)
+
+
+def has_lora(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in WEIGHTS)
+
+
+def standing(folder: Path) -> Standing:
+    """How the run that this folder is from ended."""
+    if ended := _ended(folder):
+        return ended
+    if checkpoints(folder):
+        return "cut off"
+    if has_lora(folder):
+        return "made elsewhere"
+    return "nothing"
+
+
+def _ended(folder: Path) -> Standing | None:
+    try:
+        ended = json.loads((folder / LOG_FILE).read_text(encoding="utf-8")).get("ended")
+    except (OSError, ValueError, AttributeError):
+        return None
+    if ended == "finished":
+        return "finished"
+    return "stopped" if ended == "stopped" else None
+
+
+def checkpoints(folder: Path) -> list[Checkpoint]:
+    """The whole checkpoints of a run, oldest first; a folder only has its name when it is whole."""
+    if not folder.is_dir():
+        return []
+    found = [
+        Checkpoint(step, p)
+        for p in folder.iterdir()
+        if (step := checkpoint_step(p.name)) is not None and (p / STATE_FILE).is_file()
+    ]
+    return sorted(found, key=lambda c: (c.step, c.folder.name))
+
+
+def free_name(loras: Path, name: str) -> str:
+    """`name`, or with the first number behind it that is not taken."""
+    number = 2
+    while (loras / f"{name}-{number}").exists():
+        number += 1
+    return f"{name}-{number}"

@@ -1,0 +1,122 @@
+"""The folder of a run: what happens to what stands there, and what is written at which moment."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import SavingError, SettingsError
+from ..core.host import Folders
+from ..settings import files
+from ..settings.declared import TrainingSettings
+from . import loras
+from .loras import Checkpoint
+from .writing import write_json
+
+ASIDE = ".part"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run is kept; nothing is written before `open`, which the first finished step calls."""
+
+    path: Path
+    logs: Path
+    start: Checkpoint | None = None
+    replaces: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def aside(self) -> Path:
+        """Where things are written before they are whole."""
+        return self.path / ASIDE
+
+    def open(self, settings: TrainingSettings, sample: Sequence[Mapping[str, str]]) -> None:
+        """Make the folder; what it replaces goes into a backup inside it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.sweep()
+        if self.replaces:
+            _into_backup(self.path)
+        (self.path / loras.LOG_FILE).unlink(missing_ok=True)  # how an earlier part of the run ended
+        write_json(self.path / "training_parameters.json", files.as_file(settings))
+        for folder in (self.path, self.logs):
+            write_json(folder / "train_dataset_sample.json", list(sample))
+
+    def keep(self, written: Path) -> None:
+        """Move finished files from aside to their place, each in one move."""
+        for file in sorted(written.iterdir()):
+            file.replace(self.path / file.name)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what was never made whole."""
+        shutil.rmtree(self.aside, ignore_errors=True)
+
+
+def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
+    """Where this run goes; SettingsError or SavingError where the user has to choose first."""
+    path = folders.loras / settings.what.name
+    asked = settings.what.if_exists
+    if resume or asked == "continue":
+        return RunFolder(path, folders.logs, start=_start(path, resume))
+    if not path.exists() or not any(path.iterdir()):
+        return RunFolder(path, folders.logs)
+    if asked == "new_name":
+        return RunFolder(folders.loras / loras.free_name(folders.loras, path.name), folders.logs)
+    if asked == "replace":
+        return RunFolder(path, folders.logs, replaces=True)
+    raise SettingsError([_choices(path.name, loras.standing(path))])
+
+
+def _start(path: Path, resume: str) -> Checkpoint | None:
+    found = loras.checkpoints(path)
+    if resume not in ("", "newest"):
+        named = [c for c in found if c.folder.name == Path(resume).name]
+        if not named:
+            there = ", ".join(c.folder.name for c in found) or "none"
+            raise SavingError(f"There is no checkpoint {resume!r} of {path.name!r}. There are: {there}.")
+        return named[0]
+    if not found and loras.has_lora(path):
+        raise SavingError(
+            f"{path.name!r} is a LoRA without a checkpoint to go on from, and training it further is not in this "
+            "version. Choose replace or new_name for what exists (if_exists)."
+        )
+    return found[-1] if found else None
+
+
+def _choices(name: str, standing: str) -> str:
+    words = {
+        "finished": "a finished LoRA",
+        "stopped": "the LoRA of a run that was stopped",
+        "cut off": "an unfinished run",
+        "made elsewhere": "a LoRA made elsewhere",
+        "nothing": "a folder",
+    }[standing]
+    return (
+        f"Name: {name!r} exists already: {words}. Choose what to do (if_exists): continue (go on with it), "
+        "replace (a backup is kept) or new_name."
+    )
+
+
+def _into_backup(path: Path) -> None:
+    old = [p for p in path.iterdir() if not p.name.startswith("Backup-") and p.name != ASIDE]
+    if not old:
+        return
+    backup = _free_backup(path)
+    backup.mkdir()
+    for item in old:
+        item.replace(backup / item.name)
+
+
+def _free_backup(path: Path) -> Path:
+    name = f"Backup-{datetime.date.today().isoformat()}"
+    number, backup = 2, path / name
+    while backup.exists():
+        backup, number = path / f"{name}-{number}", number + 1
+    return backup
