@@ -50,6 +50,10 @@ def hold(_: float) -> float:
     return 1.0
 
 
+def steady(rate: float) -> Curve:
+    return lambda _: rate
+
+
 def straight_up(x: float) -> float:
     return x
 
@@ -130,7 +134,7 @@ def _halved(plan: Plan, words: str, warm: int) -> list[Phase]:
     epoch, phases = plan.steps_per_epoch, [Phase(warm, min(plan.steps_per_epoch, plan.steps), "hold", hold)]
     for n in range(1, math.ceil(plan.steps / epoch)):
         end = min((n + 1) * epoch, plan.steps)
-        phases.append(Phase(n * epoch, end, words.format(n=n), lambda _, half=0.5**n: half))
+        phases.append(Phase(n * epoch, end, words.format(n=n), steady(0.5**n)))
     return [p for p in phases if p.end > p.start]
 
 
