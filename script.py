@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -18,9 +19,39 @@ params = {"display_name": "Training PRO", "is_tab": True}
 
 def ui() -> None:
     """Draw the tab; whatever goes wrong becomes a sentence in it, never an error of the host's."""
-    from .interface import webui_tab
+    try:
+        from .core import narrator
+        from .core.session import SESSION
+        from .engine.peft_engine import PeftEngine
+        from .hosts.webui import WebuiHost
+        from .interface import tab
 
-    webui_tab.draw()
+        SESSION.tell_with(narrator.telling(_say))
+        tab.draw(WebuiHost(), PeftEngine(), SESSION)
+    except Exception as error:  # noqa: BLE001 - the webui does not catch it, and would not start
+        _say_on_page(error)
+
+
+def custom_css() -> str:
+    """The tab's looks, added to the webui's own."""
+    from .interface.style import CSS
+
+    return CSS
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"Training PRO  {line}\n")
+    sys.stderr.flush()
+
+
+def _say_on_page(error: Exception) -> None:
+    import gradio
+
+    logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
+    gradio.Markdown(
+        f"**Training PRO cannot draw its tab here** ({type(error).__name__}: {error}). The console has the "
+        "details. Update Training PRO and the webui, or run it on its own: `python3 script.py demo`"
+    )
 
 
 if __name__ == "__main__":

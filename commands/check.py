@@ -35,8 +35,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def _report(asked: argparse.Namespace) -> DatasetReport:
     from ..engine.peft_engine import PeftEngine
 
+    host = options.host(asked)
     try:
-        settings = settings_from(asked)
+        settings = settings_from(asked, host)
     except SettingsError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
-    return PeftEngine().check(settings, options.host(asked))
+    return PeftEngine().check(settings, host)

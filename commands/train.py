@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..core import narrator
+from ..core.host import Host
 from ..core.session import SESSION, Job
 from ..settings import files, flags
 from ..settings.declared import TrainingSettings
@@ -21,11 +22,12 @@ from .options import say
 def run(arguments: Sequence[str]) -> int:
     """Train; Ctrl+C saves a full checkpoint and stops, a second one stops at once."""
     asked = _parsed(arguments)
-    settings = settings_from(asked)
+    host = options.host(asked)
+    settings = settings_from(asked, host)
     environment.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
-    host, engine = options.host(asked), PeftEngine()
+    engine = PeftEngine()
     job = SESSION.start(
         "training",
         f"Training '{settings.what.name}'",
@@ -52,9 +54,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def settings_from(asked: argparse.Namespace) -> TrainingSettings:
+def settings_from(asked: argparse.Namespace, host: Host) -> TrainingSettings:
     """The file's settings, the flags winning over it."""
-    loaded = files.load(asked.settings) if asked.settings else files.Loaded({})
+    loaded = files.load(asked.settings, host.folders.datasets) if asked.settings else files.Loaded({})
     for note in loaded.notes:
         say(note)
     return training_settings({**loaded.values, **flags.given(asked)})

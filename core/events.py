@@ -126,6 +126,11 @@ class EventLog:
     def closed(self) -> bool:
         return self._closed
 
+    def wait_closed(self) -> None:
+        """Come back when the last event is in."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed)
+
     def __len__(self) -> int:
         return len(self._events)
 

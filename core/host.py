@@ -56,6 +56,25 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What is in memory now, for a page's first line; `problem` says why it cannot be trained, and what to do."""
+
+    model: str = ""
+    precision: str = ""
+    loras: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def precision_of(model: Any) -> str:
+    """How a model is held in memory, in words."""
+    if getattr(model, "is_loaded_in_4bit", False):
+        return "4-bit"
+    if getattr(model, "is_loaded_in_8bit", False):
+        return "8-bit"
+    return str(getattr(model, "dtype", "")).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
 class Memory:
     """What the device in use has, in bytes, and how much of it is taken."""
 
@@ -77,6 +96,10 @@ class Host(Protocol):
 
     def models(self) -> list[str]:
         """The models on disk, by name."""
+        ...
+
+    def standing(self) -> Standing:
+        """What is in memory; loads nothing and raises nothing."""
         ...
 
     def card(self) -> ModelCard:

@@ -111,7 +111,7 @@ def tell(job: Job, write: Write) -> None:
 
 
 def telling(write: Write) -> Callable[[Job], None]:
-    """A follower for Session.on_start: each job is told by a thread that nobody waits for."""
+    """A follower for Session.tell_with: each job is told by a thread that nobody waits for."""
 
     def follow(job: Job) -> None:
         threading.Thread(target=tell, args=(job, write), name="console", daemon=True).start()

@@ -46,7 +46,7 @@ class Session:
         self._lock = threading.Lock()
         self._current: Job | None = None
         self._latest: dict[Kind, Job] = {}
-        self._followers: list[Callable[[Job], None]] = []
+        self._teller: Callable[[Job], None] | None = None
 
     @property
     def current(self) -> Job | None:
@@ -57,9 +57,9 @@ class Session:
     def latest(self, kind: Kind) -> Job | None:
         return self._latest.get(kind)
 
-    def on_start(self, follower: Callable[[Job], None]) -> None:
-        """Call `follower` with every job that starts; it must return at once."""
-        self._followers.append(follower)
+    def tell_with(self, teller: Callable[[Job], None]) -> None:
+        """Call `teller` with every job that starts; it must return at once. An earlier teller falls silent."""
+        self._teller = teller
 
     def start(self, kind: Kind, title: str, host: Host, work: Work) -> Job:
         """Begin `work` under the host's exclusive use, or say what has the model now."""
@@ -68,8 +68,8 @@ class Session:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
             job = Job(kind, title)
             self._current = self._latest[kind] = job
-        for follower in self._followers:
-            follower(job)
+        if self._teller is not None:
+            self._teller(job)
         threading.Thread(target=_carry_out, args=(job, host, work), name=title, daemon=True).start()
         return job
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ModelError
-from ..core.host import Folders, LoadedModel, Memory, ModelCard
+from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
 from . import memory
 
 LOADINGS: Mapping[str, str] = {
@@ -44,6 +44,7 @@ class StandaloneHost:
     def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
         self._folders = folders
         self._in_use = threading.Lock()
+        self._reading = threading.Lock()
         self._chosen = (model, loading)
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
@@ -68,12 +69,18 @@ class StandaloneHost:
             self.unload()
             self._chosen, self._card = (name, loading), None
 
+    def standing(self) -> Standing:
+        if self._loaded is None:
+            return Standing(problem="No model is loaded. Choose one above and press Load model.")
+        return Standing(self._loaded.card.name, precision_of(self._loaded.model), self._loaded.loras)
+
     def card(self) -> ModelCard:
         if self._loaded is not None:
             return self._loaded.card
-        if self._card is None:
-            self._card = self._read_card()
-        return self._card
+        with self._reading:  # two threads that import transformers at once get half of it
+            if self._card is None:
+                self._card = self._read_card()
+            return self._card
 
     def loaded(self) -> LoadedModel:
         if self._loaded is None:

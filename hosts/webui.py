@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ModelError
-from ..core.host import Folders, LoadedModel, Memory, ModelCard
+from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
 from . import gguf, memory
 
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -47,6 +47,15 @@ class WebuiHost:
 
     def models(self) -> list[str]:
         return sorted(p.parent.name for p in self.folders.models.glob("*/config.json"))
+
+    def standing(self) -> Standing:
+        try:
+            shared = _shared()
+        except ModelError as error:
+            return Standing(problem=str(error))
+        if problem := _why_not(shared):
+            return Standing(problem=problem)
+        return Standing(shared.model_name, precision_of(shared.model), tuple(shared.lora_names))
 
     def card(self) -> ModelCard:
         shared = _shared()

@@ -1,0 +1,65 @@
+"""`script.py page`: the page in the browser, on the user's own models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ..core import narrator
+from ..core.session import SESSION
+from ..hosts.standalone import LOADINGS, StandaloneHost
+from . import environment, options
+from .options import say
+
+PORT = 7862
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve the page until Ctrl+C."""
+    asked = _parsed(arguments)
+    environment.ready({"train", "page"}, torch_spec=asked.torch)
+    serve(options.host(asked), asked)
+    return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.parser("page", "The page in the browser, on your own models.")
+    options.add_model(parser, required=False)
+    add_serving(parser)
+    return parser.parse_args(arguments)
+
+
+def add_serving(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}")
+    parser.add_argument("--listen", action="store_true", help="let other machines open the page too")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool = False) -> None:
+    """Open the page and stay until Ctrl+C; a run that goes on then is asked to stop and keep first."""
+    from ..engine.peft_engine import PeftEngine
+    from ..interface.page import page
+
+    SESSION.tell_with(narrator.telling(say))
+    made, more = page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
+    made.launch(
+        server_name="0.0.0.0" if asked.listen else "127.0.0.1",
+        server_port=asked.port,
+        inbrowser=not asked.no_browser,
+        prevent_thread_lock=True,
+        quiet=True,
+        **more,
+    )
+    say(f"Training PRO is at http://127.0.0.1:{asked.port} - Ctrl+C ends it.")
+    _wait(made)
+
+
+def _wait(made: object) -> None:
+    with suppress(KeyboardInterrupt):
+        made.block_thread()  # type: ignore[attr-defined]
+    job = SESSION.current
+    if job is not None and job.kind == "training":
+        say("Stopping the run after this step, with a checkpoint.")
+        job.control.stop()
+        job.log.wait_closed()

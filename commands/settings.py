@@ -1,0 +1,19 @@
+"""`script.py settings`: every setting, with its default and what it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ..settings import reference
+from . import options
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the reference; needs no environment."""
+    parser = options.parser("settings", "Every setting: key, label, default, what it takes, help.")
+    parser.add_argument("--json", action="store_true", help="as a list of JSON objects")
+    asked = parser.parse_args(arguments)
+    text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False) if asked.json else reference.markdown()
+    print(text.rstrip())
+    return 0

@@ -1,0 +1,3 @@
+"""Which Training PRO this is."""
+
+VERSION = "1.0.0"

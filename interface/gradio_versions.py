@@ -1,0 +1,31 @@
+"""Where Gradio 4.37 (the webui's) and 6 differ, said once."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import gradio as gr
+
+
+def private() -> dict[str, Any]:
+    """Options of an event handler that is no part of a public API."""
+    if "api_visibility" in inspect.signature(gr.Button.click).parameters or _newest():
+        return {"api_visibility": "private"}
+    return {"api_name": False, "show_api": False}
+
+
+def follows() -> dict[str, Any]:
+    """Options of a handler that goes on for as long as its page is open: every page has its own."""
+    return {"concurrency_limit": None, "show_progress": "hidden", **private()}
+
+
+def blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
+    """A page of our own, and what its launch() must be told besides."""
+    if "css" in inspect.signature(gr.Blocks.__init__).parameters:
+        return gr.Blocks(title=title, css=css, analytics_enabled=False), {}
+    return gr.Blocks(title=title, analytics_enabled=False), {"css": css}
+
+
+def _newest() -> bool:
+    return int(gr.__version__.split(".")[0]) >= 6

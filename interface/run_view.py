@@ -1,0 +1,139 @@
+"""A run as a page shows it: built up event by event, so that a page opened at any time sees the whole of it."""
+
+from __future__ import annotations
+
+from ..core.events import (
+    Advice,
+    CheckpointSaved,
+    Ended,
+    Event,
+    Note,
+    Planned,
+    Progress,
+    Stage,
+)
+from ..core.narrator import Pace
+from ..core.session import Job
+from ..records.curve import Mark, Point, svg
+from ..train_utils import duration
+from . import wording
+
+LATEST = 6
+_MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
+
+
+class RunView:
+    """Follows one job's log from its first event."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.position = 0
+        self._planned: Planned | None = None
+        self._stage = ""
+        self._points: list[Point] = []
+        self._marks: list[Mark] = []
+        self._messages: list[str] = []
+        self._last: Progress | None = None
+        self._saved: CheckpointSaved | None = None
+        self._ended: Ended | None = None
+        self._pace = Pace()
+
+    def catch_up(self) -> None:
+        """Take in what is new."""
+        fresh = self.job.log.since(self.position)
+        self.position += len(fresh)
+        for event in fresh:
+            self._take(event)
+
+    @property
+    def running(self) -> bool:
+        return self._ended is None
+
+    def html(self) -> str:
+        """The run panel."""
+        if self._ended is not None:
+            return self._ended_html(self._ended)
+        share = self._last.step / self._last.steps if self._last else 0.0
+        parts = [wording.bar(share), self._glance(), self._curve(), self._told()]
+        return wording.card(f"{self.job.title}: {self._state()}", *parts, mood="live")
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._step(event)
+        elif isinstance(event, Stage):
+            self._stage = event.text + ("" if event.share is None else f" {event.share:.0%}")
+        elif isinstance(event, Planned):
+            self._planned = event
+        elif isinstance(event, CheckpointSaved):
+            self._saved = event
+            self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
+            self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
+        elif isinstance(event, (Note, Advice)):
+            self._messages.append(event.text)
+        elif isinstance(event, Ended):
+            self._ended = event
+
+    def _step(self, event: Progress) -> None:
+        self._last = event
+        self._pace.add(event)
+        self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate))
+
+    def _state(self) -> str:
+        if self.job.control.stopping:
+            return "stopping after this step ..."
+        if self.job.control.saving:
+            return "saving a checkpoint after this step ..."
+        return f"{self._stage} ..."
+
+    def _glance(self) -> str:
+        last = self._last
+        if last is None:
+            return wording.paragraph("The first step is on its way.", quiet=True) if self._planned else ""
+        left = self._pace.seconds_left
+        return wording.figures(
+            [
+                ("step", f"{last.step} / {last.steps}"),
+                ("epoch", f"{last.epoch:.2f}"),
+                ("smoothed loss", f"{last.smoothed:.4f}"),
+                ("loss", f"{last.loss:.4f}"),
+                ("learning rate", f"{last.learning_rate:.3g}"),
+                ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
+                (f"left, {duration(self._pace.seconds_a_step)} a step", duration(left)),
+                ("done about", wording.clock(left)),
+                ("last safe copy", f"step {self._saved.step}" if self._saved else "none yet"),
+            ]
+        )
+
+    def _curve(self) -> str:
+        if self._planned is None:
+            return ""
+        key = (
+            '<p class="tp-quiet tp-key"><i style="background:#2f74c0"></i>smoothed loss'
+            '<i style="background:#7fa6d6"></i>loss<i style="background:#c98a10"></i>learning rate, as planned'
+            '<i style="background:#2f9e5b"></i>checkpoint</p>'
+        )
+        return svg(self._points, self._planned.rates, self._marks) + key
+
+    def _told(self) -> str:
+        return wording.bullets(self._messages[-LATEST:], quiet=True)
+
+    def _ended_html(self, end: Ended) -> str:
+        title = f"{self.job.title}: {end.outcome}"
+        parts = [
+            *(wording.paragraph(line) for line in end.text.splitlines()),
+            wording.folded("Details", end.details),
+        ]
+        if self._last is not None:
+            parts += [self._summary(self._last), self._curve(), self._told()]
+        return wording.card(title, *parts, mood=_MOODS[end.outcome])
+
+    def _summary(self, last: Progress) -> str:
+        first = self._points[0]
+        return wording.figures(
+            [
+                ("steps", f"{last.step} of {last.steps}"),
+                ("smoothed loss, first and last", f"{first.smoothed:.3f} → {last.smoothed:.3f}"),
+                ("a step", duration(self._pace.seconds_a_step)),
+                ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
+            ]
+        )

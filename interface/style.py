@@ -1,0 +1,36 @@
+"""How the tab looks, by the theme's own colours, so that light and dark both read well."""
+
+from __future__ import annotations
+
+CSS = """
+.tp-card {border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 12px 14px; margin: 4px 0;
+  background: var(--block-background-fill); color: var(--body-text-color); overflow-wrap: anywhere;}
+.tp-card h4 {margin: 0 0 6px 0; font-size: 1.05em; color: var(--body-text-color);}
+.tp-card p, .tp-card li {margin: 3px 0; color: var(--body-text-color);}
+.tp-card ul {margin: 4px 0 4px 18px; padding: 0; list-style: disc;}
+.tp-quiet {color: var(--body-text-color-subdued) !important; font-size: 0.92em;}
+.tp-good {border-left: 5px solid #2f9e5b;} .tp-fair {border-left: 5px solid #c98a10;}
+.tp-bad {border-left: 5px solid #cf3f3f;} .tp-live {border-left: 5px solid var(--color-accent);}
+.tp-figures {display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 8px 0;}
+.tp-figures div {min-width: 92px;}
+.tp-figures b {display: block; font-size: 1.18em; color: var(--body-text-color);
+  font-variant-numeric: tabular-nums;}
+.tp-figures span {font-size: 0.85em; color: var(--body-text-color-subdued);}
+.tp-bar {height: 10px; border-radius: 5px; overflow: hidden; margin: 6px 0;
+  background: var(--border-color-primary);}
+.tp-bar i {display: block; height: 100%; background: var(--color-accent);}
+.tp-curve {width: 100%; height: auto; display: block; margin-top: 6px;}
+.tp-curve polyline {fill: none; stroke-linejoin: round;}
+.tp-loss {stroke: #7fa6d6; stroke-width: 1.2; opacity: 0.75;} .tp-smoothed {stroke: #2f74c0; stroke-width: 2.4;}
+.tp-rate {stroke: #c98a10; stroke-width: 1.4; stroke-dasharray: 5 4;}
+.tp-grid {stroke: var(--border-color-primary); stroke-width: 1; opacity: 0.6;}
+.tp-mark {stroke: #2f9e5b; stroke-width: 3; opacity: 0.55;}
+.tp-axis {fill: var(--body-text-color-subdued); font-size: 12px;} .tp-rate-axis {fill: #b07a10;}
+.tp-hover {fill: transparent;} .tp-hover:hover {fill: #2f74c0;}
+.tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 12px;}
+.tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
+.tp-table td, .tp-table th {padding: 3px 8px 3px 0; text-align: left; color: var(--body-text-color);
+  border-bottom: 1px solid var(--border-color-primary); vertical-align: top;}
+.tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
+.tp-buttons button {min-width: 110px !important;}
+"""

@@ -1,0 +1,25 @@
+"""Training PRO as it stands in any page: Train and Try it."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from ..core.engine import Engine
+from ..core.host import Host
+from ..core.session import Session
+from ..data.report import DatasetReport
+from ..settings.declared import TrainingSettings
+from .joined import Joined
+from .train_tab import TrainTab
+from .try_tab import TryTab
+
+
+def draw(host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session) -> Joined:
+    """Draw the tab into the page that is being made."""
+    joined = Joined(host, engine, session)
+    with gr.Tabs():
+        with gr.Tab("Train"):
+            TrainTab(joined).draw()
+        with gr.Tab("Try it"):
+            TryTab(joined).draw()
+    return joined

@@ -1,0 +1,181 @@
+"""The Try it tab: the model goes on with a text, with the LoRA and without, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ..core.engine import Question
+from ..core.errors import BusyError, TrainingProError
+from ..core.events import Answer, Ended, Stage
+from ..core.session import Job
+from ..records import loras
+from . import wording
+from .gradio_versions import private
+from .joined import Joined, on_load
+
+NONE = "(no LoRA)"
+OPENING_WORDS = 10
+PAUSE_SECONDS = 0.2
+
+
+class TryTab:
+    """The components of the tab and what they do."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+
+    def draw(self) -> None:
+        may = not self._joined.host_says_read_only()
+        with gr.Row():
+            with gr.Column(scale=4, min_width=320):
+                with gr.Row():
+                    self._lora = gr.Dropdown(
+                        lora_choices(self._joined), value=NONE, label="LoRA", elem_id="tp-lora", scale=5
+                    )
+                    self._refresh = gr.Button("Refresh", scale=1, min_width=90, size="sm")
+                self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
+                self._as_chat = gr.Checkbox(
+                    False, label="As a chat message", info="A text is gone on with; a message is answered."
+                )
+                self._length = gr.Slider(10, 800, 120, step=10, label="Length, tokens")
+                self._warmth = gr.Slider(0, 1.5, 0.7, step=0.05, label="Temperature", info="0 is always the same.")
+            with gr.Column(scale=7, min_width=320):
+                self._draw_answers(may)
+        self._connect()
+
+    def _draw_answers(self, may: bool) -> None:
+        self._prompt = gr.Textbox(
+            label="The beginning",
+            info="A LoRA of a text shows its effect where the text goes on: give it a beginning, not a question.",
+            lines=3,
+            elem_id="tp-prompt",
+        )
+        with gr.Row(elem_classes="tp-buttons"):
+            self._go = gr.Button("Go on", variant="primary", interactive=may, elem_id="tp-go")
+            self._stop = gr.Button("Stop", elem_id="tp-stop-answer")
+            self._put_on = gr.Button("Put on", interactive=may, elem_id="tp-put-on")
+            self._take_off = gr.Button("Take off", interactive=may, elem_id="tp-take-off")
+        self._said = gr.HTML(elem_id="tp-try-said")
+        with gr.Row():
+            self._without = _answer_box("Without", "tp-without")
+            self._with = _answer_box("With the LoRA", "tp-with")
+
+    def _connect(self) -> None:
+        asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
+        answers = [self._said, self._without, self._with]
+        self._go.click(self._answer, asked, answers, **private())
+        self._stop.click(self._stop_answer, None, self._said, **private())
+        self._put_on.click(self._put, {self._lora, self._strength}, self._said, **private())
+        self._take_off.click(self._take, None, self._said, **private())
+        self._refresh.click(self._choices, None, self._lora, **private())
+        self._lora.change(self._beginning, {self._lora, self._prompt}, self._prompt, **private())
+        on_load(self._choices, [self._lora], show_progress="hidden", **private())
+
+    def _choices(self) -> Any:
+        return gr.update(choices=lora_choices(self._joined))
+
+    def _beginning(self, given: dict[Any, Any]) -> str:
+        """The first words of what the LoRA was trained on, unless something is typed already."""
+        typed: str = given[self._prompt] or ""
+        return typed or beginning_of(self._joined, given[self._lora])
+
+    async def _answer(self, given: dict[Any, Any]) -> AsyncIterator[tuple[Any, ...]]:
+        question = self._question(given)
+        joined = self._joined
+        work = partial(joined.engine.answer, question, joined.host)
+        async for said, texts in answers(joined, "Answering", work):
+            yield said, texts["without"], texts["with"]
+
+    def _question(self, given: dict[Any, Any]) -> Question:
+        name = given[self._lora]
+        return Question(
+            prompt=given[self._prompt] or "",
+            lora="" if name in (None, NONE) else name,
+            strength=given[self._strength] / 100,
+            as_chat=bool(given[self._as_chat]),
+            max_tokens=int(given[self._length]),
+            temperature=float(given[self._warmth]),
+        )
+
+    def _stop_answer(self) -> str:
+        job = self._joined.session.latest("answer")
+        if job is None or not job.running:
+            return ""
+        job.control.stop()
+        return wording.paragraph("Stopping.", quiet=True)
+
+    async def _put(self, given: dict[Any, Any]) -> AsyncIterator[str]:
+        name, strength = given[self._lora], given[self._strength] / 100
+        if name in (None, NONE):
+            yield wording.problem("Choose a LoRA to put on.")
+            return
+        joined = self._joined
+        work = partial(joined.engine.put_on, name, strength, joined.host)
+        async for said, _ in answers(joined, f"Putting {name} on", work):
+            yield said
+
+    async def _take(self) -> AsyncIterator[str]:
+        work = partial(self._joined.engine.take_off, self._joined.host)
+        async for said, _ in answers(self._joined, "Taking the LoRA off", work):
+            yield said
+
+
+async def answers(
+    joined: Joined, title: str, work: Callable[[Job], Ended]
+) -> AsyncIterator[tuple[str, dict[str, str]]]:
+    """Start a job on the model and follow it: what to say, and the answers as far as they are written."""
+    texts = {"without": "", "with": ""}
+    try:
+        joined.refuse_where_read_only()
+        job = joined.session.start("answer", title, joined.host, work)
+    except BusyError as error:
+        yield wording.problem(str(error)), texts
+        return
+    position, said, done = 0, "", False
+    while not done:
+        done, fresh = job.log.closed, job.log.since(position)
+        position += len(fresh)
+        for event in fresh:
+            if isinstance(event, Answer):
+                texts[event.side] += event.piece
+            said = _sentence(event) if isinstance(event, (Stage, Ended)) else said
+        if fresh:
+            yield said, texts
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _sentence(event: Stage | Ended) -> str:
+    if isinstance(event, Stage):
+        return wording.paragraph(f"{event.text} ...", quiet=True)
+    if event.outcome == "failed":
+        return wording.problem(event.text)
+    return wording.card("", wording.paragraph(event.text), mood="good") if event.text else ""
+
+
+def lora_choices(joined: Joined) -> list[str]:
+    try:
+        return [NONE, *loras.listed(joined.host.folders.loras)]
+    except TrainingProError:
+        return [NONE]
+
+
+def beginning_of(joined: Joined, name: str | None) -> str:
+    """The first words of a LoRA's data, as a prompt that its effect can be seen on."""
+    if name in (None, NONE):
+        return ""
+    try:
+        sample = joined.host.folders.loras / str(name) / "train_dataset_sample.json"
+        first: str = json.loads(sample.read_text(encoding="utf-8"))[0]["value"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return " ".join(first.split()[:OPENING_WORDS])
+
+
+def _answer_box(label: str, elem_id: str) -> gr.Textbox:
+    return gr.Textbox(label=label, lines=10, interactive=False, elem_id=elem_id, elem_classes="tp-answer")

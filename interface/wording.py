@@ -1,0 +1,59 @@
+"""Small pieces of HTML and the sentences that several panels share; every text of the user's is escaped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from html import escape
+
+
+def card(title: str, *parts: str, mood: str = "") -> str:
+    """A framed part of the page; `mood` is good, fair, bad or live."""
+    head = f"<h4>{escape(title)}</h4>" if title else ""
+    return f'<div class="tp-card{" tp-" + mood if mood else ""}">{head}{"".join(parts)}</div>'
+
+
+def paragraph(text: str, *, quiet: bool = False) -> str:
+    inside = escape(text).replace("\n", "<br>")
+    return f'<p class="tp-quiet">{inside}</p>' if quiet else f"<p>{inside}</p>"
+
+
+def bullets(texts: Iterable[str], *, quiet: bool = False) -> str:
+    rows = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f"<ul{' class=tp-quiet' if quiet else ''}>{rows}</ul>" if rows else ""
+
+
+def folded(title: str, text: str) -> str:
+    if not text:
+        return ""
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def figures(pairs: Iterable[tuple[str, str]]) -> str:
+    """Figures at a glance: value above, name below."""
+    rows = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in pairs)
+    return f'<div class="tp-figures">{rows}</div>'
+
+
+def bar(share: float) -> str:
+    done = max(0.0, min(1.0, share))
+    return (
+        f'<div class="tp-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
+        f'aria-valuenow="{done * 100:.0f}"><i style="width:{done * 100:.1f}%"></i></div>'
+    )
+
+
+def problem(text: str) -> str:
+    """Something that stands in the way; several lines are several problems."""
+    lines = text.splitlines()
+    if len(lines) == 1:
+        return card("", paragraph(text), mood="bad")
+    return card(f"{len(lines)} things to mend", bullets(lines), mood="bad")
+
+
+def clock(seconds_from_now: float) -> str:
+    """The time of day then: '06:40', or '06:40 tomorrow'."""
+    then, now = time.localtime(time.time() + seconds_from_now), time.localtime()
+    days = (time.mktime((*then[:3], 0, 0, 0, 0, 0, -1)) - time.mktime((*now[:3], 0, 0, 0, 0, 0, -1))) / 86400
+    day = {0: "", 1: " tomorrow"}.get(round(days), f" in {round(days)} days")
+    return time.strftime("%H:%M", then) + day
