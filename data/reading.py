@@ -29,7 +29,7 @@ class ReadText:
 
 
 def read(path: Path) -> list[ReadText]:
-    """A file, or the text files of a folder in natural order (chapter 2 before 10); DataError names all problems."""
+    """A file, or the texts of a folder in natural order (chapter 2 before 10); DataError names all problems."""
     files = _files(path)
     texts, problems = [], []
     for file in files:
