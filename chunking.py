@@ -3,8 +3,9 @@
     text  --hard cuts-->  sections  --one tokenization each-->  ids with their places
           --sentences-->  units (a sentence, or a piece of one too long)  -->  blocks  -->  overlap blocks
 
-Everything is held in arrays over the whole text; a `Block` is made only when somebody looks at it. The
-tokenizer is a callable, so that nothing here knows one. docs/chunking.md draws all of it.
+Everything is held in arrays over the whole text; a `Block` is made only when somebody looks at it. What
+tokenizes and what finds sentences are callables, so that nothing here knows a tokenizer or a language.
+docs/chunking.md draws all of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -45,6 +47,7 @@ class Encoded(NamedTuple):
 
 
 Encoder = Callable[[Sequence[str]], Sequence[Encoded]]
+SentenceFinder = Callable[[str], "Ints"]  # where sentences end, in order; data/sentences.py has the rules
 
 
 class Sentence(NamedTuple):
@@ -113,9 +116,9 @@ def unescaped(hard_cut: str) -> str:
     return hard_cut.replace("\\n", "\n").replace("\\t", "\t")
 
 
-def sliced(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
+def sliced(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceFinder) -> Sliced:
     """Blocks of whole sentences and, where the rules ask for it, overlap blocks between neighbours."""
-    units = units_of(text, encoder, rules)
+    units = units_of(text, encoder, rules, sentence_ends)
     blocks = blocks_of(units)
     kept = blocks.longer_than(rules.min_chars, units)
     left_out = len(blocks) - len(kept)
@@ -358,13 +361,15 @@ class Units:
         return np.minimum(fits, stops[np.searchsorted(stops, np.arange(len(self)), side="right")])
 
 
-def units_of(text: str, encoder: Encoder, rules: Cutting) -> Units:
+def units_of(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceFinder) -> Units:
     """Find sections and sentences, tokenize, and move every bound to the token bound that it means."""
     import numpy as np
 
     sections = _sections(text, rules.hard_cut)
-    tokens = _tokens(text, sections, encoder)
-    sentences = _sentence_tokens(text, sections, tokens)
+    with ThreadPoolExecutor(1) as beside:  # a tokenizer lets other threads run while it works
+        ends = beside.submit(sentence_ends, text)
+        tokens = _tokens(text, sections, encoder)
+    sentences = _sentence_tokens(ends.result(), sections, tokens)
     (first, last, section), opens, closes = _divided(text, tokens, rules, sentences)
     before = tokens.ends[np.maximum(first, 1) - 1]
     start = np.where(first == tokens.first[section], sections.start[section], before)
@@ -495,11 +500,11 @@ def _encoded(
     return ids, ends.astype(places), whole, np.array([section for _, _, section in batch], np.int64), counts
 
 
-def _sentence_tokens(text: str, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
+def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     """Each sentence by its first token, one past its last, and its section."""
     import numpy as np
 
-    inside = _inside(np.fromiter(sentence_ends(text), np.int64), sections)
+    inside = _inside(ends, sections)
     opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
     while not tokens.whole[opening].all():
         opening -= ~tokens.whole[opening]
@@ -584,9 +589,3 @@ def _joins(text: str, place: int) -> bool:
     """Whether the characters around a place make one sign: an accent, a joined emoji, a vowel sign."""
     after = text[place : place + 1]
     return unicodedata.category(after or "x").startswith("M") or ZERO_WIDTH_JOINER in text[place - 1 : place + 1]
-
-
-def sentence_ends(text: str) -> Iterator[int]:
-    """Where sentences end."""
-    for match in re.finditer(r"[.!?]+[\"')]*(?=\s)|[。！？]+[」』”]*|\n+", text):
-        yield match.end()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from .. import chunking, dementor
 from ..chunking import Cutting, Encoder, Sliced
+from .sentences import sentence_ends
 
 
 def slices(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
     """The blocks of a text as the rules ask for them."""
-    return (dementor if rules.chunking == "dementor" else chunking).sliced(text, encoder, rules)
+    way = dementor if rules.chunking == "dementor" else chunking
+    return way.sliced(text, encoder, rules, sentence_ends)
