@@ -120,12 +120,11 @@ def sliced(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceF
     """Blocks of whole sentences and, where the rules ask for it, overlap blocks between neighbours."""
     units = units_of(text, encoder, rules, sentence_ends)
     blocks = blocks_of(units)
-    kept = blocks.longer_than(rules.min_chars, units)
-    left_out = len(blocks) - len(kept)
-    if not rules.overlap:
-        return Sliced(units, kept, left_out)
-    between = _overlaps(units, kept).longer_than(rules.min_chars, units)
-    return Sliced(units, kept.merged(between), left_out)
+    kept, left_out = blocks.parted(units)
+    if rules.overlap:
+        between, _ = _overlaps(units, kept).parted(units)
+        kept = kept.merged(between)
+    return Sliced(units, kept, left_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +133,7 @@ class Sliced:
 
     units: Units
     spans: Spans
-    left_out: int  # blocks that min_chars left out
+    dropped: Spans  # what min_chars left out
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -201,17 +200,34 @@ class Sliced:
         columns = (units.start, units.end, units.last - units.first)
         return map(Sentence._make, zip(*(column.tolist() for column in columns), strict=True))
 
+    @property
+    def left_out(self) -> int:
+        """Blocks that `min_chars` left out."""
+        return len(self.dropped)
+
+    @cached_property
+    def left_out_characters(self) -> int:
+        """Characters, spaces aside, that are in no block because of `min_chars`."""
+        return self._characters(self._gaps(self.spans)) - self.lost
+
     @cached_property
     def lost(self) -> int:
-        """Characters, spaces aside, that lie in no block and belong to no hard cut."""
-        return sum(len("".join(self.text[start:end].split())) for start, end in self.uncovered())
+        """Characters, spaces aside, that are in no block, in no hard cut, and not left out by `min_chars`."""
+        return self._characters(self.lost_places())
 
-    def uncovered(self) -> Iterator[tuple[int, int]]:
-        """The stretches of sections that lie in no block."""
+    def lost_places(self) -> Iterator[tuple[int, int]]:
+        return self._gaps(self.spans.merged(self.dropped))
+
+    def _characters(self, places: Iterator[tuple[int, int]]) -> int:
+        return sum(len("".join(self.text[start:end].split())) for start, end in places)
+
+    def _gaps(self, spans: Spans) -> Iterator[tuple[int, int]]:
+        """The stretches of sections that none of these spans covers."""
         import numpy as np
 
-        low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(self.ends)])
-        high = np.append(self.starts, len(self.text))
+        starts, ends = self.units.start[spans.first], self.units.end[spans.last - 1]
+        low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])
+        high = np.append(starts, len(self.text))
         for gap in np.flatnonzero(low < high).tolist():
             yield from self.sections.within(int(low[gap]), int(high[gap]))
 
@@ -257,9 +273,10 @@ class Spans:
     def only(self, which: Flags) -> Spans:
         return Spans(self.first[which], self.last[which], self.kind[which])
 
-    def longer_than(self, chars: int, units: Units) -> Spans:
-        """Without those of at most `chars` characters."""
-        return self.only(units.end[self.last - 1] - units.start[self.first] > chars)
+    def parted(self, units: Units) -> tuple[Spans, Spans]:
+        """Those that are trained on, and those that `min_chars` leaves out."""
+        long = units.end[self.last - 1] - units.start[self.first] > units.rules.min_chars
+        return self.only(long), self.only(~long)
 
     def merged(self, other: Spans) -> Spans:
         """Both in the order of the text."""

@@ -26,9 +26,8 @@ def sliced(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceF
     units = units_of(text, encoder, rules, sentence_ends)
     starts = _spread(units, rules.dementor_repeats) if rules.dementor_repeats else _everywhere(units)
     windows = Spans.of(starts, units.reach[starts], "dementor")
-    windows = windows.only(_worth_it(units, windows))
-    kept = windows.longer_than(rules.min_chars, units)
-    return Sliced(units, kept, left_out=len(windows) - len(kept))
+    kept, left_out = windows.only(_worth_it(units, windows)).parted(units)
+    return Sliced(units, kept, left_out)
 
 
 def _everywhere(units: Units) -> Ints:

@@ -1,27 +1,56 @@
-"""Texts from files: whatever encoding they are in, with line ends made one, and whatever is guessed said."""
+"""From files and folders to texts: natural order, any encoding, one kind of line end."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import DataError
-from ..train_utils import natural_key, size
+from ..train_utils import natural_key
 
-TEXTS = (".txt", ".md")
-_MARKS: Mapping[bytes, str] = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+TEXT_ENDINGS = frozenset({".txt", ".md"})
+SAMPLE_BYTES = 1 << 18  # of a file in an unknown encoding; more makes the guess slower, not better
+
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark its own begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+NO_TEXTS = (
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a ZIP archive, as Word documents and e-books are"),
+    (b"{\\rtf", "an RTF document"),
+    (b"\xd0\xcf\x11\xe0", "an old Word document"),
+    (b"SQLite format", "a database"),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"GIF8", "a picture"),
+    (b"\x1f\x8b", "a packed file"),
+    (b"7z\xbc\xaf", "a packed file"),
+    (b"\x7fELF", "a program"),
+    (b"MZ\x90", "a program"),
+)
+LEGACY = [
+    *("cp1252", "cp1250", "cp1254", "cp1257", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256", "cp874"),
+    *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
+]
+LATIN = {  # which bytes are which letter tells these four apart, language by language
+    "cp1252": ["äöüß", "éèàçêùâîôûëïœæ", "áéíóúñü¿¡", "ãõáéíóúâêôçà", "àèéìòù", "åäö", "æøå", "ëïé", "áéíóúýþðæö"],
+    "cp1250": ["ąćęłńóśźż", "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ăâîşţ", "čćđšž"],
+    "cp1254": ["çğıöşüâîû"],
+    "cp1257": ["āčēģīķļņšūž", "ąčęėįšųūž", "äõöüšž"],
 }
-_LEGACY = ("cp1252", "latin-1")
+CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
+MOST_CONTROLS = 0.002  # a share of control bytes that no text in any encoding of eight bits has
 
 
 @dataclass(frozen=True)
 class ReadText:
-    """One file as read: its name below what was asked for, its text, and what had to be guessed."""
+    """A file's text as read, its name inside the data set, and what there is to say about the reading."""
 
     name: str
     text: str
@@ -29,12 +58,11 @@ class ReadText:
 
 
 def read(path: Path) -> list[ReadText]:
-    """A file, or the texts of a folder in natural order (chapter 2 before 10); DataError names all problems."""
-    files = _files(path)
+    """The text of a file, or of all texts in a folder; DataError names everything that cannot be read."""
     texts, problems = [], []
-    for file in files:
+    for file in _files(path):
         try:
-            texts.append(_read_file(file, file.name if file == path else file.relative_to(path).as_posix()))
+            texts.append(_read(file, file.relative_to(path).as_posix() if file != path else path.name))
         except DataError as error:
             problems.append(str(error))
     if problems:
@@ -42,74 +70,106 @@ def read(path: Path) -> list[ReadText]:
     return texts
 
 
-def _files(path: Path) -> Sequence[Path]:
-    if path.is_file():
+def _files(path: Path) -> list[Path]:
+    """The file itself, or the texts of a folder, chapter 2 before chapter 10."""
+    if not path.is_dir():
         return [path]
-    found = [
-        p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in TEXTS and not p.name.startswith(".")
-    ]
-    if not found:
-        raise DataError(f"{path.name}/: holds no {' or '.join(TEXTS)} file. Put texts into it, or choose another.")
-    return sorted(found, key=lambda p: [natural_key(part) for part in p.relative_to(path).parts])
+    files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_ENDINGS and file.is_file()]
+    seen = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not seen:
+        raise DataError(f"{path.name}: the folder holds no .txt or .md file. Put the texts to learn from into it.")
+    return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
 
 
-def _read_file(path: Path, name: str) -> ReadText:
+def _read(file: Path, name: str) -> ReadText:
     try:
-        raw = path.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
         raise DataError(
-            f"{name}: cannot be read ({error.strerror}). Close it elsewhere, or check its rights."
+            f"{name} cannot be read ({error.strerror}). Check that it exists and may be opened."
         ) from error
-    text, guessed = _decoded(raw, name)
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text.strip():
-        raise DataError(f"{name}: is empty ({size(len(raw))}). Choose a file with text in it.")
-    return ReadText(name, text, (f"{name}: read as {guessed}, which is a guess.",) if guessed else ())
+    text, notes = _decoded(data, name)
+    if not text or text.isspace():
+        raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
+    return ReadText(name, text.replace("\r\n", "\n").replace("\r", "\n"), notes)
 
 
-def _decoded(raw: bytes, name: str) -> tuple[str, str]:
-    """The text, and the encoding where it had to be guessed."""
-    for mark, encoding in _MARKS.items():
-        if raw.startswith(mark):
-            return _strictly(raw, encoding, name), ""
-    if b"\x00" in raw:
-        return _without_mark(raw, name)
+def _decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+    """The text, and a note where its encoding is not plain UTF-8."""
+    _refuse_other_formats(data, name)
+    marked = next((encoding for mark, encoding in MARKS if data.startswith(mark)), None)
+    wide = None if marked else _like_utf_16(data)
+    if not marked and not wide:
+        _refuse_binary(data, name)
     try:
-        return raw.decode("utf-8"), ""
+        encoding = marked or wide or "utf-8"
+        return data.decode(encoding), _notes(name, encoding, marked is not None)
     except UnicodeDecodeError:
-        return _legacy(raw, name)
+        encoding = "utf-8" if _mostly_utf_8(data) else _guessed(data, name)
+    text = data.decode(encoding, errors="replace")
+    return text, (*_notes(name, encoding, False), *_damage(text, name))
 
 
-def _strictly(raw: bytes, encoding: str, name: str) -> str:
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as error:
+def _notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
+    if encoding.startswith("utf-8"):
+        return ()
+    how = "by its mark" if marked else "guessed; if letters look wrong, save the file as UTF-8"
+    return (f"{name} was read as {encoding.replace('_', '-')} ({how}).",)
+
+
+def _like_utf_16(data: bytes) -> str | None:
+    """UTF-16 without a mark shows by zeros in every second byte."""
+    sample = data[:SAMPLE_BYTES]
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if len(data) % 2 or max(even, odd) < max(1, len(sample) // 8):
+        return None
+    return "utf-16-le" if odd > even else "utf-16-be"
+
+
+def _mostly_utf_8(data: bytes) -> bool:
+    """Whether a file is UTF-8 in which a few bytes are broken."""
+    sample = data[:SAMPLE_BYTES].decode("utf-8", errors="replace")
+    broken = sample.count("\ufffd")
+    whole = sum(letter > "\x7f" for letter in sample) - broken
+    return whole > 4 * broken
+
+
+def _refuse_other_formats(data: bytes, name: str) -> None:
+    what = next((what for beginning, what in NO_TEXTS if data.startswith(beginning)), None)
+    if what:
+        raise DataError(f"{name} is {what}, not plain text. Save its text as a .txt file (UTF-8) and use that.")
+
+
+def _refuse_binary(data: bytes, name: str) -> None:
+    sample = data[:SAMPLE_BYTES]
+    controls = len(sample) - len(sample.translate(None, CONTROLS))
+    if controls > MOST_CONTROLS * len(sample):
         raise DataError(
-            f"{name}: begins like {encoding}, but byte {error.start} does not fit. Save it again as UTF-8."
-        ) from error
+            f"{name} is not text: {controls} of its first {len(sample)} bytes are control bytes. "
+            "Save its text as a .txt file (UTF-8) and use that."
+        )
 
 
-def _without_mark(raw: bytes, name: str) -> tuple[str, str]:
-    """UTF-16 without its mark has a zero in every other byte; anything else with zeros is no text."""
-    even, odd = raw[0::2].count(0), raw[1::2].count(0)
-    most = 0.3 * len(raw) / 2
-    if len(raw) % 2 == 0 and max(even, odd) > most and min(even, odd) < 0.02 * len(raw):
-        encoding = "utf-16-le" if odd > even else "utf-16-be"
-        return _strictly(raw, encoding, name), encoding
-    raise DataError(f"{name}: is not a text file (it holds zero bytes). Choose a {' or '.join(TEXTS)} file.")
+def _guessed(data: bytes, name: str) -> str:
+    """The old code page that fits a file best; which of the Latin ones it is, its letters tell."""
+    from charset_normalizer import from_bytes
+
+    sample = data[: data.rfind(b"\n", 0, SAMPLE_BYTES) + 1 or SAMPLE_BYTES]
+    best = from_bytes(sample, cp_isolation=LEGACY).best()
+    if best is None:
+        raise DataError(f"{name} is in no encoding that could be recognized. Save it as UTF-8.")
+    return best.encoding if best.encoding not in LATIN else max(LATIN, key=lambda page: _fit(sample, page))
 
 
-def _legacy(raw: bytes, name: str) -> tuple[str, str]:
-    if _control_share(raw) > 0.01:
-        raise DataError(f"{name}: is not a text file (it holds control bytes). Save it as UTF-8 text first.")
-    for encoding in _LEGACY:
-        try:
-            return raw.decode(encoding), encoding
-        except UnicodeDecodeError:
-            continue
-    raise DataError(f"{name}: its encoding is not known. Save it as UTF-8 first.")
+def _fit(sample: bytes, page: str) -> float:
+    """The share of the letters beyond ASCII that the best fitting language of a code page has."""
+    found = [
+        letter for letter in sample.decode(page, errors="replace").lower() if letter > "\x7f" and letter.isalpha()
+    ]
+    return max(sum(letter in alphabet for letter in found) for alphabet in LATIN[page]) / max(len(found), 1)
 
 
-def _control_share(raw: bytes) -> float:
-    controls = sum(raw.count(bytes([b])) for b in range(32) if b not in (9, 10, 12, 13))
-    return controls / max(1, len(raw))
+def _damage(text: str, name: str) -> Iterator[str]:
+    lost = text.count("\ufffd")
+    if lost:
+        yield f"{name}: {lost} places could not be read and stand as \ufffd. Save the file as UTF-8."
