@@ -68,9 +68,10 @@ class Session:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
             job = Job(kind, title)
             self._current = self._latest[kind] = job
+        # First the work: a teller that fails must not leave a job that never ends, and it misses nothing.
+        threading.Thread(target=_carry_out, args=(job, host, work), name=title, daemon=True).start()
         if self._teller is not None:
             self._teller(job)
-        threading.Thread(target=_carry_out, args=(job, host, work), name=title, daemon=True).start()
         return job
 
 
@@ -80,7 +81,7 @@ def _carry_out(job: Job, host: Host, work: Work) -> None:
             end = work(job)
     except TrainingProError as error:
         end = Ended(outcome="failed", text=str(error))
-    except Exception as error:  # noqa: BLE001 - a job must never end without saying so
+    except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
         text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
         end = Ended(outcome="failed", text=text, details=traceback.format_exc())
     job.log.append(end)

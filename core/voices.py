@@ -6,6 +6,7 @@ On Windows a click into the console blocks every thread that writes to it.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,12 +41,14 @@ def spoken_into(log: EventLog) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
     before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
     ears = [_OurEar(log) for _ in loggers]
+    shown_by = warnings.showwarning
     logging.captureWarnings(True)
     for logger, ear in zip(loggers, ears, strict=True):
         logger.handlers, logger.propagate = ear, False
     try:
         yield
     finally:
-        logging.captureWarnings(False)
+        if warnings.showwarning is not shown_by:  # else the host captures them itself, and goes on doing so
+            logging.captureWarnings(False)
         for (logger, handlers, propagate), ear in zip(before, ears, strict=True):
             logger.handlers, logger.propagate = [*handlers, *ear.waiting], propagate

@@ -1,0 +1,103 @@
+"""A job in lines: which events are told, in which words, and how many of the steps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from training_pro.core.events import (
+    Advice,
+    Answer,
+    CheckpointSaved,
+    Ended,
+    LibraryMessage,
+    Note,
+    Planned,
+    Progress,
+    Stage,
+)
+from training_pro.core.narrator import Narrator, Pace, tell, telling
+from training_pro.core.session import Job, Session
+from training_pro.tests.fakes import FakeHost
+
+
+def progress(step, *, at=0.0, steps=100, tokens=512, seconds=2.0):
+    return Progress(
+        at=at,
+        step=step,
+        steps=steps,
+        epoch=step / 50,
+        loss=2.34567,
+        smoothed=2.5,
+        learning_rate=1.9e-4,
+        gradient_norm=0.5,
+        tokens=tokens,
+        seconds=seconds,
+    )
+
+
+PLANNED = Planned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
+LINES = [
+    (Stage(text="Cutting story.txt", share=0.5), "Cutting story.txt 50% ..."),
+    (Stage(text="Starting"), "Starting ..."),
+    (PLANNED, "Training 'a' on tiny: 8 steps, 4 an epoch."),
+    (Note(text="n"), "n"),
+    (Advice(text="a"), "a"),
+    (LibraryMessage(source="torch", text="t"), "t"),
+    (Answer(side="with", piece="once"), ""),
+    (Ended(outcome="finished", text="done"), "done"),
+    (Ended(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
+    (CheckpointSaved(step=3, folder=Path("c"), reason="user"), "Checkpoint saved at step 3: c"),
+]
+
+
+@pytest.mark.parametrize(("event", "line"), LINES, ids=lambda value: type(value).__name__)
+def test_each_event_in_words(event, line):
+    assert Narrator().line(event) == line
+
+
+def test_a_step_in_words_with_rate_and_time_left():
+    assert Narrator().line(progress(10)) == (
+        "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  "
+        "256 tokens/s  3 min 00 s left"
+    )
+
+
+def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
+    narrator = Narrator()
+    lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
+    told = [number for number, line in enumerate(lines, start=1) if line]
+    assert told == [1, *range(5, 101, 4), 100]
+
+
+def test_one_slow_step_does_not_change_the_time_left():
+    pace = Pace()
+    for step in range(1, 20):
+        pace.add(progress(step, seconds=60.0 if step == 10 else 2.0))
+    assert pace.seconds_left == 81 * 2.0
+
+
+def test_a_job_is_told_until_it_ends():
+    job, lines = Job("training", "t"), []
+    job.log.append(Note(at=0.0, text="one"))
+    job.log.append(Ended(at=0.0, outcome="finished", text="two"))
+    job.log.close()
+    tell(job, lines.append)
+    clock = time.strftime("%H:%M:%S", time.localtime(0))
+    assert lines == [f"{clock}  one", f"{clock}  two"]
+
+
+def test_a_console_that_never_returns_holds_no_job_up():
+    session, forever = Session(), threading.Event()
+    session.tell_with(telling(lambda line: forever.wait(60)))
+
+    def work(job):
+        job.log.append(Note(text="x"))
+        return Ended(outcome="finished", text="")
+
+    job = session.start("training", "t", FakeHost(), work)
+    assert [type(event) for event in job.log.follow()] == [Note, Ended]
+    assert not forever.is_set()
+    forever.set()

@@ -1,0 +1,90 @@
+"""What stands in for the outside: a host that lends nothing real, and a tokenizer of one word, one token."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from training_pro.chunking import Encoded
+from training_pro.core.host import Folders, LoadedModel, Memory, ModelCard
+
+BOS, EOS = 1, 2
+FIRST_WORD = 10
+
+
+def made_folders(root: Path) -> Folders:
+    """The folders of a working folder, with examples of its own; only the data sets' folder is made."""
+    made = Folders(root / "user", root / "models", root / "loras", root / "logs", root / "examples")
+    made.datasets.mkdir(parents=True)
+    made.examples.mkdir()
+    return made
+
+
+@dataclass
+class WordTokenizer:
+    """One word, one id, in the order in which words are first met; a word brings the space before it along."""
+
+    bos: int | None = BOS
+    eos: int | None = EOS
+    known: dict[str, int] = field(default_factory=dict)
+
+    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+        return [self._encoded(text) for text in texts]
+
+    def _encoded(self, text: str) -> Encoded:
+        found = list(re.finditer(r"\s*\S+|\s+$", text))
+        ids = [self.known.setdefault(m[0].strip(), FIRST_WORD + len(self.known)) for m in found]
+        starts, ends = [m.start() for m in found], [m.end() for m in found]
+        return Encoded(np.array(ids, np.int32), np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+@dataclass
+class FakeHost:
+    """A host without a model; `in_use` says whether somebody has it to himself now, `uses` how often."""
+
+    folders: Folders | None = None
+    tokenizer: Any = None
+    config: dict[str, Any] = field(default_factory=dict)
+    model: Any = None
+    loras: tuple[str, ...] = ()
+    read_only: str = ""
+    in_use: bool = False
+    uses: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def models(self) -> list[str]:
+        return ["toy"]
+
+    def card(self) -> ModelCard:
+        return ModelCard("toy", self.config, self.tokenizer, "auto")
+
+    def loaded(self) -> LoadedModel:
+        return LoadedModel(self.card(), self.model, self.loras)
+
+    def load(self, name: str, loading: str) -> None: ...
+
+    def unload(self) -> None: ...
+
+    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+        self.model, self.loras = model, tuple(names)
+
+    @contextmanager
+    def exclusive_use(self) -> Iterator[None]:
+        with self.lock:
+            self.in_use, self.uses = True, self.uses + 1
+            try:
+                yield
+            finally:
+                self.in_use = False
+
+    def chat_template(self) -> str:
+        return ""
+
+    def memory(self) -> Memory:
+        return Memory("toy", 0, 0)

@@ -1,0 +1,312 @@
+"""Who may import whom, where the heavy libraries live, and every way in which script.py is loaded."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EVERYBODYS = {"chunking", "schedulers", "train_utils", "dementor"}
+MAY_IMPORT = {
+    "chunking": set(),
+    "schedulers": set(),
+    "train_utils": set(),
+    "dementor": {"chunking"},
+    "core": set(),
+    "settings": {"core"},
+    "data": {"settings", "core"},
+    "records": {"settings", "core"},
+    "hosts": {"core"},
+    "engine": {"data", "records", "settings", "core"},
+    "interface": {"data", "records", "settings", "core"},
+}
+JOINS_ALL = {"script", "commands"}
+OURS = MAY_IMPORT.keys() | JOINS_ALL
+HOMES = {
+    "torch": {"engine", "hosts"},
+    "transformers": {"engine", "hosts"},
+    "peft": {"engine"},
+    "accelerate": {"engine"},
+    "bitsandbytes": {"engine", "hosts"},
+    "safetensors": {"engine", "hosts"},
+    "tokenizers": {"engine", "hosts"},
+    "gradio": {"interface", "script"},  # script: for the sentence that is left when interface/ fails
+    "matplotlib": {"records"},
+    "modules": {"hosts"},
+}
+LIGHT_HOMES = {"hosts", "script", "commands"}  # there, heavy libraries are imported when something is called
+HOOKS = {
+    "ui",
+    "setup",
+    "params",
+    "custom_css",
+    "custom_js",
+    "input_modifier",
+    "output_modifier",
+    "chat_input_modifier",
+    "state_modifier",
+    "history_modifier",
+    "bot_prefix_modifier",
+    "tokenizer_modifier",
+    "logits_processor_modifier",
+    "custom_generate_reply",
+    "custom_generate_chat_prompt",
+    "custom_tokenized_length",
+}
+
+
+def sources() -> list[Path]:
+    """Every Python file that ships and is no test, by its path from the root."""
+    folders = [ROOT / name for name in OURS if (ROOT / name).is_dir()]
+    found = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    return sorted(file.relative_to(ROOT) for file in found)
+
+
+def part(file: Path) -> str:
+    return file.parts[0].removesuffix(".py")
+
+
+def tree(file: Path) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """Each import as a dotted name: '.core.events' where it is one of ours, 'torch.nn' where it is not."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            above = file.parts[: len(file.parts) - node.level]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            yield from (("." + ".".join([*above, name]), node) for name in names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node
+
+
+def of_ours(file: Path) -> set[str]:
+    return {name.split(".")[1] for name, _ in imports(file) if name.startswith(".")}
+
+
+def of_others(file: Path) -> set[str]:
+    return {name.split(".")[0] for name, _ in imports(file) if not name.startswith(".")}
+
+
+def run_when_loaded(module: ast.Module) -> list[ast.AST]:
+    """What is executed when the module is imported: nothing inside functions, nothing only for types."""
+    waiting, found = list(ast.iter_child_nodes(module)), []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        waiting += node.orelse if for_types else ast.iter_child_nodes(node)
+    return found
+
+
+def test_there_is_something_to_look_at():
+    assert {"script", "chunking", "core", "engine", "hosts", "commands"} <= {part(file) for file in sources()}
+    assert of_ours(Path("engine/run.py")) >= {"core", "data", "records", "settings", "train_utils", "engine"}
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_a_part_imports_only_what_it_may(file):
+    if part(file) in JOINS_ALL:
+        return
+    own, allowed = part(file), MAY_IMPORT[part(file)]
+    others = of_ours(file) - {own} - allowed - (EVERYBODYS if (ROOT / own).is_dir() else set())
+    assert others == set()
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_our_own_modules_are_never_imported_by_their_bare_names(file):
+    assert of_others(file) & OURS == set()
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_heavy_libraries_are_imported_only_at_home(file):
+    strangers = {name for name in of_others(file) if name in HOMES and part(file) not in HOMES[name]}
+    assert strangers == set()
+
+
+@pytest.mark.parametrize("file", [file for file in sources() if part(file) in LIGHT_HOMES], ids=str)
+def test_heavy_libraries_wait_until_something_is_called(file):
+    loaded = run_when_loaded(tree(file))
+    names = [alias.name for node in loaded if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in loaded if isinstance(node, ast.ImportFrom) and not node.level]
+    assert {name.split(".")[0] for name in names} & HOMES.keys() == set()
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_only_the_webui_host_names_modules_of_the_webui(file):
+    texts = [
+        node.value
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    named = [text for text in texts if text.startswith("modules.") and " " not in text]
+    assert named == [] or file == Path("hosts/webui.py")
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_only_commands_print(file):
+    calls = [node.func for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
+    printed = [ast.unparse(call) for call in calls if ast.unparse(call) in ("print", "sys.stdout.write")]
+    assert printed == [] or part(file) == "commands"
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_every_module_begins_with_a_sentence(file):
+    assert ast.get_docstring(tree(file))
+
+
+def test_nothing_of_ours_has_the_name_of_a_hook():
+    names = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert names & HOOKS == set()
+    assert "ui.py" not in {path.name for path in ROOT.iterdir()}
+
+
+def test_only_what_the_mission_fixes_is_code_at_the_top():
+    fixed = {"script.py", "train_utils.py", "chunking.py", "schedulers.py", "dementor.py"}
+    assert {path.name for path in ROOT.glob("*.py")} == fixed
+
+
+def test_the_webuis_requirements_do_not_touch_what_it_pins():
+    file = ROOT / "requirements.txt"
+    if not file.exists():
+        pytest.skip("requirements.txt is not written yet")
+    lines = [line.split("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    names = {
+        line.split("[")[0].split("=")[0].split("<")[0].split(">")[0].strip().lower() for line in lines if line
+    }
+    assert names & {"gradio", "torch", "transformers", "peft", "datasets", "numpy", "pandas"} == set()
+
+
+def python(code: str, *, cwd: Path, flags: tuple[str, ...] = ("-W", "error")) -> str:
+    """What a fresh interpreter prints; its own error is shown where it fails."""
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+BY_PATH = f"""
+import importlib.util, sys
+def load():
+    spec = importlib.util.spec_from_file_location("user_ext_Training_PRO", {str(ROOT / "script.py")!r})
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+"""
+
+
+def test_loaded_as_a_package_of_the_webui(tmp_path):
+    (tmp_path / "extensions").mkdir()
+    (tmp_path / "extensions" / "Training_PRO").symlink_to(ROOT)
+    code = """
+        import extensions.Training_PRO.script as script
+        from extensions.Training_PRO.core.session import SESSION
+        from extensions.Training_PRO.core import session
+        assert session.SESSION is SESSION
+        print(script.params, callable(script.ui))
+    """
+    assert python(code, cwd=tmp_path) == "{'display_name': 'Training PRO', 'is_tab': True} True"
+
+
+def test_loaded_by_path_without_a_package(tmp_path):
+    code = BY_PATH + textwrap.dedent(
+        """
+        script = load()
+        from user_ext_Training_PRO.core.session import SESSION
+        print(script.params, script.__package__, type(SESSION).__module__, "core" in sys.modules)
+        """
+    )
+    assert python(code, cwd=tmp_path) == (
+        "{'display_name': 'Training PRO', 'is_tab': True} user_ext_Training_PRO "
+        "user_ext_Training_PRO.core.session False"
+    )
+
+
+def test_executed_anew_the_session_stays(tmp_path):
+    code = BY_PATH + textwrap.dedent(
+        """
+        first = load()
+        from user_ext_Training_PRO.core.session import SESSION as before
+        second = load()
+        from user_ext_Training_PRO.core.session import SESSION as after
+        print(first is second, before is after, callable(second.ui))
+        """
+    )
+    assert python(code, cwd=tmp_path) == "False True True"
+
+
+def test_run_as_a_program(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "script.py"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Training PRO: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_it_loads_the_standard_library_only(tmp_path):
+    code = BY_PATH + textwrap.dedent(
+        """
+        before = set(sys.modules)
+        load()
+        fresh = {name.split(".")[0] for name in set(sys.modules) - before}
+        print(sorted(fresh - set(sys.stdlib_module_names)))
+        """
+    )
+    assert python(code, cwd=tmp_path) == "['user_ext_Training_PRO']"
+
+
+def test_importing_it_takes_less_than_a_tenth_of_a_second(tmp_path):
+    code = BY_PATH + textwrap.dedent(
+        """
+        import time
+        begun = time.perf_counter()
+        load()
+        print(time.perf_counter() - begun)
+        """
+    )
+    seconds = sorted(float(python(code, cwd=tmp_path)) for _ in range(5))
+    assert seconds[2] < 0.1
+
+
+def tool(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    name = words[0]
+    if subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{name} is not installed")
+    return subprocess.run([sys.executable, "-m", *words], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_ruff_finds_nothing():
+    done = tool("ruff", "check", ".")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_formatter_would_change_nothing():
+    done = tool("ruff", "format", "--check", ".")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_types_fit(tmp_path):
+    """mypy wants a package: the repository by the name that its tests give it."""
+    (tmp_path / "training_pro").symlink_to(ROOT)
+    settings = ("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"))
+    done = tool("mypy", *settings, "-p", "training_pro", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
