@@ -20,6 +20,6 @@ def draw(host: Host, engine: Engine[TrainingSettings, DatasetReport], session: S
     with gr.Tabs():
         with gr.Tab("Train"):
             TrainTab(joined).draw()
-        with gr.Tab("Try it"):
-            TryTab(joined).draw()
+        with gr.Tab("Try it") as try_it:
+            TryTab(joined).draw(try_it)
     return joined

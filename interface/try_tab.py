@@ -30,7 +30,7 @@ class TryTab:
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
 
-    def draw(self) -> None:
+    def draw(self, tab: gr.Tab) -> None:
         may = not self._joined.host_says_read_only()
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
@@ -47,7 +47,7 @@ class TryTab:
                 self._warmth = gr.Slider(0, 1.5, 0.7, step=0.05, label="Temperature", info="0 is always the same.")
             with gr.Column(scale=7, min_width=320):
                 self._draw_answers(may)
-        self._connect()
+        self._connect(tab)
 
     def _draw_answers(self, may: bool) -> None:
         self._prompt = gr.Textbox(
@@ -66,7 +66,7 @@ class TryTab:
             self._without = _answer_box("Without", "tp-without")
             self._with = _answer_box("With the LoRA", "tp-with")
 
-    def _connect(self) -> None:
+    def _connect(self, tab: gr.Tab) -> None:
         asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
         answers = [self._said, self._without, self._with]
         self._go.click(self._answer, asked, answers, **private())
@@ -74,11 +74,21 @@ class TryTab:
         self._put_on.click(self._put, {self._lora, self._strength}, self._said, **private())
         self._take_off.click(self._take, None, self._said, **private())
         self._refresh.click(self._choices, None, self._lora, **private())
-        self._lora.change(self._beginning, {self._lora, self._prompt}, self._prompt, **private())
+        chosen = {self._lora, self._prompt}
+        self._lora.change(self._beginning, chosen, self._prompt, **private())
+        tab.select(self._opened, chosen, [self._lora, self._prompt], show_progress="hidden", **private())
         on_load(self._choices, [self._lora], show_progress="hidden", **private())
 
     def _choices(self) -> Any:
         return gr.update(choices=lora_choices(self._joined))
+
+    def _opened(self, given: dict[Any, Any]) -> tuple[Any, Any]:
+        """The LoRAs that there are now; the last run's is chosen, unless another one is."""
+        chosen = given[self._lora]
+        if chosen in (None, NONE):
+            chosen = _last_trained(self._joined)
+        prompt = given[self._prompt] or beginning_of(self._joined, chosen)
+        return gr.update(choices=lora_choices(self._joined), value=chosen), prompt
 
     def _beginning(self, given: dict[Any, Any]) -> str:
         """The first words of what the LoRA was trained on, unless something is typed already."""
@@ -163,6 +173,13 @@ def lora_choices(joined: Joined) -> list[str]:
         return [NONE, *loras.listed(joined.host.folders.loras)]
     except TrainingProError:
         return [NONE]
+
+
+def _last_trained(joined: Joined) -> str:
+    """The LoRA of the last run of this session."""
+    job = joined.session.latest("training")
+    end = job.end if job else None
+    return end.folder.name if end and end.folder and loras.has_lora(end.folder) else NONE
 
 
 def beginning_of(joined: Joined, name: str | None) -> str:
