@@ -588,7 +588,7 @@ def _division(text: str, tokens: Tokens, first: int, limit: int) -> int:
     """The last token bound up to a limit at a clause's end, else at a word's, else between two characters."""
     import numpy as np
 
-    low, high = int(tokens.ends[(first + limit) // 2]), int(tokens.ends[limit - 1])
+    low, high = int(tokens.ends[max(first, (first + limit) // 2 - 1)]), int(tokens.ends[limit - 1])
     for pattern in (CLAUSE_END, WORD_END):
         places = np.array([match.end() for match in pattern.finditer(text, low, high)], np.int64)
         bounds = tokens.bound(places)

@@ -1,0 +1,174 @@
+"""The laws of slicing, in one place, and the texts that they are tried on."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from training_pro.chunking import Cutting, Encoded, Encoder, Sliced
+
+WORDS = {
+    "latin": "the old house Mr. Smith said e.g. J. R. Tolkien 3.5 www.a.b/c?d naïve über Straße «oui» U.S.",
+    "cyrillic": "дом г. Москва и т. д. сказал он А. С. Пушкин",
+    "greek": "ο κ. Παπάς πού πας; σπίτι",
+    "arabic": "بيت كبير د. أحمد قال نعم",
+    "hebrew": "בית גדול אמר א. ב. יהושע",
+    "hindi": "घर बड़ा है डॉ. शर्मा ने कहा",
+    "thai": "บ้านหลังใหญ่ เขาไปครับ แต่ไม่มา",
+    "chinese": "天黑了 他一个人走在回家的路上 “好” 「不」",
+    "japanese": "吾輩は猫である と言った カタカナ",
+    "korean": "하늘에는 별이 많다",
+    "emoji": "👨‍👩‍👧 👍🏽 🇩🇪 é́̂ ﷽ 𝔘𝔫𝔦 ﬁ Ａ ½",
+    "markers": "<s> </s> [INST] <|im_start|> <|endoftext|> <0x0A> ▁x Ġy <pad> ### ##",
+}
+ENDS = [".", "!", "?", "...", "…", "。", "！", "।", "؟", ";", '."', ".)", "?!", ",", ":", "", "", ""]
+SPACES = [" ", " ", " ", " ", "  ", "\n", "\n\n", "\t", "\u00a0", "\u3000", "", "\n\n\n", "\n\n\n\n"]
+
+
+def random_text(seed: int, words: int = 120) -> str:
+    """A text in one, two or all scripts, with every kind of space and end between the words."""
+    chance = random.Random(seed)
+    scripts = chance.sample(sorted(WORDS), chance.choice([1, 1, 2, 3, len(WORDS)]))
+    stock = [word for script in scripts for word in WORDS[script].split(" ")]
+    dense = chance.random() < 0.2
+    parts = []
+    for _ in range(chance.randrange(words)):
+        parts.append(chance.choice(stock))
+        parts.append(chance.choice(ENDS) if chance.random() < 0.25 else "")
+        parts.append("" if dense else chance.choice(SPACES) if chance.random() < 0.3 else " ")
+    return "".join(parts)
+
+
+ODD_TEXTS = {
+    "empty": "",
+    "one character": "x",
+    "only spaces": " \t  \u3000 ",
+    "only line ends": "\n" * 50,
+    "only hard cuts": "\n\n\n" * 7,
+    "only hard cuts and spaces": " \n\n\n \n\n\n ",
+    "a line without a space": "x" * 20_000,
+    "Chinese without a stop": "天黑了他走在路上" * 2_000,
+    "emoji in a row": "👨‍👩‍👧👍🏽" * 400,
+    "combining marks": "e" + "\u0301" * 3_000,
+    "a large ligature": "﷽" * 50,
+    "stops alone": ". ! ? … 。" * 500,
+    "dots in a row": "." * 5_000,
+    "quotes alone": '"' * 2_000 + "”" * 500,
+    "one word a line": "word\n" * 2_000,
+    "an abbreviation forever": "e.g. " * 3_000,
+    "numbers forever": "1. 2. 3. " * 2_000,
+    "zeros and controls": "a\x00b\x1fc\u200bd\u2028e\ufeff" * 50,
+}
+
+
+def random_rules(seed: int, bos: int | None, eos: int | None) -> Cutting:
+    chance = random.Random(seed)
+    return Cutting(
+        cutoff=chance.choice([16, 17, 24, 32, 64, 256]),
+        chunking=chance.choice(["blocks", "dementor"]),
+        overlap=chance.random() < 0.7,
+        dementor_repeats=chance.choice([0, 0, 1, 2, 3, 7]),
+        hard_cut=chance.choice(["\n\n\n", "\n\n\n", "", "###", "e"]),
+        min_chars=chance.choice([0, 0, 0, 5, 40]),
+        bos=bos if chance.random() < 0.5 else None,
+        eos=eos if chance.random() < 0.8 else None,
+        add_eos=chance.choice(["hard_cut", "every_block", "never"]),
+    )
+
+
+def assert_laws(sliced: Sliced, encoder: Encoder) -> None:
+    blocks = list(sliced)
+    assert [sliced[number] for number in range(len(sliced))] == blocks
+    for block in blocks:
+        ids = sliced.ids_of(block)
+        assert len(ids) == block.tokens <= sliced.rules.cutoff
+        assert 0 <= block.start < block.end <= len(sliced.text)
+        assert sliced.text_of(block) == sliced.text[block.start : block.end]
+    _assert_ids(sliced, encoder)
+    _assert_ends(sliced)
+    _assert_nothing_lost(sliced)
+    _assert_kinds(sliced)
+
+
+def _assert_ids(sliced: Sliced, encoder: Encoder) -> None:
+    """Without BOS and EOS a block is a slice of its section's ids, tokenized alone."""
+    rules, sections = sliced.rules, sliced.sections
+    places = [(int(s), int(e)) for s, e in zip(sections.start, sections.end, strict=True)]
+    parts = [encoder([sliced.text[start:end]])[0].ids.tolist() for start, end in places]
+    before = np.cumsum([0, *map(len, parts)])
+    for block in sliced:
+        ids = sliced.ids_of(block).tolist()
+        if rules.bos is not None:
+            assert ids.pop(0) == rules.bos
+        if rules.closes(block.ends_section):
+            assert ids.pop() == rules.eos
+        first = block.first - int(before[block.section])
+        assert first >= 0 and parts[block.section][first : first + len(ids)] == ids
+        start, end = places[block.section]
+        assert start <= block.start and block.end <= end
+
+
+def _assert_ends(sliced: Sliced) -> None:
+    """`ends_section` says of a block that no text of its section lies behind it."""
+    for block in sliced:
+        rest = sliced.text[block.end : int(sliced.sections.end[block.section])]
+        assert block.ends_section == (not rest.strip())
+
+
+def _assert_nothing_lost(sliced: Sliced) -> None:
+    covered = np.zeros(len(sliced.text) + 1, bool)
+    for block in sliced:
+        covered[block.start : block.end] = True
+    cut = sliced.rules.hard_cut
+    for match in re.finditer(re.escape(cut), sliced.text) if cut else ():
+        covered[match.start() : match.end()] = True
+    missing = sum(not covered[at] for at, letter in enumerate(sliced.text) if not letter.isspace())
+    assert missing == sliced.left_out_characters + sliced.lost
+    assert sliced.rules.min_chars or missing == sliced.lost
+
+
+def _assert_kinds(sliced: Sliced) -> None:
+    units = sliced.units
+    opens = set(units.start[units.opens].tolist())
+    closes = set(units.end[units.closes].tolist())
+    plain = [block for block in sliced if block.kind == "block"]
+    assert all(left.end <= right.start for left, right in pairwise(plain))
+    spans = {(block.start, block.end) for block in plain}
+    for block in sliced:
+        if block.kind == "overlap":
+            assert block.start in opens and block.end in closes
+            assert not any(start <= block.start and block.end <= end for start, end in spans)
+
+
+def words(texts: Sequence[str]) -> list[Encoded]:
+    """One word, one id; a word brings the spaces before it along."""
+    return [_words(text) for text in texts]
+
+
+def _words(text: str) -> Encoded:
+    found = list(re.finditer(r"\s*\S+|\s+$", text))
+    ids = [10 + sum(map(ord, match[0].strip())) % 1000 for match in found]
+    return Encoded(
+        np.array(ids, np.int32),
+        np.array([match.start() for match in found], np.int64),
+        np.array([match.end() for match in found], np.int64),
+    )
+
+
+def letters(texts: Sequence[str]) -> list[Encoded]:
+    """One byte of UTF-8, one id: many bounds between ids lie inside a character."""
+    return [_letters(text) for text in texts]
+
+
+def _letters(text: str) -> Encoded:
+    places = [(at, byte) for at, letter in enumerate(text) for byte in letter.encode()]
+    starts = np.array([at for at, _ in places], np.int64)
+    return Encoded(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
+
+
+def at_stops(text: str) -> np.ndarray:
+    """Sentences for toys: they end behind . ! ? and at line ends."""
+    return np.array([match.end() for match in re.finditer(r"[.!?](?=\s)|\n+", text)], np.int64)

@@ -1,0 +1,220 @@
+"""Blocks: exact small cases with one word a token, then the laws over random and odd texts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from training_pro.chunking import PIECE_CHARS, Cutting, Encoded, Sliced, sliced, unescaped
+from training_pro.data.slicing import slices
+from training_pro.tests.conftest import ROOT
+from training_pro.tests.slicing_laws import (
+    ODD_TEXTS,
+    assert_laws,
+    at_stops,
+    letters,
+    random_rules,
+    random_text,
+    words,
+)
+
+BOS, EOS = 1, 2
+STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
+
+
+def cut(text: str, **rules: object) -> Sliced:
+    return sliced(text, words, Cutting(**{"cutoff": 6, "overlap": False, **rules}), at_stops)
+
+
+def texts(found: Sliced, kind: str | None = None) -> list[str]:
+    return [found.text_of(block) for block in found if kind in (None, block.kind)]
+
+
+def test_blocks_take_whole_sentences_up_to_the_cutoff():
+    assert texts(cut(STORY)) == ["One two three. Four five six.", " Seven eight nine. Ten eleven twelve."]
+
+
+def test_a_block_is_never_over_the_cutoff():
+    assert texts(cut(STORY, cutoff=5)) == [
+        "One two three.",
+        " Four five six.",
+        " Seven eight nine.",
+        " Ten eleven twelve.",
+    ]
+
+
+def test_bos_and_eos_count():
+    found = cut(STORY, bos=BOS, eos=EOS, cutoff=7)
+    assert texts(found) == ["One two three. Four five six.", " Seven eight nine.", " Ten eleven twelve."]
+    assert [block.tokens for block in found] == [7, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("add_eos", "ends"), [("hard_cut", [False, True, True]), ("every_block", [True] * 3), ("never", [False] * 3)]
+)
+def test_eos_stands_where_it_was_asked_for_and_once(add_eos: str, ends: list[bool]):
+    found = cut("One two three. Four five six.\n\n\nSeven eight.", cutoff=4, eos=EOS, add_eos=add_eos)
+    ids = [found.ids_of(block).tolist() for block in found]
+    assert [row[-1] == EOS for row in ids] == ends
+    assert [row.count(EOS) for row in ids] == [int(end) for end in ends]
+
+
+def test_only_the_last_block_before_a_hard_cut_ends_a_section():
+    found = cut(STORY + "\n\n\n" + STORY)
+    assert [(block.section, block.ends_section) for block in found] == [
+        (0, False),
+        (0, True),
+        (1, False),
+        (1, True),
+    ]
+
+
+def test_no_block_crosses_a_hard_cut():
+    assert texts(cut("One.\n\n\nTwo.\n\n\n\n\n\nThree.")) == ["One.", "Two.", "Three."]
+
+
+def test_an_empty_hard_cut_cuts_nothing():
+    found = cut("One.\n\n\nTwo.", hard_cut="")
+    assert texts(found) == ["One.\n\n\nTwo."]
+    assert len(found.sections) == 1
+
+
+def test_the_hard_cut_is_counted_and_never_tokenized():
+    seen: list[str] = []
+
+    def watched(pieces):
+        seen.extend(pieces)
+        return words(pieces)
+
+    found = sliced("One.##Two.####", watched, Cutting(cutoff=16, hard_cut="##"), at_stops)
+    assert seen == ["One.", "Two."]
+    assert found.sections.cuts.tolist() == [4, 10, 12]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(r"\n\n\n", "\n\n\n"), (r"\t--\n", "\t--\n"), ("***", "***"), ("", "")]
+)
+def test_escapes_of_the_hard_cut(typed: str, meant: str):
+    assert unescaped(typed) == meant
+
+
+def test_blank_lines_at_a_section_s_edges_are_in_no_block():
+    found = sliced("\n \n One two.\n\n  ", letters, Cutting(cutoff=16), at_stops)
+    assert texts(found) == [" One two."]
+
+
+def test_a_long_sentence_is_divided_at_a_clause_and_kept_whole():
+    long = "a b c d, e f g h i j k l m n."
+    assert texts(cut(long, cutoff=6)) == ["a b c d,", " e f g h i j", " k l m n."]
+
+
+def test_a_word_longer_than_a_block_is_divided_between_two_letters():
+    found = sliced("é" * 21, letters, Cutting(cutoff=16, overlap=False), at_stops)
+    assert texts(found) == ["é" * 8, "é" * 8, "é" * 5]
+    assert found.lost == 0
+
+
+def test_a_cut_never_parts_a_letter_from_its_accent():
+    found = sliced("e\u0301" * 40, letters, Cutting(cutoff=16, overlap=False), at_stops)
+    assert all(found.text_of(block).startswith("e") for block in found)
+
+
+def test_a_character_that_no_block_can_hold_is_counted_as_lost():
+    def heavy(pieces):
+        return [Encoded(np.arange(20), np.zeros(20, int), np.full(20, len(piece))) for piece in pieces]
+
+    found = sliced("x", heavy, Cutting(cutoff=16), at_stops)
+    assert (len(found), found.lost) == (0, 1)
+
+
+def test_overlaps_start_near_the_middle_and_run_on():
+    found = cut(STORY, overlap=True)
+    assert texts(found, "overlap") == [" Four five six. Seven eight nine."]
+    assert [block.kind for block in found] == ["block", "overlap", "block"]
+
+
+def test_no_overlap_across_a_hard_cut_or_inside_a_single_sentence():
+    assert not texts(cut("One two three. Four.\n\n\nFive six seven. Eight.", overlap=True), "overlap")
+    assert not texts(cut("a b c d e f g h i j k l m n o.", overlap=True), "overlap")
+
+
+def test_min_chars_leaves_out_and_counts():
+    found = cut("One two three.\n\n\nHi.\n\n\nFour five six.", min_chars=3)
+    assert texts(found) == ["One two three.", "Four five six."]
+    assert (found.left_out, found.left_out_characters, found.lost) == (1, 3, 0)
+
+
+def test_a_bound_inside_a_token_moves_to_its_end():
+    def pairs(pieces):
+        """Tokens of six characters, wherever words end."""
+        return [
+            Encoded(
+                np.arange(len(p[::6])), np.arange(0, len(p), 6), np.minimum(np.arange(0, len(p), 6) + 6, len(p))
+            )
+            for p in pieces
+        ]
+
+    found = sliced("Aa bb. Cc dd. Ee ff.", pairs, Cutting(cutoff=16), at_stops)
+    assert [(s.start, s.end) for s in found.sentences()] == [(0, 6), (6, 18), (18, 20)]
+
+
+def test_no_room_for_text_is_refused():
+    with pytest.raises(ValueError, match="no room"):
+        Cutting(cutoff=2, bos=BOS, eos=EOS)
+
+
+def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
+    seen: list[str] = []
+
+    def watched(pieces):
+        seen.extend(pieces)
+        return words(pieces)
+
+    lines, spaces, solid = "line of words\n" * 6_000, "word " * 15_000, "x" * 70_000
+    for text, begins in ((lines, "line"), (spaces, " word"), (solid, "x")):
+        seen.clear()
+        sliced(text, watched, Cutting(cutoff=64), at_stops)
+        assert "".join(seen) == text and max(map(len, seen)) <= PIECE_CHARS
+        assert all(piece.startswith(begins) for piece in seen[1:])
+
+
+@pytest.mark.parametrize("name", ODD_TEXTS)
+@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
+def test_laws_over_odd_texts(name: str, chunking: str):
+    for encoder in (words, letters):
+        rules = Cutting(cutoff=16, chunking=chunking, bos=BOS, eos=EOS)
+        assert_laws(slices(ODD_TEXTS[name], encoder, rules), encoder)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_laws_over_random_texts(seed: int):
+    text, rules = random_text(seed), random_rules(seed, BOS, EOS)
+    for encoder in (words, letters):
+        assert_laws(slices(text, encoder, rules), encoder)
+
+
+def test_laws_over_every_example():
+    for file in sorted((ROOT / "examples").rglob("*.txt")):
+        text = file.read_text(encoding="utf-8")
+        for cutoff in (16, 64, 256):
+            assert_laws(slices(text, words, Cutting(cutoff=cutoff, eos=EOS)), words)
+
+
+def test_same_input_same_output():
+    first, again = (slices(random_text(7), letters, random_rules(7, BOS, EOS)) for _ in range(2))
+    assert list(first) == list(again)
+    assert all((first.ids_of(block) == again.ids_of(block)).all() for block in first)
+
+
+def test_a_megabyte_in_one_line_without_a_space():
+    found = slices("x" * 1_000_000, letters, Cutting(cutoff=256, eos=EOS))
+    assert found.lost == 0 and max(block.tokens for block in found) == 256
+    assert sum(block.end - block.start for block in found) == 1_000_000
+
+
+def test_importing_loads_no_numpy():
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import chunking; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
