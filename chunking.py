@@ -590,7 +590,7 @@ def _division(text: str, tokens: Tokens, first: int, limit: int) -> int:
 
     low, high = int(tokens.ends[max(first, (first + limit) // 2 - 1)]), int(tokens.ends[limit - 1])
     for pattern in (CLAUSE_END, WORD_END):
-        places = np.array([match.end() for match in pattern.finditer(text, low, high)], np.int64)
+        places = np.array([match.end() for match in pattern.finditer(text, low, high + 1)], np.int64)
         bounds = tokens.bound(places)
         bounds = bounds[bounds <= limit]
         if len(bounds):
