@@ -16,6 +16,7 @@ from . import library, reading
 from .examples import Examples, Source
 from .library import DataSet
 from .report import DatasetReport, SourceReport
+from .slice_map import slice_map, together
 from .slicing import slices
 
 AUTO_CUTOFF = 256
@@ -46,15 +47,15 @@ def prepare(
     settings: TrainingSettings, folders: Folders, card: ModelCard, tokenizer: Tokenizer, say: Say
 ) -> TrainingData:
     """Read, cut and count; DataError or SettingsError where that is not possible."""
-    cutting = _cutting(settings.text, card, tokenizer)
+    rules_of_cut = cutting(settings.text, card, tokenizer)
     sets = library.found(settings.what.data, folders)
     cut = []
     for number, data in enumerate(sets):
         say(f"Cutting {data.name}", number / len(sets))
-        cut.append(_cut(data, tokenizer.encode, cutting))
+        cut.append(_cut(data, tokenizer.encode, rules_of_cut))
     examples = Examples([source for sources, _ in cut for source in sources])
     plan = _plan(settings, len(examples))
-    return TrainingData(examples, _report(settings, card, cutting, plan, examples, [r for _, r in cut]), plan)
+    return TrainingData(examples, _report(settings, card, rules_of_cut, plan, examples, [r for _, r in cut]), plan)
 
 
 def checked(
@@ -67,7 +68,7 @@ def checked(
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=tuple(str(error).splitlines()))
 
 
-def _cutting(text: Text, card: ModelCard, tokenizer: Tokenizer) -> Cutting:
+def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer) -> Cutting:
     cutoff = AUTO_CUTOFF if text.cutoff == "auto" else int(text.cutoff)
     if text.cutoff == "auto" and card.context:
         cutoff = min(cutoff, card.context)
@@ -95,22 +96,26 @@ def _label(data: DataSet, file: str) -> str:
 
 
 def _source_report(data: DataSet, sources: Sequence[Source], notes: Sequence[str]) -> SourceReport:
-    sliced = [s.sliced for s in sources]
-    kinds = [block.kind for s in sliced for block in s]
-    overlaps = kinds.count("overlap")
+    maps = [slice_map(s.sliced) for s in sources]
+    seen = together(maps)
     return SourceReport(
         name=data.name,
         what="raw text" + (" (an example of the project's)" if data.example else ""),
         files=len(sources),
-        parts=sum(len(s.sections) for s in sliced),
-        sentences=sum(len(s.units) for s in sliced),
-        blocks=len(kinds) - overlaps,
-        overlaps=overlaps,
-        tokens=sum(int(s.lengths.sum()) for s in sliced),
-        characters=sum(len(s.text) for s in sliced),
-        left_out=sum(s.left_out for s in sliced),
-        characters_lost=sum(s.lost for s in sliced),
+        parts=sum(m.sections for m in maps),
+        sentences=sum(m.sentences for m in maps),
+        blocks=sum(m.blocks + m.windows for m in maps),
+        overlaps=sum(m.overlaps for m in maps),
+        tokens=sum(m.trained_tokens for m in maps),
+        text_tokens=sum(m.tokens for m in maps),
+        characters=sum(m.characters for m in maps),
+        left_out=sum(m.left_out for m in maps),
+        characters_lost=sum(m.lost_characters for m in maps),
+        seen_least=seen.least,
+        seen_mean=seen.mean,
+        seen_most=seen.most,
         notes=tuple(notes),
+        maps=tuple(zip((s.name for s in sources), maps, strict=True)),
     )
 
 
@@ -143,6 +148,7 @@ def _report(
         sources=tuple(sources),
         problems=tuple(_problems(card, cutting)),
         advice=(*rules.advice(settings), *_advice(settings, cutting, plan)),
+        notes=tuple(rules.notes(settings)),
         resolved={"cutoff": cutting.cutoff, "accumulation": plan.accumulated},
     )
 

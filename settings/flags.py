@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any
 
 from .declared import SECTIONS, SETTINGS
@@ -11,12 +12,12 @@ from .reference import default, takes, title
 from .setting import Setting
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
+def add_to(parser: argparse.ArgumentParser, sections: Collection[str] = tuple(SECTIONS)) -> None:
     """One flag a setting, by section. What they are given stays text, and only what was given is there.
 
     A flag of a setting that is not built yet is taken as well, unlisted, so that reading the settings can say so.
     """
-    for section in SECTIONS:
+    for section in sections:
         group = parser.add_argument_group(title(section))
         for setting in SETTINGS.values():
             if setting.section == section:

@@ -13,6 +13,13 @@ def problems(settings: TrainingSettings) -> list[str]:
     return [problem for rule in _RULES for problem in rule(settings)]
 
 
+def notes(settings: TrainingSettings) -> list[str]:
+    """What is ignored, and why: nothing to mend."""
+    if settings.text.chunking == "dementor" and settings.text.overlap:
+        return ["DEMENTOR overlaps by itself: Overlap blocks is ignored."]
+    return []
+
+
 def advice(settings: TrainingSettings) -> list[str]:
     """What works, but probably not as meant."""
     return [sentence for rule in _ADVICE for sentence in rule(settings)]
@@ -27,11 +34,6 @@ def _shares_wait(settings: TrainingSettings) -> Iterator[str]:
     for name in settings.what.data:
         if per_cent := share(name):
             yield f"Data: a per cent of a data set ({name!r}) is not in this version. Leave ':{per_cent}' out."
-
-
-def _overlap_is_dementors_own(settings: TrainingSettings) -> Iterator[str]:
-    if settings.text.chunking == "dementor" and settings.text.overlap:
-        yield "DEMENTOR overlaps by itself: Overlap blocks is ignored."
 
 
 def _strength(settings: TrainingSettings) -> Iterator[str]:
@@ -55,7 +57,6 @@ def _end_after_every_block(settings: TrainingSettings) -> Iterator[str]:
 
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (_data_is_named, _shares_wait)
 _ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
-    _overlap_is_dementors_own,
     _strength,
     _end_after_every_block,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 from training_pro.settings.reading import training_settings
-from training_pro.settings.rules import advice, problems
+from training_pro.settings.rules import advice, notes, problems
 
 
 def settings(**values):
@@ -35,10 +35,11 @@ def test_a_share_of_a_data_set_waits(monkeypatch):
 
 
 def test_dementor_overlaps_by_itself():
-    assert advised(chunking="dementor") == []
-    assert advised(chunking="dementor", overlap=True) == [
+    assert notes(settings(chunking="dementor")) == []
+    assert notes(settings(chunking="dementor", overlap=True)) == [
         "DEMENTOR overlaps by itself: Overlap blocks is ignored."
     ]
+    assert advised(chunking="dementor", overlap=True) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""`script.py slice`: how a text is cut into blocks, without loading any weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..chunking import Block
+from ..core.errors import DataError
+from ..core.host import Host
+from ..data import reading
+from ..data.assembly import cutting
+from ..data.slice_map import SliceMap, slice_map
+from ..data.slicing import slices
+from ..settings import flags
+from ..settings.declared import TrainingSettings
+from ..settings.reading import training_settings
+from . import environment, options
+from .options import say
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the blocks, and a summary on standard error."""
+    asked = _parsed(arguments)
+    # A text is cut by these settings alone; the name and the data are what a run would need besides.
+    settings = training_settings({"name": "slice", "data": ["-"], **flags.given(asked)})
+    environment.ready({"train"}, torch_spec=asked.torch)
+    if not asked.path.exists():
+        raise DataError(f"There is no file or folder {str(asked.path)!r}. Give the path of a text.")
+    for line in _lines(asked, options.host(asked), settings):
+        print(line)
+    return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.parser("slice", "How a text is cut into blocks.")
+    parser.add_argument("path", type=Path, metavar="PATH", help="a text file, or a folder of them; any path")
+    options.add_model(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object a block")
+    flags.add_to(parser, ("text",))
+    return parser.parse_args(arguments)
+
+
+def _lines(asked: argparse.Namespace, host: Host, settings: TrainingSettings) -> Iterator[str]:
+    from ..engine.tokenizer import working_tokenizer
+
+    card = host.card()
+    tokenizer = working_tokenizer(card.tokenizer)
+    rules = cutting(settings.text, card, tokenizer)
+    for text in reading.read(asked.path):
+        for note in text.notes:
+            say(note)
+        sliced = slices(text.text, tokenizer.encode, rules)
+        for block in sliced:
+            row = _row(text.name, sliced.text_of(block), block)
+            yield json.dumps(row, ensure_ascii=False) if asked.json else _told(row)
+        say(_summary(text.name, slice_map(sliced)))
+
+
+def _row(file: str, text: str, block: Block) -> dict[str, object]:
+    return {
+        "file": file,
+        "start": block.start,
+        "end": block.end,
+        "text": text,
+        "tokens": block.tokens,
+        "kind": block.kind,
+        "section": block.section,
+        "ends_section": block.ends_section,
+    }
+
+
+def _told(block: dict[str, object]) -> str:
+    ending = ", ends its part" if block["ends_section"] else ""
+    head = (
+        f"--- {block['file']} {block['start']}-{block['end']}, {block['tokens']} tokens, {block['kind']}{ending}"
+    )
+    return f"{head}\n{block['text']}"
+
+
+def _summary(name: str, found: SliceMap) -> str:
+    counts = ((found.blocks, "blocks"), (found.overlaps, "overlap blocks"), (found.windows, "DEMENTOR windows"))
+    cut = ", ".join(f"{number} {word}" for number, word in counts if number)
+    seen = f"each sentence seen {found.seen.least} to {found.seen.most} times, {found.seen.mean:g} on average"
+    return (
+        f"{name}: {found.sections} parts, {found.sentences} sentences, {found.tokens} tokens -> "
+        f"{cut or 'no block'}; {found.trained_tokens} tokens trained a pass ({found.growth:.2f} times the text), "
+        f"{seen}; {found.proof}"
+    )
