@@ -106,7 +106,7 @@ class Environment:
         for name in lists:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := would_install(self.python, arguments):
-            say(f"{size_of(wheels)} come into {self.folder}; unpacked they take about four times the room.")
+            say(f"To load into {self.folder}: {size_of(wheels)} (unpacked about four times that).")
             if self.is_ours:
                 write_note(self.folder, Note(torch=read_note(self.folder).torch))
             install(self.python, arguments)
