@@ -62,7 +62,9 @@ def smoothed(previous: float | None, loss: float) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in words: '45 s', '3 min 20 s', '2 h 05 min'."""
+    """A length of time in words: '0.25 s', '45 s', '3 min 20 s', '2 h 05 min'."""
+    if 0 < seconds < 9.95:
+        return f"{seconds:.2g} s"
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -70,7 +70,7 @@ class Narrator:
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "
-            f"{self._pace.tokens_a_second:.0f} tokens/s  {duration(self._pace.seconds_left)} left"
+            f"{self._pace.tokens_a_second:.0f} tokens/s  {duration(round(self._pace.seconds_left))} left"
         )
 
     def _stage(self, event: Stage) -> str:

@@ -15,12 +15,12 @@ from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, preci
 from . import memory
 
 LOADINGS: Mapping[str, str] = {
-    "auto": "auto: the model's own type; float32 on a CPU",
-    "float32": "float32: exact, the most memory",
-    "bfloat16": "bfloat16: half of it",
-    "float16": "float16: half of it, for older cards",
-    "8bit": "8-bit: a quarter",
-    "4bit": "4-bit (NF4): about a seventh",
+    "auto": "auto (the model's own type)",
+    "float32": "float32 (the most memory)",
+    "bfloat16": "bfloat16",
+    "float16": "float16 (older cards)",
+    "8bit": "8-bit",
+    "4bit": "4-bit (NF4, the least memory)",
 }
 
 

@@ -22,6 +22,11 @@ class Form:
         for key in keys:
             self.components[key] = component(SETTINGS[key], **more)
 
+    def draw_row(self, *keys: str) -> None:
+        """Draw these side by side, where there is room."""
+        with gr.Row():
+            self.draw(*keys, min_width=120)
+
     def inputs(self) -> set[Any]:
         """For an event: all components, so that its handler gets a dict by component."""
         return set(self.components.values())
@@ -50,6 +55,7 @@ def component(setting: Setting, **more: Any) -> Any:
         "info": setting.help,
         "value": as_shown(setting, setting.default),
         "elem_id": f"tp-{setting.key}",
+        "elem_classes": ["tp-setting", "tp-tick"] if setting.kind == "yes/no" else ["tp-setting"],
         **more,
     }
     if setting.kind == "yes/no":

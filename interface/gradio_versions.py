@@ -9,15 +9,14 @@ import gradio as gr
 
 
 def private() -> dict[str, Any]:
-    """Options of an event handler that is no part of a public API."""
-    if "api_visibility" in inspect.signature(gr.Button.click).parameters or _newest():
-        return {"api_visibility": "private"}
-    return {"api_name": False, "show_api": False}
+    """Options of an event handler of ours: no part of a public API, and no clock over what it writes."""
+    hidden = {"api_visibility": "private"} if _newest() else {"api_name": False, "show_api": False}
+    return {"show_progress": "hidden", **hidden}
 
 
 def follows() -> dict[str, Any]:
     """Options of a handler that goes on for as long as its page is open: every page has its own."""
-    return {"concurrency_limit": None, "show_progress": "hidden", **private()}
+    return {"concurrency_limit": None, **private()}
 
 
 def blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:

@@ -66,9 +66,8 @@ class ModelPicker:
             self._loading = gr.Dropdown(
                 [(words, value) for value, words in self._loadings.items()], value=loading, label="Load as"
             )
-            with gr.Column(min_width=160):
-                self._load = gr.Button("Load model", elem_id="tp-load")
-                self._refresh = gr.Button("Refresh", size="sm")
+            self._load = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
+            self._refresh = gr.Button("Refresh", min_width=100, scale=0)
         self._said = gr.HTML(self._needs(name), elem_id="tp-model-said")
         self._load.click(self._load_it, {self._model, self._loading}, self._said, **private())
         self._refresh.click(lambda: gr.update(choices=self._models("")), None, self._model, **private())

@@ -98,7 +98,7 @@ class RunView:
                 ("loss", f"{last.loss:.4f}"),
                 ("learning rate", f"{last.learning_rate:.3g}"),
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
-                (f"left, {duration(self._pace.seconds_a_step)} a step", duration(left)),
+                (f"left, {duration(self._pace.seconds_a_step)} a step", duration(round(left))),
                 ("done about", wording.clock(left)),
                 ("last safe copy", f"step {self._saved.step}" if self._saved else "none yet"),
             ]

@@ -31,6 +31,20 @@ CSS = """
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
 .tp-table td, .tp-table th {padding: 3px 8px 3px 0; text-align: left; color: var(--body-text-color);
   border-bottom: 1px solid var(--border-color-primary); vertical-align: top;}
+.tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
+.tp-setting {position: relative;}
+.tp-setting [data-testid="block-info"]::after, .tp-tick label::after {content: "?"; display: inline-block;
+  margin-left: 6px; width: 15px; height: 15px; line-height: 15px; border-radius: 50%; text-align: center;
+  font-size: 11px; color: var(--body-text-color-subdued); border: 1px solid var(--border-color-primary);}
+.tp-setting [data-testid="block-info"] {margin-bottom: 4px;}
+.tp-setting [data-testid="block-info"] + div, .tp-tick > div:not(.wrap) {display: none; position: absolute;
+  left: 0; bottom: calc(100% - 4px); z-index: 60; width: max-content; max-width: min(420px, 86vw);
+  padding: 8px 11px; border-radius: 7px; font-size: 0.9rem; line-height: 1.4; white-space: normal;
+  color: var(--body-text-color) !important; background: var(--background-fill-primary);
+  border: 1px solid var(--color-accent); box-shadow: 0 4px 14px rgba(0, 0, 0, 0.22);}
+.tp-setting [data-testid="block-info"]:hover + div, .tp-setting:focus-within [data-testid="block-info"] + div,
+.tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
+@media (min-width: 900px) {.tp-right {position: sticky; top: 10px; align-self: flex-start;}}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons button {min-width: 110px !important;}
 """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
+from ..core.control import RunControl
 from ..core.errors import TrainingProError
 from ..core.session import Job
 from ..data import library
@@ -19,32 +20,23 @@ from .gradio_versions import follows, private
 from .joined import Joined, on_load
 from .run_view import RunView
 
-VISIBLE = (
-    "chunking",
-    "hard_cut",
-    "cutoff",
-    "epochs",
-    "learning_rate",
-    "schedule",
-    "rank",
-    "batch_size",
-    "accumulation",
+VISIBLE: tuple[tuple[str, ...], ...] = (
+    ("chunking", "hard_cut"),
+    ("cutoff", "epochs", "learning_rate"),
+    ("schedule",),
+    ("rank", "batch_size", "accumulation"),
 )
-FOLDED: Mapping[str, tuple[str, ...]] = {
-    "LoRA": ("alpha", "dropout", "rslora", "targets"),
-    "Text and tokens": ("overlap", "dementor_repeats", "min_chars", "add_bos", "add_eos"),
-    "Saving": ("save_every", "save_each_epoch"),
+FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "LoRA": (("alpha", "dropout"), ("targets", "rslora")),
+    "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
+    "Saving": (("save_every", "save_each_epoch"),),
     "Learning rate and optimizer": (
-        "warmup_steps",
-        "max_steps",
-        "weight_decay",
-        "max_grad_norm",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
+        ("warmup_steps", "max_steps"),
+        ("weight_decay", "max_grad_norm"),
+        ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
-    "Memory and speed": ("gradient_checkpointing",),
-    "Records": ("seed",),
+    "Memory and speed": (("gradient_checkpointing",),),
+    "Records": (("seed",),),
 }
 PAUSE_SECONDS = 0.5
 
@@ -61,23 +53,24 @@ class TrainTab:
         """Form at the left, what comes of it at the right; one below the other where it is narrow."""
         self._line = gr.HTML(model_line.html(self._joined), elem_id="tp-line")
         with gr.Row():
-            with gr.Column(scale=5, min_width=320):
+            with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
-            with gr.Column(scale=6, min_width=320):
+            with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
                 self._draw_run()
         assert not list(self._form.undrawn()), "a setting has no place on the page"
         self._connect()
 
     def _draw_form(self) -> None:
-        self._form.draw("name")
-        self._form.draw("if_exists")
+        self._form.draw_row("name", "if_exists")
         with gr.Row():
             self._form.draw("data", choices=data_choices(self._joined), scale=8)
             self._buttons["refresh"] = gr.Button("Refresh", scale=1, min_width=90, size="sm")
-        self._form.draw(*VISIBLE)
-        for title, keys in FOLDED.items():
+        for keys in VISIBLE:
+            self._form.draw_row(*keys)
+        for title, rows in FOLDED.items():
             with gr.Accordion(title, open=False):
-                self._form.draw(*keys)
+                for keys in rows:
+                    self._form.draw_row(*keys)
 
     def _draw_run(self) -> None:
         may = not self._joined.host_says_read_only()
@@ -97,7 +90,7 @@ class TrainTab:
         buttons["stop"].click(self._stop, None, self._answer, **private())
         buttons["save"].click(self._save, None, self._answer, **private())
         buttons["refresh"].click(self._refresh, None, self._form.components["data"], **private())
-        on_load(self._refresh, [self._form.components["data"]], show_progress="hidden", **private())
+        on_load(self._refresh, [self._form.components["data"]], **private())
         seen = [self._line, self._panel, buttons["start"], buttons["stop"], buttons["save"]]
         on_load(self._follow, seen, **follows())
 
@@ -121,12 +114,13 @@ class TrainTab:
         return ""
 
     def _stop(self) -> str:
-        return self._ask("stop", "Stopping after this step; what was learned is kept.")
+        """Stop after this step; the run panel says so at once."""
+        return self._ask(RunControl.stop)
 
     def _save(self) -> str:
-        return self._ask("save_checkpoint", "A full checkpoint is saved after this step.")
+        return self._ask(RunControl.save_checkpoint)
 
-    def _ask(self, wish: str, answer: str) -> str:
+    def _ask(self, wish: Callable[[RunControl], None]) -> str:
         try:
             self._joined.refuse_where_read_only()
         except TrainingProError as error:
@@ -134,8 +128,8 @@ class TrainTab:
         job = self._joined.session.latest("training")
         if job is None or not job.running:
             return wording.card("", wording.paragraph("No run is going on."))
-        getattr(job.control, wish)()
-        return wording.card("", wording.paragraph(answer), mood="live")
+        wish(job.control)
+        return ""
 
     def _refresh(self) -> Any:
         return gr.update(choices=data_choices(self._joined))

@@ -76,8 +76,8 @@ class TryTab:
         self._refresh.click(self._choices, None, self._lora, **private())
         chosen = {self._lora, self._prompt}
         self._lora.change(self._beginning, chosen, self._prompt, **private())
-        tab.select(self._opened, chosen, [self._lora, self._prompt], show_progress="hidden", **private())
-        on_load(self._choices, [self._lora], show_progress="hidden", **private())
+        tab.select(self._opened, chosen, [self._lora, self._prompt], **private())
+        on_load(self._choices, [self._lora], **private())
 
     def _choices(self) -> Any:
         return gr.update(choices=lora_choices(self._joined))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 900, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 56, 14, 34
+WIDTH, HEIGHT = 640, 270
+LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
 MOST_POINTS = 600
 
 

@@ -85,7 +85,7 @@ def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth_of_the_way():
     ("seconds", "words"),
     [
         (-5, "0 s"),
-        (0.4, "0 s"),
+        (0.4, "0.4 s"),
         (45, "45 s"),
         (59.4, "59 s"),
         (59.6, "1 min 00 s"),
