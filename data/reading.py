@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ LATIN = {  # which bytes are which letter tells these four apart, language by la
     "cp1257": ["āčēģīķļņšūž", "ąčęėįšųūž", "äõöüšž"],
 }
 CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
+NO_LETTERS = frozenset({"Cc", "Cn", "Co", "Cs"})  # controls, and characters that nobody has defined
 MOST_CONTROLS = 0.002  # a share of control bytes that no text in any encoding of eight bits has
 
 
@@ -123,7 +125,10 @@ def _like_utf_16(data: bytes) -> str | None:
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     if len(data) % 2 or max(even, odd) < max(1, len(sample) // 8):
         return None
-    return "utf-16-le" if odd > even else "utf-16-be"
+    encoding = "utf-16-le" if odd > even else "utf-16-be"
+    letters = sample.decode(encoding, errors="replace")
+    strange = sum(unicodedata.category(letter) in NO_LETTERS and letter not in "\n\r\t\f" for letter in letters)
+    return encoding if strange <= MOST_CONTROLS * len(letters) else None
 
 
 def _mostly_utf_8(data: bytes) -> bool:

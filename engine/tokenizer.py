@@ -91,10 +91,10 @@ class Surfaces:
 
     @staticmethod
     def of(vocabulary: dict[str, int], added: dict[int, str]) -> Surfaces:
-        """Read the vocabulary as byte-level or as SentencePiece; added tokens are written out in it."""
+        """Read a vocabulary in the way that it is written; added tokens are written out in any."""
         import numpy as np
 
-        read = _byte_level if "Ġ" in vocabulary or "Ċ" in vocabulary else _sentencepiece
+        read = _reading(vocabulary)
         of_id = [NO_TEXT] * (max(vocabulary.values(), default=0) + 1)
         for token, number in vocabulary.items():
             of_id[number] = read(token)
@@ -113,7 +113,10 @@ class Surfaces:
 
     def _head(self, data: bytes, ids: list[int]) -> int | None:
         """How many bytes the tokenizer put before a text: 0, or 1 for a space; nothing if it is not that text."""
-        joined = b"".join(map(self.of_id.__getitem__, ids))
+        try:
+            joined = b"".join(map(self.of_id.__getitem__, ids))
+        except IndexError:  # an id that is in no vocabulary
+            return None
         if joined == data:
             return 0
         return 1 if joined == b" " + data else None
@@ -146,6 +149,17 @@ def _characters(data: list[bytes], start: Numbers, end: Numbers) -> tuple[Number
         return start, end, base
     before = np.concatenate([[0], np.cumsum(leads[:-1])])
     return before[start] - ~leads[start], before[end], before[base]
+
+
+def _reading(vocabulary: dict[str, int]) -> Callable[[str], bytes]:
+    """How tokens are written: with a sign for each byte, as bare bytes, or as SentencePiece does."""
+    if "Ġ" in vocabulary or "Ċ" in vocabulary:
+        return _byte_level
+    return _bare_byte if all(chr(byte) in vocabulary for byte in range(256)) else _sentencepiece
+
+
+def _bare_byte(token: str) -> bytes:
+    return token.encode("latin-1") if len(token) == 1 and token <= "\xff" else NO_TEXT
 
 
 def _byte_level(token: str) -> bytes:
@@ -218,10 +232,15 @@ def _filled(ids: list[int], places: list[tuple[int, int] | None], length: int) -
 
 
 def _by_word(text: str, ids_of: Callable[[str], list[int]]) -> Encoded:
-    """The last resort: each word for itself, so that at least the bounds of words are known."""
+    """The last resort: each word for itself, and a word of many ids by the letter, so that bounds are known."""
     import numpy as np
 
-    words = [(match.start(), match.end(), ids_of(match[0])) for match in re.finditer(r"\s*\S+|\s+$", text)]
-    rows = [(number, start, end) for start, end, ids in words for number in ids]
+    rows: list[tuple[int, int, int]] = []
+    for match in re.finditer(r"\s*\S+|\s+$", text):
+        ids = ids_of(match[0])
+        if len(ids) <= LONGEST_BLUR:
+            rows += [(number, *match.span()) for number in ids]
+        else:
+            rows += [(number, at, at + 1) for at in range(*match.span()) for number in ids_of(text[at])]
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     return Encoded(columns[0].astype(np.int32), columns[1], columns[2])
