@@ -1,0 +1,51 @@
+"""Loads models and lets them go, as the webui does for its Model tab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modules import shared
+
+
+def load_model(model_name: str, loader: str | None = None) -> tuple[Any, Any]:
+    """The model and its tokenizer, by the loader that is set; the name stays noted, also where loading fails."""
+    shared.model_name = model_name
+    path = Path(shared.args.model_dir) / model_name
+    shared.args.loader = (
+        loader or shared.args.loader or ("llama.cpp" if path.suffix == ".gguf" else "Transformers")
+    )
+    if not path.exists():
+        return None, None
+    return _llama_cpp(path) if shared.args.loader == "llama.cpp" else _transformers(path)
+
+
+def unload_model(keep_model_name: bool = False) -> None:
+    if shared.model is None:
+        return
+    shared.model = shared.tokenizer = None
+    shared.lora_names = []
+    shared.model_dirty_from_training = False
+    if not keep_model_name:
+        shared.model_name = "None"
+
+
+def reload_model() -> None:
+    """As in the webui, the name is lost on the way."""
+    unload_model()
+    shared.model, shared.tokenizer = load_model(shared.model_name)
+
+
+def _transformers(path: Path) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    kind = torch.float32 if shared.args.cpu else torch.float16
+    return AutoModelForCausalLM.from_pretrained(path, dtype=kind), AutoTokenizer.from_pretrained(path)
+
+
+def _llama_cpp(path: Path) -> tuple[Any, Any]:
+    from modules.llama_cpp_server import LlamaServer
+
+    server = LlamaServer(path)
+    return server, server

@@ -1,0 +1,106 @@
+"""The webui's server, as far as an extension can tell; whoever started it asks and tells it by standard input."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import gradio as gr
+from modules import extensions, models, shared, text_generation, ui
+
+PAUSE_SECONDS = 0.2
+
+
+def create_interface() -> None:
+    """Extensions are loaded and drawn each time; a chat stands in its own tab before them."""
+    extensions.load_extensions()
+    css = ui.css + extensions.apply_css()
+    at_making = {"css": css} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
+    with gr.Blocks(title="The webui", analytics_enabled=False, **at_making) as shared.gradio["interface"]:
+        with gr.Tab("Chat"):
+            said = gr.Textbox(label="Message", elem_id="webui-message")
+            send = gr.Button("Send", elem_id="webui-send")
+            reply = gr.Textbox(label="Reply", elem_id="webui-reply")
+            send.click(_chat, said, reply)
+        extensions.create_extensions_tabs()
+    shared.gradio["interface"].queue()
+    shared.gradio["interface"].launch(
+        max_threads=64,
+        prevent_thread_lock=True,
+        server_name="127.0.0.1",
+        server_port=shared.args.listen_port,
+        quiet=True,
+        **({} if at_making else {"css": css}),
+    )
+
+
+def _chat(message: str) -> Iterator[str]:
+    text, _ = extensions.apply_chat_input(message, message, {})
+    yield from text_generation.generate_reply(text)
+
+
+class Window:
+    """Every line of standard input asks for a value or tells what to do; the answer is a line of JSON."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self._answers = answers
+        self._names: dict[str, Any] = {"shared": shared, "models": models, "sys": sys, "restart": restart}
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            self._answers.write(json.dumps(self._answer(json.loads(line))) + "\n")
+            self._answers.flush()
+        os._exit(0)  # nobody is there any more
+
+    def _answer(self, asked: dict[str, str]) -> dict[str, Any]:
+        try:
+            if "tell" in asked:
+                exec(asked["tell"], self._names)
+                return {"value": None}
+            return {"value": eval(asked["ask"], self._names)}
+        except Exception as error:  # noqa: BLE001 - it goes to whoever asked
+            return {"error": f"{type(error).__name__}: {error}"}
+
+
+_restarted = threading.Event()
+
+
+def restart() -> None:
+    """An interface restart, as its Session tab asks for it; comes back when the new page stands."""
+    _restarted.clear()
+    shared.need_restart = True
+    if not _restarted.wait(60):
+        raise TimeoutError("the interface did not come back")
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    answers, sys.stdout = sys.stdout, sys.stderr
+    shared.read(sys.argv[1:])
+    if shared.args.model:
+        shared.model, shared.tokenizer = models.load_model(shared.args.model)
+    shared.generation_lock = threading.Lock()
+    create_interface()
+    threading.Thread(target=Window(answers).serve, daemon=True).start()
+    while True:
+        time.sleep(PAUSE_SECONDS)
+        if shared.need_restart:
+            shared.need_restart = False
+            time.sleep(PAUSE_SECONDS)
+            shared.gradio["interface"].close()
+            time.sleep(PAUSE_SECONDS)
+            create_interface()
+            _restarted.set()
+
+
+if __name__ == "__main__":
+    main()
