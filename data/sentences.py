@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,12 +26,18 @@ RAGGED = 12  # a full line may be so much shorter than the widest: the next word
 WORD_CHARS = 32  # looked at before a dot
 LOOK_BACK = 2000  # and for the beginning of a sentence
 
-SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉፧;\u037e"
-UNSPACED = "。！？｡।॥։።᙮။។༎།"
-GREEK = ";\u037e"  # the Greek question mark looks like a semicolon
+SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
+UNSPACED = "፧。！？｡।॥։።᙮။។༎།"
+SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian full stop like a colon
+    ";": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
+    "\u037e": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
+    ":": re.compile("[\u0530-\u058f]"),
+}
+BRACKETS = ("[", "(")
+TITLE_CLOSERS = ("》", "〉")
 GOES_ON = frozenset(",;:.!?)…")
-OPENERS = "\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
-CLOSERS = r"\"'”’»›)\]}」』】）》〉“‘«‹"
+OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
+CLOSERS = r"`\"'”’»›)\]}」』】）》〉“‘«‹"
 THAI = "\u0e00-\u0eff"
 STOP = re.compile(
     rf"([{SPACED_STOPS}{UNSPACED}])([{SPACED_STOPS}{UNSPACED}]*)"
@@ -42,6 +48,7 @@ UNSPACED_CLOSERS = re.compile(r"[\"'”’»›)\]}」』】）》〉]*")
 STOPLESS = re.compile(f"[{THAI}]")
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
 LETTER = re.compile(r"[^\W\d_]")
+ELIDED = re.compile(r"(?:\w+['’])*")
 INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
 DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
 NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
@@ -55,17 +62,20 @@ def sentence_ends(text: str) -> Ints:
     found = [np.zeros(0, np.int64)]
     for start, end in _stretches(text):
         part = text[start:end]
-        stops = np.fromiter(chain(_stop_ends(part), _spaced_ends(part)), np.int64)
+        stops = np.fromiter(chain(_stop_ends(part), _spaced_ends(part), [len(part)] if part else []), np.int64)
         found.append(np.unique(np.concatenate([_line_ends(part), stops])) + start)
     return np.concatenate(found)
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
-    """A long text in parts that end with a paragraph, so that only one at a time is looked at."""
+    """A long text in parts that end with a paragraph, else a line, so that only one at a time is looked at."""
     start = 0
-    while len(text) - start > STRETCH_CHARS:
-        end = text.find("\n\n", start + STRETCH_CHARS) + 2
+    while len(text) - start > 2 * STRETCH_CHARS:
+        window = start + STRETCH_CHARS, start + 2 * STRETCH_CHARS
+        end = text.find("\n\n", *window) + 2
         if end < 2:
+            end = text.find("\n", *window) + 1
+        if not end:
             break
         yield start, end
         start = end
@@ -118,6 +128,8 @@ def _stop_ends(text: str) -> Iterator[int]:
 def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
     """A stop that needs no space behind it ends its sentence, unless a quotation's own sentence goes on."""
     languages = _languages()
+    if stop[3][:1] in TITLE_CLOSERS:
+        return 0
     end = stop.end(2) + len(UNSPACED_CLOSERS.match(stop[3])[0])
     if end > stop.end(2) and (text.startswith(languages.quotes, end) or languages.says.match(text, end)):
         return 0
@@ -129,21 +141,18 @@ def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
     mark, more, closers, space, openers, following = stop.groups()
     if not space and following:
         return stop.end() if mark in "?!" and following > "\u2e80" else 0
-    if following in GOES_ON or (mark in GREEK and not _is_greek(text[stop.start() - 1 : stop.start()])):
+    before = text[max(0, stop.start() - 1) : stop.start()]
+    if following in GOES_ON or (mark in SCRIPT_STOPS and not SCRIPT_STOPS[mark].match(before)):
         return 0
     if following.islower() and (closers or more or not _is_lowercase(text, last, stop.start())):
         return 0
     if mark == "." and not more and _is_abbreviation(text, stop):
         return 0
-    if (more or mark == "…") and _is_stutter(text, stop):
+    if (more or mark == "…") and (before in BRACKETS or _is_stutter(text, stop)):
         return 0
     if closers and mark in "?!" and not openers and _is_attribution(text, stop.end(5)):
         return 0
     return stop.end() + space.rfind("\n") + 1
-
-
-def _is_greek(letter: str) -> bool:
-    return "\u0370" <= letter <= "\u03ff" or "\u1f00" <= letter <= "\u1fff"
 
 
 def _is_lowercase(text: str, last: int, place: int) -> bool:
@@ -161,17 +170,21 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
         return False
     word = words[-1].lstrip(OPENERS)
     small = word.lower()
-    if small in languages.never or small.endswith(languages.suffixes):
-        return True
-    if small in languages.number and stop[6].isdigit():
-        return True
-    if small in languages.either:
-        return not _is_starter(text, stop, ())
-    if word.isalpha() and len(word) > 1:
-        return False
-    if word.isdecimal():
+    if small.isalpha() and len(small) > 1 and small not in languages.abbreviations:
+        return small.endswith(languages.suffixes)
+    if small.isdecimal():
         return _is_ordinal(text, stop, words)
-    return bool(INITIALS.fullmatch(word)) and _is_initial(text, stop, words)
+    if _is_listed(text, stop, small):
+        return True
+    return small not in languages.either and bool(INITIALS.fullmatch(word)) and _is_initial(text, stop, words)
+
+
+def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
+    languages = _languages()
+    word = word[ELIDED.match(word).end() :]  # l'ing. is ing.
+    if word in languages.never or (word in languages.number and stop[6].isdigit()):
+        return True
+    return word in languages.either and not _is_starter(text, stop, ())
 
 
 def _is_initial(text: str, stop: re.Match[str], words: list[str]) -> bool:
@@ -251,6 +264,10 @@ class Languages:
     quotes: tuple[str, ...]
     says: re.Pattern[str]
     spaced: re.Pattern[str]
+
+    @cached_property
+    def abbreviations(self) -> frozenset[str]:
+        return self.never | self.number | self.either
 
 
 @cache
