@@ -13,8 +13,11 @@ from ..core.control import RunControl
 from ..core.errors import TrainingProError
 from ..core.session import Job
 from ..data import library
+from ..schedulers import described
+from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
-from . import model_line, report_view, wording
+from ..train_utils import StepPlan
+from . import model_line, plots, report_view, wording
 from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load
@@ -98,7 +101,7 @@ class TrainTab:
         """What a run with this form would learn from, or everything that is wrong with the form."""
         try:
             settings = training_settings(self._form.values(given))
-            return report_view.html(self._joined.engine.check(settings, self._joined.host))
+            return checked(settings, self._joined)
         except TrainingProError as error:
             return wording.problem(str(error))
 
@@ -155,6 +158,18 @@ class TrainTab:
         may = not self._joined.host_says_read_only()
         on, off = gr.update(interactive=may and running), gr.update(interactive=may and not running)
         return off, on, on
+
+
+def checked(settings: TrainingSettings, joined: Joined) -> str:
+    """Check's report, with the plan of the run to come."""
+    report = joined.engine.check(settings, joined.host)
+    if not report.examples:
+        return report_view.html(report)
+    steps = settings.steps
+    plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
+    phases, _ = plots.planned_rates(settings, plan)
+    words = wording.paragraph(f"{settings.learning.schedule}: {described(phases)}.", quiet=True)
+    return report_view.html(report, plots.plan_curve(settings, plan) + words)
 
 
 def data_choices(joined: Joined) -> list[tuple[str, str]]:

@@ -1,0 +1,81 @@
+"""Pictures of the page, drawn as SVG from plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..data.slice_map import Bar, SliceMap
+from ..records.curve import Mark, svg
+from ..schedulers import SCHEDULES, Phase, Plan, multipliers
+from ..settings.declared import TrainingSettings
+from ..train_utils import StepPlan
+
+WIDTH = 640
+MOST_BARS = 300
+LANES = {"block": (4, 16), "dementor": (4, 16), "overlap": (22, 12)}
+
+
+def slice_map(found: SliceMap) -> str:
+    """A text from its beginning to its end: blocks, overlap blocks, hard cuts, and how often each part is seen."""
+    bars = _bars(found.bars) if len(found.bars) <= MOST_BARS else ()
+    label = f"{found.blocks + found.windows} blocks, {found.overlaps} overlap blocks, {found.sections} parts"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} 62" class="tp-map" role="img" aria-label="{label}">'
+        f"{''.join(bars)}{''.join(_heat(found))}{''.join(_cuts(found.hard_cuts))}</svg>"
+    )
+
+
+def _bars(bars: Sequence[Bar]) -> Iterator[str]:
+    for number, bar in enumerate(bars):
+        y, height = LANES[bar.kind]
+        shade = "even" if number % 2 else "odd"
+        yield _rect(bar.start, bar.end, y, height, f"tp-{bar.kind} tp-{shade}", f"{bar.kind} {number + 1}")
+
+
+def _heat(found: SliceMap) -> Iterator[str]:
+    """Runs of the same count are one rectangle: a whole book is a few hundred at most."""
+    most, columns = max(found.seen_along, default=0.0) or 1.0, len(found.seen_along)
+    start = 0
+    for place in range(1, columns + 1):
+        if place < columns and found.seen_along[place] == found.seen_along[start]:
+            continue
+        times = found.seen_along[start]
+        shown = f'fill-opacity="{0.08 + 0.92 * times / most:.2f}"'
+        yield _rect(start / columns, place / columns, 40, 14, "tp-heat", f"seen {times:g} times", shown)
+        start = place
+
+
+def _rect(start: float, end: float, y: int, height: int, name: str, words: str, more: str = "") -> str:
+    left, width = WIDTH * start, max(0.8, WIDTH * (end - start) - 0.4)
+    return (
+        f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="{height}" class="{name}" {more}>'
+        f"<title>{words}</title></rect>"
+    )
+
+
+def _cuts(places: Sequence[float]) -> Iterator[str]:
+    for place in places[:: max(1, len(places) // MOST_BARS)]:
+        x = f"{WIDTH * place:.1f}"
+        yield f'<line x1="{x}" x2="{x}" y1="0" y2="58" class="tp-cut"><title>hard cut</title></line>'
+
+
+def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
+    """The schedule as it will be: its phases, and the learning rate of each step."""
+    warmup = plan.warmup(settings.learning.warmup_steps)
+    phases = SCHEDULES[settings.learning.schedule].phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
+    return phases, [settings.learning.learning_rate * m for m in multipliers(phases, plan.steps)]
+
+
+def plan_curve(settings: TrainingSettings, plan: StepPlan) -> str:
+    """The learning rate of the run to come, with the ends of its epochs and its checkpoints."""
+    _, rates = planned_rates(settings, plan)
+    return svg((), rates, list(_plan_marks(settings, plan)))
+
+
+def _plan_marks(settings: TrainingSettings, plan: StepPlan) -> Iterator[Mark]:
+    saving = settings.saving
+    for number, step in enumerate(Plan(plan.steps, plan.steps_per_epoch).epoch_ends[:100], start=1):
+        words = f"end of epoch {number}" if step % plan.steps_per_epoch == 0 else "end of the run"
+        yield Mark(step, words + (", checkpoint" if saving.save_each_epoch else ""))
+    if saving.save_every and plan.steps // saving.save_every <= 100:
+        yield from (Mark(s, "checkpoint") for s in range(saving.save_every, plan.steps + 1, saving.save_every))
