@@ -180,11 +180,14 @@ class Sliced:
         """What training sees of a block: its slice of the text's ids, with BOS and EOS in place."""
         import numpy as np
 
-        rules = self.rules
+        rules = self.units.rules
         before, closed = rules.opening, rules.closes(block.ends_section)
-        ids = np.empty(block.tokens, np.int32)
         after = block.tokens - closed
-        ids[before:after] = self.units.ids[block.first : block.first + after - before]
+        own = self.units.ids[block.first : block.first + after - before]
+        if not before and not closed:
+            return own.copy()
+        ids = np.empty(block.tokens, np.int32)
+        ids[before:after] = own
         if before:
             ids[0] = rules.bos
         if closed:

@@ -141,18 +141,23 @@ def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
     mark, more, closers, space, openers, following = stop.groups()
     if not space and following:
         return stop.end() if mark in "?!" and following > "\u2e80" else 0
-    before = text[max(0, stop.start() - 1) : stop.start()]
-    if following in GOES_ON or (mark in SCRIPT_STOPS and not SCRIPT_STOPS[mark].match(before)):
+    if following in GOES_ON or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
         return 0
     if following.islower() and (closers or more or not _is_lowercase(text, last, stop.start())):
         return 0
-    if mark == "." and not more and _is_abbreviation(text, stop):
-        return 0
-    if (more or mark == "…") and (before in BRACKETS or _is_stutter(text, stop)):
+    if mark == "." and not more:
+        if _is_abbreviation(text, stop):
+            return 0
+    elif (more or mark == "…") and _is_pause(text, stop):
         return 0
     if closers and mark in "?!" and not openers and _is_attribution(text, stop.end(5)):
         return 0
     return stop.end() + space.rfind("\n") + 1
+
+
+def _is_own_stop(text: str, stop: re.Match[str]) -> bool:
+    """Whether a mark that ends sentences in one script only stands behind a letter of that script."""
+    return SCRIPT_STOPS[stop[1]].match(text, max(0, stop.start() - 1)) is not None
 
 
 def _is_lowercase(text: str, last: int, place: int) -> bool:
@@ -165,7 +170,7 @@ def _is_lowercase(text: str, last: int, place: int) -> bool:
 def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     languages = _languages()
     place = stop.start()
-    words = text[max(0, place - WORD_CHARS) : place].rsplit(None, 2)
+    words = text[place - WORD_CHARS if place > WORD_CHARS else 0 : place].rsplit(None, 2)
     if not words or text[place - 1].isspace():
         return False
     word = words[-1].lstrip(OPENERS)
@@ -229,10 +234,12 @@ def _is_starter(text: str, stop: re.Match[str], apart_from: Collection[str]) -> 
     return word in _languages().starters and word not in apart_from
 
 
-def _is_stutter(text: str, stop: re.Match[str]) -> bool:
-    """`I... I`: the same word on both sides."""
+def _is_pause(text: str, stop: re.Match[str]) -> bool:
+    """`I... I` and `[...]`: dots within a sentence, though a capital follows."""
     words = text[max(0, stop.start() - WORD_CHARS) : stop.start()].rsplit(None, 1)
-    return bool(words) and words[-1].lstrip(OPENERS).lower() == _next_word(text, stop)
+    if not words or words[-1].endswith(BRACKETS):
+        return bool(words)
+    return words[-1].lstrip(OPENERS).lower() == _next_word(text, stop)
 
 
 def _is_attribution(text: str, place: int) -> bool:
