@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.errors import TrainingProError
-from .environment_pip import install, last_lines, size_of, would_install
+from .environment_pip import install, last_lines, say, size_of, would_install
 from .environment_torch import torch_arguments
 
 PINS = Path(__file__).resolve().parent / "pins"
@@ -106,7 +106,7 @@ class Environment:
         for name in lists:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := would_install(self.python, arguments):
-            say(f"To load into {self.folder}: {size_of(wheels)} (unpacked about four times that).")
+            say(f"To load into {self.folder}: {size_of(wheels)} (unpacked two to four times that).")
             if self.is_ours:
                 write_note(self.folder, Note(torch=read_note(self.folder).torch))
             install(self.python, arguments)
@@ -183,10 +183,6 @@ def write_note(folder: Path, note: Note) -> None:
     aside = folder / (MARKER + ".new")
     aside.write_text(json.dumps({"lists": note.lists, "torch": note.torch}, indent=1), encoding="utf-8")
     aside.replace(folder / MARKER)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

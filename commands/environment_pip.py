@@ -6,6 +6,7 @@ import json
 import os
 import ssl
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -47,6 +48,11 @@ class Size:
         if self.unknown:
             return f"{self.packages} packages, {megabytes(self.known)} and {self.unknown} of unknown size"
         return f"{self.packages} packages, {megabytes(self.known)}"
+
+
+def say(text: str) -> None:
+    """Standard output is for results; what goes on is told beside it."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def megabytes(size: int) -> str:

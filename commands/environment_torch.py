@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import TrainingProError
-from .environment_pip import Wheel, would_install
+from .environment_pip import Wheel, say, would_install
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
 NEW_CUDA, OLD_CUDA = "cu130", "cu126"  # torch 2.13 is built for both
@@ -47,7 +47,9 @@ def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
     wheels = would_install(python, [pin])
     if not any(wheel.name == "torch" for wheel in wheels):
         return [pin]  # it is in the environment already
-    return _fitting(pin, cuda_of(wheels), find_card())
+    card = find_card()
+    fitting = _fitting(pin, cuda_of(wheels), card)
+    return fitting if fitting == [pin] else _reachable(python, pin, fitting, card)
 
 
 def find_card() -> Card | None:
@@ -75,6 +77,22 @@ def _fitting(pin: str, cuda: int | None, card: Card | None) -> list[str]:
         return [pin] if cuda is None else _from_pytorch(pin, "cpu")
     wanted = 12 if card.build == OLD_CUDA else 13
     return [pin] if cuda in (0, wanted) else _from_pytorch(pin, card.build)
+
+
+def _reachable(python: Path, pin: str, fitting: list[str], card: Card | None) -> list[str]:
+    """Without PyTorch's index, CUDA for nothing still trains; a card that lies idle is no way to train."""
+    try:
+        would_install(python, fitting)
+    except TrainingProError as error:
+        if card is not None:
+            raise TrainingProError(
+                f"{error}\nThe build of torch for this card is {fitting[0]}, from {fitting[-1]}. "
+                f"--torch {pin} takes what the registry has instead."
+            ) from error
+        say(f"{fitting[-1]} has no {fitting[0]} for this Python, or cannot be reached:")
+        say("the registry's build is taken. It brings CUDA along, which is large and stays unused.")
+        return [pin]
+    return fitting
 
 
 def _from_pytorch(pin: str, build: str) -> list[str]:

@@ -64,6 +64,28 @@ def test_the_build_of_torch_fits_the_machine(monkeypatch, registry, card, expect
     assert environment_torch.torch_arguments(Path("python"), PIN, None) == expected
 
 
+@pytest.fixture
+def unreachable(monkeypatch):
+    def would_install(_, arguments):
+        if "--extra-index-url" in arguments:
+            raise TrainingProError("no such host")
+        return CUDA_13
+
+    monkeypatch.setattr(environment_torch, "would_install", would_install)
+
+
+def test_without_pytorchs_index_cuda_comes_along_for_nothing_and_that_is_said(unreachable, monkeypatch, capsys):
+    monkeypatch.setattr(environment_torch, "find_card", lambda: None)
+    assert environment_torch.torch_arguments(Path("python"), PIN, None) == [PIN]
+    assert "brings CUDA along" in capsys.readouterr().err
+
+
+def test_without_pytorchs_index_a_card_is_not_left_idle_unasked(unreachable, monkeypatch):
+    monkeypatch.setattr(environment_torch, "find_card", lambda: PASCAL)
+    with pytest.raises(TrainingProError, match=r"(?s)no such host.*2\.13\.0\+cu126.*--torch torch==2\.13\.0"):
+        environment_torch.torch_arguments(Path("python"), PIN, None)
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
@@ -227,11 +249,31 @@ def _put_pins(folder, monkeypatch):
 
 @pytest.fixture
 def home(tmp_path, registry):
+    """The environment to be made."""
     return Environment(tmp_path / ".venv", TRAIN_MODULES)
 
 
+@pytest.fixture(scope="module")
+def empty_template(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("empty") / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
 @pytest.fixture
-def whole(home, template):
+def quickly(empty_template, monkeypatch):
+    """Copies an empty environment where a new one is wanted: making one takes seconds."""
+
+    def create(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(empty_template, folder, symlinks=True)
+        write_note(folder, Note())
+
+    monkeypatch.setattr(environment_folder, "create", create)
+
+
+@pytest.fixture
+def whole(home, template, quickly):
     shutil.copytree(template, home.folder, symlinks=True)
     assert home.has_noted(TRAIN)
     return home
@@ -275,13 +317,13 @@ def test_pins_that_changed_bring_the_difference(whole, registry):
     assert installed(whole) == {"torch 1.0+cpu", "transformers 1.0", "peft 1.1"}
 
 
-def test_with_a_card_the_registrys_cuda_build_is_taken(home, monkeypatch):
+def test_with_a_card_the_registrys_cuda_build_is_taken(home, quickly, monkeypatch):
     monkeypatch.setattr(environment_torch, "find_card", lambda: NEW)
     home.make(TRAIN)
     assert installed(home) == {"torch 1.0", "nvidia-cuda-runtime 13.0", "transformers 1.0", "peft 1.0"}
 
 
-def test_a_torch_of_the_users_choice_stays(home, registry):
+def test_a_torch_of_the_users_choice_stays(home, quickly, registry):
     put_wheel(registry, "torch", "0.9")
     wish = Environment(home.folder, TRAIN_MODULES, "0.9")
     wish.make(TRAIN)
@@ -303,7 +345,7 @@ def test_what_a_killed_installation_left_is_begun_again(whole, capfd):
     assert whole.has_noted(TRAIN)
 
 
-def test_an_empty_folder_is_no_hindrance(home):
+def test_an_empty_folder_is_no_hindrance(home, quickly):
     home.folder.mkdir()
     home.make(TRAIN)
     assert installed(home) == WHOLE
@@ -360,7 +402,7 @@ def test_damage_in_an_environment_of_somebody_else_is_named_and_not_cleared(whol
     assert whole.python.exists()
 
 
-def test_a_package_that_pip_cannot_get_is_a_sentence_and_no_promise(home, registry):
+def test_a_package_that_pip_cannot_get_is_a_sentence_and_no_promise(home, quickly, registry):
     (environment_folder.PINS / "train.txt").write_text("transformers==7.7\n")
     with pytest.raises(TrainingProError, match=r"(?s)transformers==7\.7.*pip could not install"):
         home.make(TRAIN)
@@ -368,7 +410,7 @@ def test_a_package_that_pip_cannot_get_is_a_sentence_and_no_promise(home, regist
     assert home.is_ours
 
 
-def test_an_installation_that_fails_half_way_is_a_sentence(home, registry, capfd):
+def test_an_installation_that_fails_half_way_is_a_sentence(home, quickly, registry, capfd):
     wheel = next((registry / "peft").glob("*.whl"))
     good = wheel.read_bytes()
     plan = environment_folder.would_install
@@ -391,14 +433,14 @@ def test_an_installation_that_fails_half_way_is_a_sentence(home, registry, capfd
     assert installed(home) == WHOLE
 
 
-def test_libraries_that_the_system_cannot_load_are_named(home, registry):
+def test_libraries_that_the_system_cannot_load_are_named(home, quickly, registry):
     put_wheel(registry, "peft", code="raise OSError('DLL load failed')")
     with pytest.raises(TrainingProError, match=r"(?s)DLL load failed.*cannot load them"):
         home.make(TRAIN)
     assert not home.has_noted(TRAIN)
 
 
-def test_ctrl_c_while_pip_works_is_a_clean_end(home, monkeypatch):
+def test_ctrl_c_while_pip_works_is_a_clean_end(home, quickly, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -437,7 +479,7 @@ class GoneOnError(Exception):
 
 
 @pytest.fixture
-def bare(tmp_path, registry, monkeypatch):
+def bare(tmp_path, registry, quickly, monkeypatch):
     """A bare interpreter: it has nothing, and where it would go on is raised."""
 
     def go_on(program, command):
