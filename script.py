@@ -39,6 +39,19 @@ def custom_css() -> str:
     return CSS
 
 
+def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[str, str]:
+    """Refuse a message while a job holds the model: without this it would wait for hours without a word."""
+    from .core.session import SESSION
+
+    if (job := SESSION.current) is not None:
+        import gradio
+
+        raise gradio.Error(
+            f"The model is busy: {job.title}. Chat again when it is done, or stop it in Training PRO."
+        )
+    return text, visible_text
+
+
 def _say(line: str) -> None:
     sys.stderr.write(f"Training PRO  {line}\n")
     sys.stderr.flush()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from ..core.errors import SettingsError
 from ..data.report import DatasetReport
-from ..settings import flags
 from . import environment, options
-from .train import settings_from
+from .train import add_settings, settings_from
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,10 +23,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("check", "What a run would learn from: the same report as the Check button.")
-    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    flags.add_to(parser)
+    add_settings(parser)
     return parser.parse_args(arguments)
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from ..core import narrator
 from ..core.host import Host
 from ..core.session import SESSION, Job
-from ..settings import files, flags
+from ..settings import files, flags, presets
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from . import environment, options
@@ -41,7 +41,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("train", "One run, without a page.")
-    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
@@ -50,16 +49,25 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="CHECKPOINT",
         help="go on from the newest whole checkpoint of --name, or from the one named",
     )
-    flags.add_to(parser)
+    add_settings(parser)
     return parser.parse_args(arguments)
 
 
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """What says the settings of a run: a file, presets, a flag each."""
+    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
+    parser.add_argument("--preset", nargs="+", default=[], metavar="NAME", help="presets; the file and flags win")
+    flags.add_to(parser)
+
+
 def settings_from(asked: argparse.Namespace, host: Host) -> TrainingSettings:
-    """The file's settings, the flags winning over it."""
+    """Presets, over them the file's settings, over them the flags."""
+    chosen = [presets.named(name, host.folders.presets) for name in asked.preset]
     loaded = files.load(asked.settings, host.folders.datasets) if asked.settings else files.Loaded({})
     for note in loaded.notes:
         say(note)
-    return training_settings({**loaded.values, **flags.given(asked)})
+    values = {key: value for preset in chosen for key, value in preset.values.items()}
+    return training_settings({**values, **loaded.values, **flags.given(asked)})
 
 
 @contextmanager

@@ -24,6 +24,11 @@ class Folders:
         return self.user_data / "training" / "datasets"
 
     @property
+    def form(self) -> Path:
+        """The form as it was left."""
+        return self.user_data / "training" / "form.json"
+
+    @property
     def presets(self) -> Path:
         return self.user_data / "training" / "presets"
 

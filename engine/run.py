@@ -16,17 +16,16 @@ from ..core.errors import DataError, SettingsError
 from ..core.events import Advice, Ended, Note, Outcome, Planned, Stage
 from ..core.host import Host
 from ..core.session import Job
+from ..core.writing import write_json
 from ..data.assembly import TrainingData, prepare
 from ..records import log, picture
 from ..records.run_folder import RunFolder, run_folder
-from ..records.writing import write_json
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
 from ..train_utils import duration
 from . import adapter
 from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint, blueprint
-from .borrowing import borrowed
 from .callback import BetweenSteps
 from .checkpoints import RunState, refuse_changes, state_of
 from .tokenizer import working_tokenizer
@@ -58,8 +57,7 @@ def _bare_model(host: Host, job: Job) -> Iterator[Any]:
     with without_loras(host) as (base, names):
         if names:
             job.log.append(Note(text=f"{', '.join(names)} is taken off for this run and put back after it."))
-        with borrowed(base):
-            yield base
+        yield base
 
 
 def _prepared(settings: TrainingSettings, host: Host, job: Job) -> TrainingData:

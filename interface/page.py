@@ -86,8 +86,8 @@ class ModelPicker:
             return ""
         free = memory.total - memory.used
         return wording.paragraph(
-            f"Its weights take {size(weights)} on disk; about that much in memory when loaded as they are, a half "
-            f"or a quarter of 16 bits as 8-bit or 4-bit. Free now: {size(free)} of {size(memory.total)}.",
+            f"Its weights take {size(weights)} on disk, and about that in memory when loaded as they are. "
+            f"Free now: {size(free)} of {size(memory.total)}.",
             quiet=True,
         )
 

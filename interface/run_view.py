@@ -49,6 +49,11 @@ class RunView:
     def running(self) -> bool:
         return self._ended is None
 
+    @property
+    def planned(self) -> bool:
+        """Whether its settings are known."""
+        return self._planned is not None
+
     def html(self) -> str:
         """The run panel."""
         if self._ended is not None:

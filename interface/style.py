@@ -48,6 +48,8 @@ CSS = """
 .tp-setting [data-testid="block-info"]:hover + div, .tp-setting:focus-within [data-testid="block-info"] + div,
 .tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
 @media (min-width: 900px) {.tp-right {position: sticky; top: 10px; align-self: flex-start;}}
+.tp-hidden {display: none !important;}
+.tp-curve {max-height: 340px;}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons button {min-width: 110px !important;}
 """

@@ -1,27 +1,21 @@
-"""The Train tab: the form, Check and Start, and the run as it goes."""
+"""The Train tab: the form at the left, what comes of it at the right."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
 
-from ..core.control import RunControl
 from ..core.errors import TrainingProError
-from ..core.session import Job
-from ..data import library
-from ..schedulers import described
-from ..settings.declared import TrainingSettings
-from ..settings.reading import training_settings
-from ..train_utils import StepPlan
-from . import model_line, plots, report_view, wording
+from ..records import loras
+from ..settings import presets
+from . import data_menu, model_line, wording
 from .form import Form
-from .gradio_versions import follows, private
+from .gradio_versions import private
 from .joined import Joined, on_load
-from .run_view import RunView
+from .run_panel import RunPanel
+from .start_from import StartFrom
 
 VISIBLE: tuple[tuple[str, ...], ...] = (
     ("chunking", "hard_cut"),
@@ -41,7 +35,6 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Memory and speed": (("gradient_checkpointing",),),
     "Records": (("seed",),),
 }
-PAUSE_SECONDS = 0.5
 
 
 class TrainTab:
@@ -50,140 +43,95 @@ class TrainTab:
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
         self._form = Form()
-        self._buttons: dict[str, gr.Button] = {}
+        self._start_from = StartFrom(joined, self._form)
+        self._run = RunPanel(joined, self._form)
 
     def draw(self) -> None:
-        """Form at the left, what comes of it at the right; one below the other where it is narrow."""
+        """Form at the left, run panel at the right; one below the other where it is narrow."""
         self._line = gr.HTML(model_line.html(self._joined), elem_id="tp-line")
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
-                self._draw_run()
+                self._run.draw()
         assert not list(self._form.undrawn()), "a setting has no place on the page"
         self._connect()
 
     def _draw_form(self) -> None:
+        self._start_from.draw()
         self._form.draw_row("name", "if_exists")
+        self._name_said = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
-            self._form.draw("data", choices=data_choices(self._joined), scale=8)
-            self._buttons["refresh"] = gr.Button("Refresh", scale=1, min_width=90, size="sm")
+            self._form.draw("data", choices=data_menu.choices(self._joined), scale=7, min_width=200)
+            with gr.Column(scale=2, min_width=110):
+                self._add = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
+                self._refresh = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
+        self._data_said = gr.HTML(elem_id="tp-data-said")
         for keys in VISIBLE:
             self._form.draw_row(*keys)
         for title, rows in FOLDED.items():
             with gr.Accordion(title, open=False):
                 for keys in rows:
                     self._form.draw_row(*keys)
-
-    def _draw_run(self) -> None:
-        may = not self._joined.host_says_read_only()
-        with gr.Row(elem_classes="tp-buttons"):
-            self._buttons["check"] = gr.Button("Check", elem_id="tp-check")
-            self._buttons["start"] = gr.Button("Start", variant="primary", interactive=may, elem_id="tp-start")
-        with gr.Row(elem_classes="tp-buttons"):
-            self._buttons["stop"] = gr.Button("Stop", variant="stop", interactive=False, elem_id="tp-stop")
-            self._buttons["save"] = gr.Button("Save checkpoint", interactive=False, elem_id="tp-save")
-        self._answer = gr.HTML(elem_id="tp-answer")
-        self._panel = gr.HTML(elem_id="tp-run")
+        with gr.Accordion("Presets", open=False):
+            self._start_from.draw_keeping()
 
     def _connect(self) -> None:
-        form, buttons = self._form.inputs(), self._buttons
-        buttons["check"].click(self._check, form, self._answer, **private())
-        buttons["start"].click(self._start, form, self._answer, **private())
-        buttons["stop"].click(self._stop, None, self._answer, **private())
-        buttons["save"].click(self._save, None, self._answer, **private())
-        buttons["refresh"].click(self._refresh, None, self._form.components["data"], **private())
-        on_load(self._refresh, [self._form.components["data"]], **private())
-        seen = [self._line, self._panel, buttons["start"], buttons["stop"], buttons["save"]]
-        on_load(self._follow, seen, **follows())
+        parts = self._form.components
+        data, name = parts["data"], parts["name"]
+        self._start_from.connect()
+        self._run.connect(self._line)
+        self._refresh.click(self._new_choices, None, [data, self._start_from.menu], **private())
+        self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
+        data.change(self._named, {data, name}, name, **private())
+        name.change(self._standing, name, self._name_said, **private())
+        on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
 
-    def _check(self, given: Mapping[Any, Any]) -> str:
-        """What a run with this form would learn from, or everything that is wrong with the form."""
+    def _as_left(self) -> dict[Any, Any]:
+        """The form as it was left, with the data and LoRAs that there are now."""
+        choices = data_menu.choices(self._joined)
         try:
-            settings = training_settings(self._form.values(given))
-            return checked(settings, self._joined)
-        except TrainingProError as error:
-            return wording.problem(str(error))
+            values = presets.left_form(self._joined.host.folders.form)
+        except TrainingProError:
+            values = {}
+        there = {value for _, value in choices}
+        chosen = [name for name in values.pop("data", []) if name in there]
+        data = self._form.components["data"]
+        return {
+            **self._form.shown(values),
+            data: gr.update(choices=choices, value=chosen),
+            self._start_from.menu: self._start_from.refreshed(),
+        }
 
-    def _start(self, given: Mapping[Any, Any]) -> str:
-        host, engine = self._joined.host, self._joined.engine
-        try:
-            self._joined.refuse_where_read_only()
-            settings = training_settings(self._form.values(given))
-            title = f"Training '{settings.what.name}'"
-            self._joined.session.start("training", title, host, partial(engine.train, settings, host))
-        except TrainingProError as error:
-            return wording.problem(str(error))
-        return ""
+    def _new_choices(self) -> tuple[Any, Any]:
+        return gr.update(choices=data_menu.choices(self._joined)), self._start_from.refreshed()
 
-    def _stop(self) -> str:
-        """Stop after this step; the run panel says so at once."""
-        return self._ask(RunControl.stop)
-
-    def _save(self) -> str:
-        return self._ask(RunControl.save_checkpoint)
-
-    def _ask(self, wish: Callable[[RunControl], None]) -> str:
+    def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
+        """Add files from the browser to the data sets, and choose them."""
         try:
             self._joined.refuse_where_read_only()
+            taken = data_menu.take_in(self._joined, given[self._add] or [])
         except TrainingProError as error:
-            return wording.problem(str(error))
-        job = self._joined.session.latest("training")
-        if job is None or not job.running:
-            return wording.card("", wording.paragraph("No run is going on."))
-        wish(job.control)
-        return ""
+            return gr.update(), wording.problem(str(error))
+        chosen = [*(given[self._form.components["data"]] or []), *taken]
+        said = wording.paragraph(f"Added: {', '.join(taken)}.", quiet=True)
+        return gr.update(choices=data_menu.choices(self._joined), value=chosen), said
 
-    def _refresh(self) -> Any:
-        return gr.update(choices=data_choices(self._joined))
+    def _named(self, given: Mapping[Any, Any]) -> Any:
+        """A name out of data and model, where none is typed."""
+        parts = self._form.components
+        if given[parts["name"]] or not given[parts["data"]]:
+            return gr.update()
+        return data_menu.name_for(given[parts["data"]][0], self._joined.host.standing().model)
 
-    async def _follow(self) -> AsyncIterator[tuple[Any, ...]]:
-        """The whole of the running or last run, and then whatever is new, for as long as the page is open."""
-        view: RunView | None = None
-        shown: tuple[Any, ...] = ()
-        while True:
-            job = self._joined.session.latest("training")
-            if job is not None and (view is None or view.job is not job):
-                view = RunView(job)
-            if view is not None:
-                view.catch_up()
-            now = (model_line.html(self._joined), _state(view))
-            if now != shown:
-                shown = now
-                yield (now[0], view.html() if view else "", *self._button_states(view))
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    def _button_states(self, view: RunView | None) -> tuple[Any, ...]:
-        running = view is not None and view.running
-        may = not self._joined.host_says_read_only()
-        on, off = gr.update(interactive=may and running), gr.update(interactive=may and not running)
-        return off, on, on
-
-
-def checked(settings: TrainingSettings, joined: Joined) -> str:
-    """Check's report, with the plan of the run to come."""
-    report = joined.engine.check(settings, joined.host)
-    if not report.examples:
-        return report_view.html(report)
-    steps = settings.steps
-    plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-    phases, _ = plots.planned_rates(settings, plan)
-    words = wording.paragraph(f"{settings.learning.schedule}: {described(phases)}.", quiet=True)
-    return report_view.html(report, plots.plan_curve(settings, plan) + words)
-
-
-def data_choices(joined: Joined) -> list[tuple[str, str]]:
-    """The data sets there are; the project's own are marked as examples."""
-    try:
-        found = library.listed(joined.host.folders)
-    except TrainingProError:
-        return []
-    return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in found]
-
-
-def _state(view: RunView | None) -> tuple[Any, ...]:
-    """What has to change for a page to be sent anything."""
-    if view is None:
-        return ()
-    job: Job = view.job
-    return (id(job), view.position, job.control.stopping, job.control.saving)
+    def _standing(self, name: str) -> str:
+        """What stands under the name already."""
+        try:
+            standing = loras.standing(self._joined.host.folders.loras / name) if name.strip() else "nothing"
+        except (TrainingProError, ValueError):
+            return ""
+        if standing == "nothing":
+            return ""
+        return wording.paragraph(
+            f"{name} exists: {standing}. Choose beside its name what to do with it.", quiet=True
+        )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
+from ..core.writing import write_json
 from ..settings import files
 from ..settings.declared import TrainingSettings
 from . import loras
 from .loras import Checkpoint
-from .writing import write_json
 
 ASIDE = ".part"
 

@@ -1,0 +1,68 @@
+"""Which data there are to choose from, and adding files of one's own from the browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core.errors import DataError, TrainingProError
+from ..data import library
+from ..train_utils import size
+from .joined import Joined
+
+LARGEST = 2 * 10**9
+LONGEST_NAME = 80
+
+
+def choices(joined: Joined) -> list[tuple[str, str]]:
+    """The data sets there are; the project's own are marked as examples."""
+    try:
+        found = library.listed(joined.host.folders)
+    except TrainingProError:
+        return []
+    return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in found]
+
+
+def take_in(joined: Joined, uploaded: Sequence[str]) -> list[str]:
+    """Copy uploaded files among the data sets, under safe names that are free; the names they got."""
+    folder = joined.host.folders.datasets
+    sources = [Path(path) for path in uploaded]
+    for path in sources:
+        if path.stat().st_size > LARGEST:
+            raise DataError(
+                f"{path.name} has {size(path.stat().st_size)}; at most {size(LARGEST)} go through the browser. "
+                f"Copy it into {folder} yourself."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_copied(path, folder) for path in sources]
+
+
+def _copied(path: Path, folder: Path) -> str:
+    target = _free(folder, safe_name(path.name))
+    aside = target.with_name(f".{target.name}.part")
+    shutil.copyfile(path, aside)
+    aside.replace(target)
+    return target.name
+
+
+def name_for(data: str, model: str) -> str:
+    """A name for a LoRA, out of what it learns from and the model it sits on: no dots, not long."""
+    parts = [Path(data.rstrip("/")).stem, *([model] if model else [])]
+    return re.sub(r"[^\w-]+", "_", "-".join(parts)).strip("_-")[:50]
+
+
+def safe_name(name: str) -> str:
+    """A file name without anything that a system or a path could stumble over."""
+    stem, suffix = Path(name).stem, Path(name).suffix
+    clean = re.sub(r"[^\w .()-]+", "_", stem).strip(" .") or "text"
+    return clean[:LONGEST_NAME] + re.sub(r"[^\w.]+", "", suffix)
+
+
+def _free(folder: Path, name: str) -> Path:
+    path, number = folder / name, 2
+    while path.exists():
+        path = folder / f"{Path(name).stem}-{number}{Path(name).suffix}"
+        number += 1
+    return path

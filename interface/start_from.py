@@ -1,0 +1,129 @@
+"""Start from: a goal, a preset of one's own, a LoRA's settings, or the defaults; and keeping presets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gradio as gr
+
+from ..core.errors import TrainingProError
+from ..records import loras
+from ..settings import files, presets
+from ..settings.declared import SETTINGS
+from . import wording
+from .form import Form
+from .gradio_versions import private
+from .joined import Joined
+
+NOTHING, DEFAULTS = "", "defaults"
+
+
+class StartFrom:
+    """A menu that fills the form, and what it changed."""
+
+    def __init__(self, joined: Joined, form: Form) -> None:
+        self._joined, self._form = joined, form
+
+    def draw(self) -> None:
+        self._menu = gr.Dropdown(self._choices(), value=NOTHING, label="Start from", elem_id="tp-start-from")
+        self.said = gr.HTML(elem_id="tp-start-from-said")
+
+    def draw_keeping(self) -> None:
+        """Saving and deleting presets, and what differs from the defaults."""
+        with gr.Row():
+            self._name = gr.Textbox(
+                label="Preset of your own", max_lines=1, elem_id="tp-preset-name", min_width=120
+            )
+            self._save = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
+            self._delete = gr.Button("Delete", min_width=70, elem_id="tp-preset-delete")
+        with gr.Row():
+            self._differs = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
+            self._reset = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
+        self._kept = gr.HTML(elem_id="tp-preset-said")
+
+    def connect(self) -> None:
+        """After everything is drawn: the menu writes into the whole form."""
+        form = self._form.inputs()
+        filled = [*self._form.components.values(), self.said]
+        self._menu.input(self._fill, {*form, self._menu}, filled, **private())
+        self._reset.click(self._back, form, filled, **private())
+        self._differs.click(self._differences, form, self._kept, **private())
+        self._save.click(self._keep, {*form, self._name}, [self._kept, self._menu], **private())
+        self._delete.click(self._drop, {self._name}, [self._kept, self._menu], **private())
+
+    def refreshed(self) -> Any:
+        return gr.update(choices=self._choices())
+
+    @property
+    def menu(self) -> Any:
+        return self._menu
+
+    def _choices(self) -> list[tuple[str, str]]:
+        first = [("(the form as it is)", NOTHING), ("the defaults", DEFAULTS)]
+        goals = [(p.label, f"goal:{p.name}") for p in presets.goals()]
+        try:
+            folders = self._joined.host.folders
+            own = [(f"preset: {p.label}", f"own:{p.name}") for p in presets.own(folders.presets)]
+            trained = [(f"LoRA: {n}", f"lora:{n}") for n in loras.listed(folders.loras)]
+        except TrainingProError:
+            own, trained = [], []
+        return [*first, *goals, *own, *trained]
+
+    def _fill(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        try:
+            values, words = self._asked(given[self._menu] or NOTHING)
+        except TrainingProError as error:
+            return {self.said: wording.problem(str(error))}
+        return self._filled(given, values, words)
+
+    def _back(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        return self._filled(given, _defaults(), "Back to the defaults.")
+
+    def _filled(self, given: Mapping[Any, Any], values: Mapping[str, Any], words: str) -> dict[Any, Any]:
+        """The form's updates, and what they change; name, data and what exists stay as they are."""
+        values = {k: v for k, v in values.items() if k not in presets.UNTOUCHED}
+        changed = presets.changes(self._form.values(given), values)
+        told = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
+        return {**self._form.shown(values), self.said: wording.paragraph(f"{words} {told}".strip(), quiet=True)}
+
+    def _asked(self, choice: str) -> tuple[dict[str, Any], str]:
+        kind, _, name = choice.partition(":")
+        folders = self._joined.host.folders
+        if kind == "lora":
+            loaded = files.load(folders.loras / name / "training_parameters.json", folders.datasets)
+            return loaded.values, " ".join(loaded.notes)
+        if kind in ("goal", "own"):
+            preset = presets.named(name, folders.presets)
+            return {**(_defaults() if kind == "own" else {}), **preset.values}, preset.words
+        return (_defaults() if choice == DEFAULTS else {}), ""
+
+    def _differences(self, given: Mapping[Any, Any]) -> str:
+        values = {k: v for k, v in self._form.values(given).items() if k not in presets.UNTOUCHED}
+        changed = presets.changes(_defaults(), values)
+        return wording.bullets(changed) or wording.paragraph("Everything is at its default.", quiet=True)
+
+    def _keep(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
+        name = (given[self._name] or "").strip()
+        return self._said_of(
+            lambda: presets.save(self._joined.host.folders.presets, name, self._form.values(given)),
+            f"Saved as {name}.",
+        )
+
+    def _drop(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
+        name = (given[self._name] or "").strip()
+        return self._said_of(
+            lambda: presets.delete(self._joined.host.folders.presets, name), f"{name} is deleted."
+        )
+
+    def _said_of(self, act: Callable[[], None], done: str) -> tuple[str, Any]:
+        try:
+            self._joined.refuse_where_read_only()
+            act()
+        except TrainingProError as error:
+            return wording.problem(str(error)), gr.update()
+        return wording.paragraph(done, quiet=True), self.refreshed()
+
+
+def _defaults() -> dict[str, Any]:
+    return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.UNTOUCHED}

@@ -1,0 +1,110 @@
+"""Presets: goals that come with Training PRO, the user's own, and the form as it was left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SettingsError
+from ..core.writing import write_json
+from .declared import SETTINGS
+from .names import name_problem
+
+GOALS = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
+UNTOUCHED = ("name", "data", "if_exists")
+"""What a run is about is never a matter of a preset."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values under a name, with what they are for."""
+
+    name: str
+    label: str
+    words: str
+    values: Mapping[str, Any]
+
+
+def goals() -> list[Preset]:
+    """The presets that come with Training PRO."""
+    table = json.loads(GOALS.read_text(encoding="utf-8"))
+    return [Preset(name, row["label"], row["words"], row["values"]) for name, row in table.items()]
+
+
+def own(folder: Path) -> list[Preset]:
+    """The user's own, in the order of their names; files that are no presets are passed over."""
+    found = (_read(path) for path in sorted(folder.glob("*.json")))
+    return [preset for preset in found if preset is not None]
+
+
+def _read(path: Path) -> Preset | None:
+    values = _values(path)
+    return None if values is None else Preset(path.stem, path.stem, "A preset of your own.", _touching(values))
+
+
+def _values(path: Path) -> dict[str, Any] | None:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Keep the values under a name; a SettingsError where the name cannot be a file's."""
+    if problem := name_problem(name):
+        raise SettingsError([f"Preset: its name {problem}"])
+    write_json(folder / f"{name}.json", _touching(values))
+
+
+def delete(folder: Path, name: str) -> None:
+    if name_problem(name) or not (folder / f"{name}.json").is_file():
+        raise SettingsError([f"Preset: there is no preset of your own called {name!r}."])
+    (folder / f"{name}.json").unlink()
+
+
+def named(name: str, folder: Path) -> Preset:
+    """A preset by its name, the user's own first; SettingsError lists those there are."""
+    known = {p.name: p for p in [*goals(), *own(folder)]}
+    if name not in known:
+        raise SettingsError([f"There is no preset {name!r}. There are: {', '.join(known)}."])
+    return known[name]
+
+
+def left_form(path: Path) -> dict[str, Any]:
+    """The form as it was left, as far as this version knows its keys."""
+    return {k: v for k, v in (_values(path) or {}).items() if k in SETTINGS}
+
+
+def leave_form(path: Path, values: Mapping[str, Any]) -> None:
+    """Remember the form for the next time the page is opened."""
+    write_json(path, dict(values))
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What a preset changed, in words: 'LoRA Rank 32 → 64'."""
+    return [
+        f"{SETTINGS[key].label} {_shown(key, before.get(key))} → {_shown(key, value)}"
+        for key, value in after.items()
+        if key in SETTINGS and not _same(key, before.get(key), value)
+    ]
+
+
+def _touching(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k in SETTINGS and k not in UNTOUCHED}
+
+
+def _same(key: str, one: object, other: object) -> bool:
+    try:
+        return bool(SETTINGS[key].read(one) == SETTINGS[key].read(other))
+    except ValueError:
+        return False
+
+
+def _shown(key: str, value: object) -> str:
+    if isinstance(value, str) and value in SETTINGS[key].choices:
+        return value
+    return f"{value:g}" if isinstance(value, float) else str(value)
