@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors.torch import save_file
 
 from ..core.errors import ModelError, SavingError, SettingsError
@@ -61,19 +62,16 @@ def _is_linear(module: torch.nn.Module) -> bool:
 def injected(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
     """A fresh LoRA in the model, to be trained; gone again afterwards, the base bit for bit as before."""
     try:
-        model = get_peft_model(base, config)
+        yield _fresh(base, config)
+    finally:
+        take_out(base)
+
+
+def _fresh(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
+    try:
+        return get_peft_model(base, config)
     except ValueError as error:
         raise ModelError(f"No LoRA can be put into this model: {error}") from error
-    try:
-        yield model
-    finally:
-        bare(model)
-
-
-def bare(model: PeftModel) -> torch.nn.Module:
-    """The base model, every LoRA taken out of it."""
-    base: torch.nn.Module = model.unload()
-    return base
 
 
 def write(model: PeftModel, folder: Path) -> None:
@@ -93,29 +91,18 @@ def _plain(value: object) -> object:
 
 
 def loaded_onto(base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0) -> PeftModel:
-    """The model with a LoRA from disk on it; the base's own flags stay as they are."""
+    """The model with a LoRA from disk on it; the base's own flags and modes stay as they are."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing). Choose another one.")
     with borrowed(base):
         try:
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=name)
         except (ValueError, RuntimeError, KeyError, OSError) as error:
-            _take_out_remains(base)
+            take_out(base)
             reason = str(error).strip().splitlines()[0]
             raise SavingError(f"The LoRA {name!r} does not fit on this model: {reason}") from error
     _weigh(model, strength)
-    model.eval()
     return model
-
-
-def _take_out_remains(base: torch.nn.Module) -> None:
-    """What a LoRA that did not fit has left in the model's layers."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, module in list(base.named_modules()):
-        if isinstance(module, BaseTunerLayer):
-            parent = base.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], module.get_base_layer())
 
 
 def _weigh(model: PeftModel, strength: float) -> None:
@@ -139,75 +126,58 @@ def take_off(host: Host) -> tuple[str, ...]:
     loaded = host.loaded()
     if isinstance(loaded.model, PeftModel):
         base = loaded.model.get_base_model()
-        with borrowed(base):
-            bare(loaded.model)
-        forget_peft(base)
+        take_out(base)
         host.note_loras(base, ())
     return loaded.loras
 
 
 @contextmanager
 def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]]]:
-    """The host's model with nothing on it, and what was; back on afterwards, as it was."""
+    """The host's model on loan, with nothing on it, and what was; back on afterwards, the very same."""
     loaded = host.loaded()
-    if not isinstance(loaded.model, PeftModel):
-        yield loaded.model, ()
-        return
-    kept = _Kept.of(loaded.model)
-    take_off(host)
-    base = host.loaded().model
-    try:
-        yield base, loaded.loras
-    finally:
-        with borrowed(base):
-            model = kept.put_back(base)
-        host.note_loras(model, loaded.loras)
+    on = isinstance(loaded.model, PeftModel)
+    base = loaded.model.get_base_model() if on else loaded.model
+    with borrowed(base):
+        places = take_out(base)
+        if on:
+            host.note_loras(base, ())
+        try:
+            yield base, loaded.loras
+        finally:
+            _put_back(places)
+            if on:
+                host.note_loras(loaded.model, loaded.loras)
 
 
-def forget_peft(base: torch.nn.Module) -> None:
+class _Place(NamedTuple):
+    """Where a layer of PEFT's stands in a model, around the model's own."""
+
+    parent: torch.nn.Module
+    name: str
+    layer: torch.nn.Module
+
+
+def take_out(base: torch.nn.Module) -> list[_Place]:
+    """Stand the model's own layers where PEFT's stand now. PEFT's unload() would keep a trained head."""
+    places = [
+        _Place(parent, name, layer)
+        for parent in base.modules()
+        for name, layer in parent.named_children()
+        if isinstance(layer, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+    ]
+    for place in places:
+        setattr(place.parent, place.name, _own(place.layer))
     for name in ("peft_config", "_hf_peft_config_loaded"):
         if name in vars(base):
             delattr(base, name)
+    return places
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The LoRAs that are on a model, so that they can be put back as they were."""
-
-    configs: dict[str, Any]
-    weights: dict[str, dict[str, torch.Tensor]]
-    scaling: dict[str, dict[str, float]]
-    active: Any
-
-    @classmethod
-    def of(cls, model: PeftModel) -> _Kept:
-        names = list(model.peft_config)
-        return cls(
-            configs={n: copy.deepcopy(model.peft_config[n]) for n in names},
-            weights={n: _copied(get_peft_model_state_dict(model, adapter_name=n)) for n in names},
-            scaling={n: dict(m.scaling) for n, m in model.named_modules() if isinstance(_scaling(m), dict)},
-            active=model.active_adapters if hasattr(model, "active_adapters") else [model.active_adapter],
-        )
-
-    def put_back(self, base: torch.nn.Module) -> PeftModel:
-        first, *others = self.configs
-        model = PeftModel(base, self.configs[first], adapter_name=first)
-        for name in others:
-            model.add_adapter(name, self.configs[name])
-        for name, weights in self.weights.items():
-            set_peft_model_state_dict(model, weights, adapter_name=name)
-        for name, scaling in self.scaling.items():
-            model.get_submodule(name).scaling.update(scaling)
-        model.base_model.set_adapter(self.active)
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.requires_grad_(False)
-        return model.eval()
+def _own(layer: Any) -> torch.nn.Module:
+    own: torch.nn.Module = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer.original_module
+    return own
 
 
-def _scaling(module: torch.nn.Module) -> object:
-    return getattr(module, "scaling", None)
-
-
-def _copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {k: v.detach().clone() for k, v in state.items()}
+def _put_back(places: Sequence[_Place]) -> None:
+    for place in reversed(places):  # one inside another comes first
+        setattr(place.parent, place.name, place.layer)

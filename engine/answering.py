@@ -12,8 +12,7 @@ from ..core.engine import Question
 from ..core.events import Answer, Ended, Stage
 from ..core.host import Host
 from ..core.session import Job
-from .adapter import bare, forget_peft, loaded_onto, without_loras
-from .borrowing import borrowed
+from .adapter import loaded_onto, take_out, without_loras
 
 Side = Literal["with", "without"]
 
@@ -22,7 +21,7 @@ def answer(question: Question, host: Host, job: Job) -> Ended:
     """The same question to the model with the LoRA and without; everything as it was afterwards."""
     tokenizer = host.card().tokenizer
     ids = _ids(question, tokenizer, host.chat_template())
-    with without_loras(host) as (base, _), borrowed(base):
+    with without_loras(host) as (base, _):
         if question.both or not question.lora:
             job.log.append(Stage(text="Answering without a LoRA"))
             _write(base, ids, "without", question, tokenizer, job)
@@ -38,8 +37,7 @@ def _with_lora(base: Any, ids: torch.Tensor, question: Question, host: Host, job
     try:
         _write(model, ids, "with", question, host.card().tokenizer, job)
     finally:
-        bare(model)
-        forget_peft(base)
+        take_out(base)
 
 
 def _write(model: Any, ids: torch.Tensor, side: Side, question: Question, tokenizer: Any, job: Job) -> None:

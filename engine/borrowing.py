@@ -31,6 +31,7 @@ class _Flags:
     gradients: list[tuple[torch.nn.Parameter, bool]]
     modes: list[tuple[torch.nn.Module, bool]]
     checkpointing: list[tuple[torch.nn.Module, bool]]
+    hooks: list[tuple[torch.nn.Module, frozenset[int]]]
     use_cache: Any
     attributes: dict[str, Any]
 
@@ -41,6 +42,7 @@ class _Flags:
             gradients=[(p, p.requires_grad) for p in model.parameters()],
             modes=[(m, m.training) for m in modules],
             checkpointing=[(m, m.gradient_checkpointing) for m in modules if hasattr(m, "gradient_checkpointing")],
+            hooks=[(m, frozenset(m._forward_hooks)) for m in modules],
             use_cache=getattr(model.config, "use_cache", None),
             attributes={k: v for k, v in vars(model).items() if k in _LEFT_BEHIND},
         )
@@ -62,15 +64,23 @@ class _Flags:
                 delattr(model, name)
 
     def _put_back_checkpointing(self, model: torch.nn.Module) -> None:
-        if hasattr(model, "_require_grads_hook"):
-            model.disable_input_require_grads()
-            del model._require_grads_hook
         for module, on in self.checkpointing:
             module.gradient_checkpointing = on
+            if not on:
+                vars(module).pop("_gradient_checkpointing_func", None)
+        for module, known in self.hooks:  # PEFT too has the input ask for gradients: each of the two leaves a hook
+            for number in module._forward_hooks.keys() - known:
+                del module._forward_hooks[number]
 
 
-_LEFT_BEHIND = ("peft_config", "_hf_peft_config_loaded", "warnings_issued")
-"""What PEFT and the Trainer leave on a model as attributes of its own."""
+_LEFT_BEHIND = (
+    "peft_config",
+    "_hf_peft_config_loaded",
+    "warnings_issued",
+    "_require_grads_hook",
+    "_require_grads_hooks",
+)
+"""What PEFT, the Trainer and checkpointing leave on a model as attributes of its own."""
 
 
 @dataclass(frozen=True)

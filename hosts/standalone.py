@@ -155,7 +155,15 @@ def _weights(path: Path, card: ModelCard, loading: str) -> Any:
         model = AutoModelForCausalLM.from_pretrained(folder, **more, **_how(loading, card.config))
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}") from error
-    return model.eval()
+    return _never_repacked(model.eval())
+
+
+def _never_repacked(model: Any) -> Any:
+    """On some CPUs bitsandbytes packs 4-bit weights anew at the first answer, which loses bits and gradients."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return model
 
 
 def _where(path: Path) -> tuple[str, dict[str, str]]:

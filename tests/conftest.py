@@ -18,3 +18,5 @@ def load_script() -> None:
 
 if "training_pro" not in sys.modules:
     load_script()
+
+from training_pro.tests.tiny import lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test

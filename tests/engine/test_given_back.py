@@ -1,0 +1,280 @@
+"""What was borrowed comes back: the model bit for bit, its flags, the tokenizer, random states, environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from training_pro.core.events import Note, Progress
+from training_pro.core.session import Job
+from training_pro.tests.tiny import watched
+
+LOADINGS = ("float32", "bfloat16", "4bit")
+
+
+def tensors(model):
+    """Every parameter and buffer in its bits; of quantized ones also what belongs to them."""
+    found = {}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        found[name] = (tensor.dtype, tuple(tensor.shape), bits(tensor))
+        if state := getattr(tensor, "quant_state", None):
+            parts = state.as_dict(packed=True)
+            found[name + ".quant"] = {key: bits(part) for key, part in parts.items()}
+    return found
+
+
+def bits(tensor):
+    raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(raw).hexdigest()
+
+
+def flags(model):
+    """What a run may change on a model beside its values."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return {
+        "kinds": {name: type(module) for name, module in model.named_modules()},
+        "modes": {name: module.training for name, module in model.named_modules()},
+        "own": {name: set(vars(module)) for name, module in model.named_modules()},
+        "hooks": {name: [len(getattr(module, h)) for h in hooks] for name, module in model.named_modules()},
+        "checkpointing": {
+            name: module.gradient_checkpointing
+            for name, module in model.named_modules()
+            if hasattr(module, "gradient_checkpointing")
+        },
+        "trained": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
+        "gradients": [name for name, parameter in model.named_parameters() if parameter.grad is not None],
+        "config": model.config.to_dict(),
+        "generation": model.generation_config.to_dict(),
+        "peft": hasattr(model, "peft_config"),
+    }
+
+
+def surroundings(host):
+    """What is not the model's and must not change either."""
+    tokenizer = host.card().tokenizer
+    backend = tokenizer.backend_tokenizer
+    return {
+        "tokenizer": (backend.to_str(), backend.padding, backend.truncation, backend.encode_special_tokens),
+        "special": (dict(tokenizer.special_tokens_map), tokenizer.padding_side, tokenizer.chat_template),
+        "python": random.getstate(),
+        "numpy": [str(part) for part in np.random.get_state()],
+        "torch": bits(torch.get_rng_state()),
+        "environment": dict(os.environ),
+        "torch's": (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()),
+    }
+
+
+def everything(host):
+    model = host.loaded().model
+    return {"tensors": tensors(model), **flags(model), **surroundings(host)}
+
+
+def differences(before, after, at=""):
+    """Where two of these differ, by name: whole models side by side can nobody read."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = sorted(before.keys() | after.keys())
+        return [d for n in names for d in differences(before.get(n), after.get(n), f"{at}/{n}")]
+    if before == after:
+        return []
+    if isinstance(before, set) and isinstance(after, set):
+        return [f"{at}: {sorted(before - after)} went, {sorted(after - before)} came"]
+    shown = [value if len(repr(value)) < 200 else type(value) for value in (before, after)]
+    return [f"{at}: {shown[0]} was, {shown[1]} is"]
+
+
+def in_an_odd_state(host):
+    """A host's model need not stand as it was loaded: some of it trains, some has a gradient wish, some not."""
+    model = host.loaded().model
+    model.model.layers[1].train()
+    model.model.norm.weight.requires_grad_(False)
+    model.config.use_cache = True
+    tokenizer = host.card().tokenizer
+    tokenizer.backend_tokenizer.enable_padding(length=7)
+    tokenizer.backend_tokenizer.enable_truncation(9)
+    random.seed(5)
+    np.random.seed(6)
+    torch.manual_seed(7)
+    return host
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.setenv("ACCELERATE_LOG_LEVEL", "WARNING")
+
+
+def a_run(place, host):
+    place.train(host, name="run")
+    assert place.weights("run")
+
+
+def a_run_with_everything_on(place, host):
+    place.train(host, name="run", gradient_checkpointing="on", dropout=0.1, rslora=True, accumulation=2)
+
+
+def a_stopped_run(place, host):
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step == 1:
+            job.control.stop()
+
+    assert place.train(host, job=watched(watch), name="run").outcome == "stopped"
+
+
+def a_run_that_breaks(place, host):
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step == 2:
+            raise ZeroDivisionError("in the middle")
+
+    with pytest.raises(ZeroDivisionError):
+        place.train(host, job=watched(watch), name="run", gradient_checkpointing="on")
+
+
+def a_run_that_breaks_inside_a_step(place, host):
+    model = host.loaded().model
+    calls = []
+
+    def break_down(*_):
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError("in the middle of the model")
+
+    hook = model.model.layers[1].register_forward_hook(break_down)
+    with pytest.raises(MemoryError):
+        place.train(host, name="run", gradient_checkpointing="on")
+    hook.remove()
+
+
+def on_and_off(place, host):
+    place.put_on(host, "a")
+    assert host.loaded().loras == ("a",)
+    place.take_off(host)
+    assert host.loaded().loras == ()
+
+
+def an_answer(place, host):
+    assert place.answer(host, lora="a", temperature=1.0)
+
+
+def two_answers_side_by_side_with_it_on(place, host):
+    place.put_on(host, "a")
+    place.answer(host, lora="a")
+    place.take_off(host)
+
+
+WAYS = (
+    a_run,
+    a_run_with_everything_on,
+    a_stopped_run,
+    a_run_that_breaks,
+    a_run_that_breaks_inside_a_step,
+    on_and_off,
+    an_answer,
+    two_answers_side_by_side_with_it_on,
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("loading", LOADINGS)
+def test_everything_is_as_it_was(with_lora, loading, way):
+    place = with_lora
+    host = in_an_odd_state(place.host(loading))
+    place.answer(host)  # bitsandbytes would repack 4-bit weights at their first use
+    before = everything(host)
+    way(place, host)
+    changed = differences(before, everything(host))
+    assert changed == []
+
+
+@pytest.mark.parametrize("loading", LOADINGS)
+def test_what_is_on_is_off_during_a_run_and_on_again_afterwards(with_lora, loading):
+    place = with_lora
+    host = place.host(loading)
+    place.put_on(host, "a", 0.5)
+    before = (tensors(host.loaded().model), flags(host.loaded().model), host.loaded().loras)
+    during, notes = [], []
+
+    def watch(job, event):
+        if isinstance(event, Progress):
+            during.append((host.loaded().loras, "LoraModel" in type(host.loaded().model).__name__))
+        elif isinstance(event, Note):
+            notes.append(event.text)
+
+    place.train(host, job=watched(watch), name="b")
+    after = (tensors(host.loaded().model), flags(host.loaded().model), host.loaded().loras)
+    assert during == [((), False)] * 4
+    assert "a is taken off for this run and put back after it." in notes
+    assert after[2] == ("a",)
+    assert differences(before[0], after[0]) == []
+    assert differences(before[1], after[1]) == []
+    assert place.weights("b") == bare_run(place, loading)
+
+
+def bare_run(place, loading):
+    place.train(place.host(loading), name="bare")
+    return place.weights("bare")
+
+
+def test_it_is_on_again_after_a_run_that_fails(with_lora):
+    place = with_lora
+    host = place.host()
+    place.put_on(host, "a")
+    before = tensors(host.loaded().model)
+    a_run_that_breaks(place, host)
+    assert host.loaded().loras == ("a",)
+    assert differences(before, tensors(host.loaded().model)) == []
+
+
+def test_several_that_are_on_and_merged_the_webuis_way_come_back(with_lora):
+    from peft import PeftModel
+
+    place = with_lora
+    place.train(name="b", seed=7)
+    host = place.host()
+    model = PeftModel.from_pretrained(host.loaded().model, str(place.lora("a")), adapter_name="a")
+    model.load_adapter(str(place.lora("b")), "b")
+    model.add_weighted_adapter(["a", "b"], [1, 1], "__merged")
+    model.set_adapter("__merged")
+    model.half()
+    host.note_loras(model.eval(), ["a", "b"])
+    before = tensors(host.loaded().model)
+    place.train(host, name="c")
+    assert differences(before, tensors(host.loaded().model)) == []
+    assert (host.loaded().model.active_adapters, host.loaded().loras) == (["__merged"], ("a", "b"))
+
+
+def test_a_second_run_in_the_same_process_does_the_same_as_the_first(place):
+    host = place.host()
+    place.train(host, name="a")
+    place.train(place.host("bfloat16"), name="between")
+    place.train(host, name="b")
+    assert place.weights("a") == place.weights("b")
+
+
+def test_a_run_does_not_wait_for_what_was_drawn_before_it(place):
+    place.train(name="a", dropout=0.2)
+    torch.manual_seed(99)
+    torch.rand(1000)
+    place.train(name="b", dropout=0.2)
+    assert place.weights("a") == place.weights("b")
+
+
+def test_a_job_in_the_session_leaves_no_lora_when_it_fails(place):
+    from training_pro.core.session import Session
+    from training_pro.engine.peft_engine import PeftEngine
+
+    host, engine = place.host(), PeftEngine()
+    before = tensors(host.loaded().model)
+
+    def work(job: Job):
+        job.log.append = lambda event: (_ for _ in ()).throw(OSError("disk full"))
+        return engine.train(place.settings(), host, job)
+
+    session = Session()
+    job = session.start("training", "t", host, lambda job: work(Job("training", "inner")))
+    (*_, end) = job.log.follow()
+    assert (end.outcome, "disk full" in end.text) == ("failed", True)
+    assert tensors(host.loaded().model) == before

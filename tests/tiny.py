@@ -1,0 +1,130 @@
+"""Whole runs in seconds: the tiny model in a working folder of its own, and what may be done there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_pro.core.engine import Question
+from training_pro.core.events import Ended, Event, EventLog
+from training_pro.core.host import Folders
+from training_pro.core.session import Job
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost, folders
+from training_pro.hosts.tiny import SAMPLE, make_tiny
+from training_pro.settings.declared import TrainingSettings
+from training_pro.settings.reading import training_settings
+
+# Twenty examples of at most 32 tokens: five steps of four.
+QUICK: dict[str, Any] = {
+    "name": "a",
+    "data": ["story.txt"],
+    "cutoff": 32,
+    "overlap": False,
+    "epochs": 1,
+    "rank": 4,
+    "alpha": 8,
+    "learning_rate": 1e-2,
+}
+
+
+class WatchedLog(EventLog):
+    """Calls `watch` with each event, in the thread that tells it: between two steps, to the step."""
+
+    def __init__(self, watch: Callable[[Job, Event], None]) -> None:
+        super().__init__()
+        self.job: Job | None = None
+        self._watch = watch
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        self._watch(self.job, event)
+
+
+def watched(watch: Callable[[Job, Event], None]) -> Job:
+    """A job during which `watch` may wish for something, or fail."""
+    log = WatchedLog(watch)
+    log.job = Job("training", "a test", log=log)
+    return log.job
+
+
+@dataclass
+class Place:
+    """A working folder with a story in it, and what one does there."""
+
+    folders: Folders
+    tiny: Path
+
+    def host(self, loading: str = "auto") -> StandaloneHost:
+        return StandaloneHost(self.folders, model=str(self.tiny), loading=loading)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folders.datasets / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def settings(self, **more: Any) -> TrainingSettings:
+        return training_settings({**QUICK, **more})
+
+    def train(
+        self, host: StandaloneHost | None = None, *, job: Job | None = None, resume: str = "", **more: Any
+    ) -> Ended:
+        """One run in this thread; what goes wrong is raised."""
+        job = job or Job("training", "a test")
+        return PeftEngine().train(self.settings(**more), host or self.host(), job, resume=resume)
+
+    def answer(self, host: StandaloneHost, job: Job | None = None, **more: Any) -> list[Event]:
+        job = job or Job("answer", "a test")
+        asked = Question(**{"prompt": "The keeper of the", "max_tokens": 6, "temperature": 0.0, **more})
+        PeftEngine().answer(asked, host, job)
+        return job.log.since(0)
+
+    def put_on(self, host: StandaloneHost, name: str, strength: float = 1.0) -> Ended:
+        return PeftEngine().put_on(name, strength, host, Job("model", "a test"))
+
+    def take_off(self, host: StandaloneHost) -> Ended:
+        return PeftEngine().take_off(host, Job("model", "a test"))
+
+    def lora(self, name: str = "a") -> Path:
+        return self.folders.loras / name
+
+    def weights(self, name: str = "a") -> bytes:
+        return (self.lora(name) / "adapter_model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny: Path) -> Place:
+    made = Place(folders(tmp_path / "user_data"), tiny)
+    made.write("story.txt", SAMPLE)
+    return made
+
+
+@pytest.fixture(scope="session")
+def lora(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    """A LoRA out of a finished run, made once."""
+    made = Place(folders(tmp_path_factory.mktemp("trained") / "user_data"), tiny)
+    made.write("story.txt", SAMPLE)
+    made.train(name="a")
+    return made.lora("a")
+
+
+@pytest.fixture
+def with_lora(place: Place, lora: Path) -> Place:
+    """A working folder in which the run 'a' is finished."""
+    shutil.copytree(lora, place.lora("a"))
+    return place
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes, and every empty folder."""
+    files = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    return files | {p.relative_to(root).as_posix() + "/": b"" for p in root.rglob("*") if p.is_dir()}
