@@ -44,11 +44,11 @@ STOP = re.compile(
     rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|\[\d+\])*)"
     rf"(?=(\s*)((?:[{re.escape(OPENERS)}]\s?)*)(\S?))"
 )
-UNSPACED_CLOSERS = re.compile(r"[\"'”’»›)\]}」』】）》〉]*")
+UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
 STOPLESS = re.compile(f"[{THAI}]")
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
 LETTER = re.compile(r"[^\W\d_]")
-ELIDED = re.compile(r"(?:\w+['’])*")
+ELIDED = re.compile(r".*['’]")
 INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
 DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
 NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
@@ -59,7 +59,7 @@ def sentence_ends(text: str) -> Ints:
     """Where the sentences of a text end: behind the last dot, quote or bracket, or behind the line's end."""
     import numpy as np
 
-    found = [np.zeros(0, np.int64)]
+    found: list[Ints] = [np.zeros(0, np.int64)]
     for start, end in _stretches(text):
         part = text[start:end]
         stops = np.fromiter(chain(_stop_ends(part), _spaced_ends(part), [len(part)] if part else []), np.int64)
@@ -130,7 +130,7 @@ def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
     languages = _languages()
     if stop[3][:1] in TITLE_CLOSERS:
         return 0
-    end = stop.end(2) + len(UNSPACED_CLOSERS.match(stop[3])[0])
+    end = stop.end(2) + len(stop[3]) - len(stop[3].lstrip(UNSPACED_CLOSERS))
     if end > stop.end(2) and (text.startswith(languages.quotes, end) or languages.says.match(text, end)):
         return 0
     return end + (stop[4].rfind("\n") + 1 if end == stop.end(3) else 0)
@@ -186,7 +186,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
 
 def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
     languages = _languages()
-    word = word[ELIDED.match(word).end() :]  # l'ing. is ing.
+    word = ELIDED.sub("", word)  # l'ing. is ing.
     if word in languages.never or (word in languages.number and stop[6].isdigit()):
         return True
     return word in languages.either and not _is_starter(text, stop, ())
@@ -285,10 +285,17 @@ def _languages() -> Languages:
     def words(kind: str) -> list[str]:
         return [word for table in tables for word in table.get(kind, ())]
 
-    sets = ("never", "number", "either", "ordinal", "months", "letters", "starters", "particles", "speech")
     says, closing, opening = ("|".join(map(re.escape, words(kind))) for kind in ("says", "closing", "opening"))
     return Languages(
-        *(frozenset(words(kind)) for kind in sets),
+        never=frozenset(words("never")),
+        number=frozenset(words("number")),
+        either=frozenset(words("either")),
+        ordinal=frozenset(words("ordinal")),
+        months=frozenset(words("months")),
+        letters=frozenset(words("letters")),
+        starters=frozenset(words("starters")),
+        particles=frozenset(words("particles")),
+        speech=frozenset(words("speech")),
         suffixes=tuple(words("suffixes")),
         quotes=tuple(words("quotes")),
         says=re.compile(rf"[^\s，。！？、：；]{{0,6}}?(?:{says})"),

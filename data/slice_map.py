@@ -141,7 +141,7 @@ def _seen(sliced: Sliced) -> Seen:
 
     if not len(sliced.units):
         return Seen(0, 0.0, 0)
-    steps = np.zeros(len(sliced.units) + 1, np.int64)
+    steps: Ints = np.zeros(len(sliced.units) + 1, np.int64)
     np.add.at(steps, sliced.spans.first, 1)
     np.add.at(steps, sliced.spans.last, -1)
     times = np.cumsum(steps[:-1])

@@ -9,5 +9,6 @@ from .sentences import sentence_ends
 
 def slices(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
     """The blocks of a text as the rules ask for them."""
-    way = dementor if rules.chunking == "dementor" else chunking
-    return way.sliced(text, encoder, rules, sentence_ends)
+    if rules.chunking == "dementor":
+        return dementor.sliced(text, encoder, rules, sentence_ends)
+    return chunking.sliced(text, encoder, rules, sentence_ends)

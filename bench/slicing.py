@@ -1,0 +1,176 @@
+"""How fast text is cut, and how much memory that takes, against the cheapest call of the tokenizer there is.
+
+    python3 bench/slicing.py --tokenizer FOLDER [--text FILE] [--megabytes 1 10 100]
+
+Prints the rows of docs/benchmarks.md: the multiples of the floor on one megabyte, in one process and by
+turns, then time and memory for growing texts, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MEGABYTE = 1_000_000
+ROUNDS = 5
+
+
+def package() -> None:
+    """Load script.py the way the webui does, as `training_pro`."""
+    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+
+def prose(file: Path | None, size: int) -> str:
+    """The project's own story and guides, or a file, as often as the size needs, without hard cuts."""
+    files = [file] if file else [*sorted((ROOT / "examples").rglob("*.txt"))]
+    text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return (text * (size // len(text) + 1))[:size]
+
+
+def rules(chunking: str, eos: int | None) -> Any:
+    from training_pro.chunking import Cutting
+
+    return Cutting(cutoff=256, chunking=chunking, overlap=True, eos=eos)
+
+
+def examples(text: str, tokenizer: Any, chunking: str) -> int:
+    """From a text to the ids of every training example; how many."""
+    from training_pro.data.slicing import slices
+
+    sliced = slices(text, tokenizer.encode, rules(chunking, tokenizer.eos))
+    return sum(1 for block in sliced if len(sliced.ids_of(block)))
+
+
+def loaded(folder: Path) -> Any:
+    from training_pro.engine.tokenizer import working_tokenizer
+    from transformers import AutoTokenizer
+
+    return working_tokenizer(AutoTokenizer.from_pretrained(folder))
+
+
+def multiples(folder: Path, text: str) -> None:
+    """Median of five by turns, so that whoever else uses the machine disturbs all alike."""
+    from training_pro.data.sentences import sentence_ends
+
+    tokenizer = loaded(folder)
+    backend, lines = tokenizer.tokenizer.backend_tokenizer, text.split("\n")
+    ways: dict[str, Callable[[], object]] = {
+        "floor: `encode_batch_fast` on the lines": lambda: backend.encode_batch_fast(
+            lines, add_special_tokens=False
+        ),
+        "`tokenizer(lines)`": lambda: tokenizer.tokenizer(lines, add_special_tokens=False),
+        "sentences alone": lambda: sentence_ends(text),
+        "blocks with overlap": lambda: examples(text, tokenizer, "blocks"),
+        "DEMENTOR at every sentence": lambda: examples(text, tokenizer, "dementor"),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            times[name].append(time.perf_counter() - start)
+    floor, *_ = (statistics.median(row) for row in times.values())
+    print(f"\n| {len(text):,} characters | median, ms | times the floor | examples |\n| --- | --- | --- | --- |")
+    for name, row in times.items():
+        made = ways[name]() if "DEMENTOR" in name or "blocks" in name else ""
+        print(f"| {name} | {statistics.median(row) * 1000:.0f} | {statistics.median(row) / floor:.2f} | {made} |")
+
+
+def growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
+    print(
+        "\n| text, MB | chunking | seconds | times the one before | peak above the tokenizer, bytes a character |"
+    )
+    print("| --- | --- | --- | --- | --- |")
+    for chunking in ("blocks", "dementor"):
+        before = 0.0
+        for size in megabytes:
+            row = apart(folder, file, size, chunking)
+            ratio = f"{row['cpu'] / before:.1f}" if before else ""
+            times = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {ratio}"
+            print(f"| {size} | {chunking} | {times} | {row['bytes']:.1f} |", flush=True)
+            before = row["cpu"]
+
+
+def apart(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str, float]:
+    """One size in a process of its own, so that its peak is its own."""
+    with tempfile.TemporaryDirectory() as aside:
+        path = Path(aside) / "prose.txt"
+        path.write_text(prose(file, size * MEGABYTE), encoding="utf-8")
+        command = [sys.executable, __file__, "--tokenizer", str(folder), "--one", str(path), chunking]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def one(folder: Path, path: Path, chunking: str) -> None:
+    """The best of two passes, by the clock and by the processor, and the peak of memory above the tokenizer."""
+    from training_pro.data.reading import read
+
+    tokenizer = loaded(folder)
+    examples(prose(None, 300_000), tokenizer, chunking)  # the tokenizer's threads take their room once
+    base = memory_reset()
+    seconds, cpu = [], []
+    for _ in range(2):
+        start, worked = time.perf_counter(), time.process_time()
+        [found] = read(path)
+        examples(found.text, tokenizer, chunking)
+        seconds.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - worked)
+        peak = peak_memory()
+    print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "bytes": (peak - base) / len(found.text)}))
+
+
+def memory_reset() -> int:
+    """Forget the peak so far (Linux), and say what is held now, in bytes."""
+    clear = Path("/proc/self/clear_refs")
+    if not clear.exists():
+        return peak_memory()
+    clear.write_text("5")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def peak_memory() -> int:
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a model's folder")
+    parser.add_argument("--text", type=Path, help="prose to use instead of the examples")
+    parser.add_argument("--megabytes", type=int, nargs="*", default=[1, 10, 100])
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    package()
+    if asked.one:
+        return one(asked.tokenizer, Path(asked.one[0]), asked.one[1])
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    multiples(asked.tokenizer, prose(asked.text, MEGABYTE))
+    return growth(asked.tokenizer, asked.text, asked.megabytes)
+
+
+if __name__ == "__main__":
+    main()
