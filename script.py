@@ -33,9 +33,11 @@ def ui() -> None:
 
 
 def custom_css() -> str:
-    """The tab's looks, added to the webui's own."""
-    from .interface.style import CSS
-
+    """The tab's looks, added to the webui's own; none where they cannot be had, and ui() will say why."""
+    try:
+        from .interface.style import CSS
+    except Exception:  # noqa: BLE001 - the webui does not catch it, and would not start
+        return ""
     return CSS
 
 
