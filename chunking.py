@@ -229,8 +229,8 @@ class Sliced:
         starts, ends = self.units.start[spans.first], self.units.end[spans.last - 1]
         low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])
         high = np.append(starts, len(self.text))
-        for gap in np.flatnonzero(low < high).tolist():
-            yield from self.sections.within(int(low[gap]), int(high[gap]))
+        open_ = low < high
+        return self.sections.contents_in(low[open_], high[open_])
 
     @cached_property
     def _columns(self) -> tuple[Ints | Flags, ...]:
@@ -341,15 +341,10 @@ class Units:
     end: Ints
     opens: Flags  # begins at a sentence's beginning
     closes: Flags  # ends at a sentence's end
+    ends_section: Flags
 
     def __len__(self) -> int:
         return len(self.first)
-
-    @cached_property
-    def ends_section(self) -> Flags:
-        import numpy as np
-
-        return np.append(self.section[1:] != self.section[:-1], True)[: len(self)]
 
     @cached_property
     def breaks(self) -> Flags:
@@ -374,9 +369,10 @@ class Units:
         """For a block that begins at a unit: one past the last unit that still fits."""
         import numpy as np
 
+        unit = np.arange(len(self))
         fits = np.searchsorted(self.high, self.low + self.rules.room, side="right")
         stops = np.append(np.flatnonzero(self.breaks), len(self))
-        return np.minimum(fits, stops[np.searchsorted(stops, np.arange(len(self)), side="right")])
+        return np.minimum(np.maximum(fits, unit + 1), stops[np.searchsorted(stops, unit, side="right")])
 
 
 def units_of(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceFinder) -> Units:
@@ -392,7 +388,15 @@ def units_of(text: str, encoder: Encoder, rules: Cutting, sentence_ends: Sentenc
     before = tokens.ends[np.maximum(first, 1) - 1]
     start = np.where(first == tokens.first[section], sections.start[section], before)
     end = tokens.ends[last - 1].astype(np.int64)
-    return Units(text, rules, sections, tokens.ids, first, last, section, start, end, opens, closes)
+    finishes = np.isin(last, sentences[1][_final(sentences[2])])
+    return Units(text, rules, sections, tokens.ids, first, last, section, start, end, opens, closes, finishes)
+
+
+def _final(section: Ints) -> Flags:
+    """Which rows are the last of their section."""
+    import numpy as np
+
+    return np.append(section[1:] != section[:-1], True)[: len(section)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -408,14 +412,16 @@ class Sections:
     def __len__(self) -> int:
         return len(self.start)
 
-    def within(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """What of the sections lies between two places."""
+    def contents_in(self, low: Ints, high: Ints) -> Iterator[tuple[int, int]]:
+        """What of the sections lies in stretches of the text, given by their ends."""
         import numpy as np
 
-        for number in range(int(np.searchsorted(self.end, low, side="right")), len(self)):
-            if self.start[number] >= high:
-                return
-            yield max(low, int(self.start[number])), min(high, int(self.end[number]))
+        first: Ints = np.searchsorted(self.content_end, low, side="right")
+        last: Ints = np.searchsorted(self.content_start, high)
+        for gap in np.flatnonzero(first < last).tolist():  # of very many stretches few hold more than spaces
+            for section in range(int(first[gap]), int(last[gap])):
+                start = max(int(low[gap]), int(self.content_start[section]))
+                yield start, min(int(high[gap]), int(self.content_end[section]))
 
 
 def _sections(text: str, hard_cut: str) -> Sections:
@@ -496,6 +502,8 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         cut = text.rfind("\n", start, limit) + 1 or text.rfind(" ", start + 1, limit)
         if cut <= start:
             cut = limit
+            while _joins(text, cut) and cut > start + PIECE_CHARS // 2:
+                cut -= 1
         yield start, cut
         start = cut
     yield start, end
@@ -552,7 +560,7 @@ def _divided(text: str, tokens: Tokens, rules: Cutting, sentences: Rows) -> tupl
     import numpy as np
 
     first, last, section = sentences
-    closing = rules.closing * np.append(section[1:] != section[:-1], True)[: len(section)]
+    closing = rules.closing * _final(section)
     long = last + closing - first > rules.room
     pieces = [
         (low, high, section[number], low == first[number], high == last[number])

@@ -62,7 +62,7 @@ class SliceMap:
         """The line that says whether anything is missing."""
         said = f"characters lost: {self.lost_characters}"
         if self.lost_characters:
-            said += f" ({', '.join(map(repr, self.lost))}: more tokens than a block holds)"
+            said += f" ({', '.join(map(repr, self.lost))}: no ids, or more than a block holds)"
         if self.left_out:
             said += f"; left out for being short: {self.left_out} blocks, {self.left_out_characters} characters"
         return said

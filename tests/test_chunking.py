@@ -129,6 +129,20 @@ def test_a_character_that_no_block_can_hold_is_counted_as_lost():
     assert (len(found), found.lost) == (0, 1)
 
 
+def test_a_section_whose_last_character_no_block_can_hold_still_ends():
+    def heavy_at_the_end(pieces):
+        """A letter an id, and forty for the last one."""
+        found = []
+        for piece in pieces:
+            places = np.array([*range(len(piece) - 1), *[len(piece) - 1] * 40])
+            found.append(Encoded(np.arange(len(places)), places, places + 1))
+        return found
+
+    found = sliced("x" * 16 + "\n#", heavy_at_the_end, Cutting(cutoff=16, eos=EOS), at_stops)
+    assert [block.tokens for block in found] == [16, 1]
+    assert found.lost == 1 and not any(block.ends_section for block in found)
+
+
 def test_overlaps_start_near_the_middle_and_run_on():
     found = cut(STORY, overlap=True)
     assert texts(found, "overlap") == [" Four five six. Seven eight nine."]

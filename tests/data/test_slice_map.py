@@ -58,7 +58,7 @@ def test_what_is_lost_is_shown():
         return [Encoded(list(range(20)), [0] * 20, [len(piece)] * 20) for piece in pieces]
 
     found = slice_map(slices("x", heavy, Cutting(cutoff=16)))
-    assert found.proof == "characters lost: 1 ('x': more tokens than a block holds)"
+    assert found.proof == "characters lost: 1 ('x': no ids, or more than a block holds)"
 
 
 @pytest.mark.parametrize("name", ODD_TEXTS)
