@@ -6,11 +6,13 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.errors import TrainingProError
+from . import environment
 
-Run = Callable[[Sequence[str]], int]
+if TYPE_CHECKING:  # an older Python has to get as far as the sentence that says so
+    Run = Callable[[Sequence[str]], int]
 
 
 class Command(NamedTuple):
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"There is no command {name!r}.\n\n{usage()}", file=sys.stderr)
         return 2
     try:
+        environment.check_python()
         return _run_of(name)(rest)
     except TrainingProError as error:
         print(error, file=sys.stderr)

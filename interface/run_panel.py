@@ -14,7 +14,6 @@ from ..core.errors import TrainingProError
 from ..core.events import Planned
 from ..core.session import Job
 from ..schedulers import described
-from ..settings import presets
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from ..train_utils import StepPlan
@@ -25,15 +24,21 @@ from .joined import Joined, on_load
 from .run_view import RunView
 
 PAUSE_SECONDS = 0.5
-# A page whose stream was cut (a closed lid) shows no new beat; its hidden button opens a new one.
+# A page whose stream was cut (a closed lid) shows no new beat: its hidden button opens a new one. Gradio 4.37
+# never opens a stream anew, so that a page that is being looked at is then loaded again: the form is kept.
 COME_BACK = """() => {
   if (window.trainingProBeat) return;
-  let seen = "", since = Date.now();
+  let seen = "", since = Date.now(), tries = 0;
   window.trainingProBeat = setInterval(() => {
     const beat = document.querySelector("#tp-beat");
     if (!beat) return;
-    if (beat.innerText !== seen) { seen = beat.innerText; since = Date.now(); return; }
-    if (Date.now() - since > 12000) { since = Date.now(); document.querySelector("#tp-again").click(); }
+    if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
+      seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = Date.now(); tries = 0; return;
+    }
+    if (Date.now() - since < 12000) return;
+    since = Date.now();
+    if (tries++ < 1) { document.querySelector("#tp-again").click(); return; }
+    if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());
   }, 2000);
 }"""
 BEAT_SECONDS = 4
@@ -76,7 +81,7 @@ class RunPanel:
     def _on_check(self, given: Mapping[Any, Any]) -> str:
         """What a run with this form would learn from, or everything that is wrong with the form."""
         try:
-            return checked(training_settings(self._remembered(given)), self._joined)
+            return checked(training_settings(self._form.values(given)), self._joined)
         except TrainingProError as error:
             return wording.problem(str(error))
 
@@ -84,19 +89,12 @@ class RunPanel:
         host, engine = self._joined.host, self._joined.engine
         try:
             self._joined.refuse_where_read_only()
-            settings = training_settings(self._remembered(given))
+            settings = training_settings(self._form.values(given))
             title = f"Training '{settings.what.name}'"
             self._joined.session.start("training", title, host, partial(engine.train, settings, host))
         except TrainingProError as error:
             return wording.problem(str(error))
         return ""
-
-    def _remembered(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """The form's values, also kept for the next time the page is opened."""
-        values = self._form.values(given)
-        if not self._joined.host_says_read_only():
-            presets.leave_form(self._joined.host.folders.form, values)
-        return values
 
     def _ask(self, wish: Callable[[RunControl], None]) -> str:
         """Pass a wish on to the run; the panel says at once that it is heard."""

@@ -10,7 +10,7 @@ import gradio as gr
 from ..core.errors import TrainingProError
 from ..records import loras
 from ..settings import presets
-from . import data_menu, model_line, wording
+from . import data_menu, model_line, summary, wording
 from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
@@ -35,6 +35,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Memory and speed": (("gradient_checkpointing",),),
     "Records": (("seed",),),
 }
+CUTTING = ("data", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
 
 
 class TrainTab:
@@ -45,6 +46,7 @@ class TrainTab:
         self._form = Form()
         self._start_from = StartFrom(joined, self._form)
         self._run = RunPanel(joined, self._form)
+        self._folded: dict[str, gr.Accordion] = {}
 
     def draw(self) -> None:
         """Form at the left, run panel at the right; one below the other where it is narrow."""
@@ -69,10 +71,12 @@ class TrainTab:
         self._data_said = gr.HTML(elem_id="tp-data-said")
         for keys in VISIBLE:
             self._form.draw_row(*keys)
+        self._together = gr.HTML(elem_id="tp-together")
         for title, rows in FOLDED.items():
-            with gr.Accordion(title, open=False):
+            with gr.Accordion(title, open=False) as folded:
                 for keys in rows:
                     self._form.draw_row(*keys)
+            self._folded[title] = folded
         with gr.Accordion("Presets", open=False):
             self._start_from.draw_keeping()
 
@@ -85,6 +89,11 @@ class TrainTab:
         self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
         data.change(self._named, {data, name}, name, **private())
         name.change(self._standing, name, self._name_said, **private())
+        latest = {"trigger_mode": "always_last", **private()}
+        told = [self._together, *self._folded.values()]
+        gr.on([c.change for c in parts.values()], self._changed, self._form.inputs(), told, **latest)
+        cutting = [parts[key].change for key in CUTTING]
+        gr.on(cutting, self._looked_at, self._form.inputs(), self._data_said, **latest)
         on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
 
     def _as_left(self) -> dict[Any, Any]:
@@ -102,6 +111,21 @@ class TrainTab:
             data: gr.update(choices=choices, value=chosen),
             self._start_from.menu: self._start_from.refreshed(),
         }
+
+    def _changed(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What follows from the form at once; and the form is kept as it is."""
+        values = self._form.values(given)
+        if not self._joined.host_says_read_only():
+            presets.leave_form(self._joined.host.folders.form, values)
+        titles = {
+            folded: gr.update(label=summary.title(name, FOLDED[name], values))
+            for name, folded in self._folded.items()
+        }
+        return {self._together: wording.paragraph(summary.together(values), quiet=True), **titles}
+
+    def _looked_at(self, given: Mapping[Any, Any]) -> str:
+        """What the chosen data are, as far as that can be said in a moment."""
+        return wording.paragraph(summary.data(self._form.values(given), self._joined), quiet=True)
 
     def _new_choices(self) -> tuple[Any, Any]:
         return gr.update(choices=data_menu.choices(self._joined)), self._start_from.refreshed()
