@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ class Surfaces:
         for token, number in vocabulary.items():
             of_id[number] = read(token)
         for number, token in added.items():
-            of_id[number] = token.encode()
+            of_id[number] = read(token) if read is _sentencepiece else token.encode()
         return Surfaces(of_id, np.array([len(surface) for surface in of_id], np.int32))
 
     def placed(self, texts: Sequence[str], ids: Sequence[list[int]]) -> list[Encoded | None]:
@@ -187,12 +187,13 @@ def _sentencepiece(token: str) -> bytes:
 
 def _slow_encoder(tokenizer: Any) -> Encoder:
     """The same for a tokenizer that is written in Python and keeps no offsets."""
-    vocabulary = tokenizer.get_vocab()
-    added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
-    surfaces = Surfaces.of(vocabulary, added)
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    written = {number: str(token) for number, token in added.items()} if isinstance(added, Mapping) else {}
+    surfaces = Surfaces.of(tokenizer.get_vocab(), written)
+    options = _options_for_plain_text(tokenizer)
 
     def ids_of(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        return list(tokenizer(text, **options)["input_ids"])
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
         ids = [ids_of(text) for text in texts]
@@ -201,6 +202,16 @@ def _slow_encoder(tokenizer: Any) -> Encoder:
         return [piece or _followed(tokenizer, text, own) or _by_word(text, ids_of) for text, own, piece in pairs]
 
     return encode
+
+
+def _options_for_plain_text(tokenizer: Any) -> dict[str, bool]:
+    """Marker-like text is to stay text; a tokenizer that cannot be asked for that never reads it otherwise."""
+    options = {"add_special_tokens": False, "split_special_tokens": True}
+    try:
+        tokenizer("a", **options)
+    except (TypeError, ValueError):
+        return {"add_special_tokens": False}
+    return options
 
 
 def _followed(tokenizer: Any, text: str, ids: list[int]) -> Encoded | None:

@@ -101,6 +101,15 @@ def slow() -> Any:
     return ByT5Tokenizer()
 
 
+@cache
+def mistral_s_own() -> Any:
+    """What transformers itself loads for Mistral's newer models: no Rust tokenizer inside."""
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, "MistralCommonBackend"):
+        pytest.skip("this transformers has no MistralCommonBackend")
+    return transformers.MistralCommonBackend(tokenizer_path=str(mistral_file("tekken_240718.json")))
+
+
 class NoOffsets:
     """A tokenizer of Python's that changes its text and says nothing of places: the worst case."""
 
@@ -126,5 +135,6 @@ KINDS = {
     "small byte-level": small_byte_level,
     "normalizing": lower_cased,
     "slow": slow,
+    "Mistral's own": mistral_s_own,
     "slow and normalizing": NoOffsets,
 }
