@@ -1,0 +1,243 @@
+"""Training PRO's page as a test sees it: every selector, and every word that is waited for, stands here."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from playwright.sync_api import Browser, Locator, Page
+
+SCREENSHOTS = Path(__file__).resolve().parents[1] / "screenshots"
+PATIENCE_SECONDS = 60
+Found = TypeVar("Found")
+
+BUTTONS = {
+    "check": "tp-check",
+    "start": "tp-start",
+    "stop": "tp-stop",
+    "save": "tp-save",
+    "load": "tp-load",
+    "first look": "tp-first-look",
+    "go on": "tp-go",
+    "put on": "tp-put-on",
+    "take off": "tp-take-off",
+    "send": "webui-send",
+}
+PARTS = {
+    "line": "tp-line",
+    "answer": "tp-answer",
+    "run": "tp-run",
+    "model": "tp-model-said",
+    "first look": "tp-first-said",
+    "try it": "tp-try-said",
+}
+BOXES = {
+    "with": "tp-with",
+    "without": "tp-without",
+    "first with": "tp-first-with",
+    "first without": "tp-first-without",
+    "prompt": "tp-prompt",
+    "reply": "webui-reply",
+    "message": "webui-message",
+}
+ENDED = ("finished", "stopped", "failed")
+
+# The smoothed curve, and the steps that its points tell of when pointed at.
+CURVE = """() => {
+    const drawing = document.querySelector('#tp-run svg');
+    const line = drawing && drawing.querySelector('.tp-smoothed');
+    if (!line) return null;
+    const told = [...drawing.querySelectorAll('title')].map(t => /^step (\\d+): loss/.exec(t.textContent));
+    const steps = told.filter(Boolean).map(m => Number(m[1]));
+    return [line.points.numberOfItems, Math.min(...steps), Math.max(...steps)];
+}"""
+# What reaches beyond the right edge and is not cut off or scrolled by something around it.
+TOO_WIDE = """() => {
+    const edge = document.documentElement.clientWidth + 1;
+    const held = e => {
+        for (let p = e.parentElement; p && p !== document.body; p = p.parentElement)
+            if (getComputedStyle(p).overflowX !== 'visible') return true;
+        return false;
+    };
+    const wide = [...document.querySelectorAll('body *')].filter(e =>
+        e.checkVisibility() && e.getBoundingClientRect().right > edge && !held(e));
+    const scrolls = document.documentElement.scrollWidth > edge || document.body.scrollWidth > edge;
+    return [...wide.map(e => `${e.tagName} ${e.id} ${e.className}`), ...(scrolls ? ['the page scrolls'] : [])];
+}"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The smoothed loss as drawn: how many points, of which steps."""
+
+    points: int
+    first: int
+    last: int
+
+
+class TrainingPage:
+    """One opened page; `errors` are the errors of its JavaScript."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._beat = page.locator("#tp-beat")
+        self.errors: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, url: str, *, left: str = "", theme: str = "light", tab: str = "") -> TrainingPage:
+        """`left` is the name that the form comes back with; `tab` is ours among the webui's."""
+        self._page.goto(f"{url}?__theme={theme}")
+        if tab:
+            self.tab(tab)
+        if left:
+            self.wait_for(lambda: self._beat.count() and self._beat.text_content(), "a first beat")
+            self.wait_for(lambda: self._holds("name", left), "the form as it was left")
+        return self
+
+    def reload(self) -> None:
+        self._page.reload()
+
+    def lose_the_line(self, seconds: float) -> None:
+        """As when a lid is closed and opened again."""
+        self._page.context.set_offline(True)
+        self._page.wait_for_timeout(seconds * 1000)
+        self._page.context.set_offline(False)
+
+    def close(self) -> None:
+        self._page.context.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._page.is_closed()
+
+    def tab(self, name: str) -> None:
+        self._page.get_by_role("tab", name=name, exact=True).click()
+
+    def fill(self, **values: object) -> None:
+        """Settings by their keys, and a data set by its name."""
+        for key, value in values.items():
+            if key != "data":
+                self._box(f"tp-{key}").fill(str(value))
+            elif not self._holds(key, value):
+                self._choose("tp-data", str(value))
+
+    def write(self, box: str, text: str) -> None:
+        self._box(BOXES[box]).fill(text)
+
+    def written(self, box: str) -> str:
+        return self._box(BOXES[box]).input_value()
+
+    def choose_lora(self, name: str) -> None:
+        self._choose("tp-lora", name)
+
+    def press(self, button: str) -> None:
+        self._button(button).click(timeout=PATIENCE_SECONDS * 1000)
+
+    def has(self, button: str) -> bool:
+        return self._button(button).count() > 0
+
+    def can_press(self, button: str) -> bool:
+        return self._button(button).is_enabled()
+
+    def press_all_the_same(self, button: str) -> None:
+        """As somebody does whose page has not been told yet that it is off."""
+        self._button(button).evaluate("button => { button.disabled = false; button.click(); }")
+
+    def words(self, part: str) -> str:
+        return self._page.locator(f"#{PARTS[part]}").inner_text()
+
+    def everything(self) -> str:
+        return self._page.locator("body").inner_text()
+
+    def wait_for(self, found: Callable[[], Found], what: str, seconds: float = PATIENCE_SECONDS) -> Found:
+        """What `found` comes back with, as soon as that is something."""
+        deadline = time.monotonic() + seconds
+        while not (there := found()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not after {seconds:g} seconds: {what}\n\n{self.everything()}")
+            self._page.wait_for_timeout(100)
+        return there
+
+    def wait_for_words(self, part: str, *words: str) -> str:
+        """The text of that part, once all these words stand in it."""
+        self.wait_for(lambda: all(word in self.words(part) for word in words), f"{words} in {part!r}")
+        return self.words(part)
+
+    def check(self) -> str:
+        """Press Check; the report, verdict first."""
+        self.press("check")
+        return self.wait_for_words("answer", "Check: ")
+
+    def characters_lost(self) -> int:
+        """As the report says it."""
+        figure = re.search(r"([\d,]+)\s*\ncharacters lost", self.words("answer"))
+        assert figure, self.words("answer")
+        return int(figure[1].replace(",", ""))
+
+    def curve(self) -> Curve | None:
+        found = self._page.evaluate(CURVE)
+        return Curve(*found) if found else None
+
+    def wait_for_points(self, more_than: int = 0) -> Curve:
+        """The curve, once it has more points than so many."""
+
+        def grown() -> Curve | None:
+            curve = self.curve()
+            return curve if curve is not None and curve.points > more_than else None
+
+        return self.wait_for(grown, f"more than {more_than} points in the curve")
+
+    def start(self, name: str, **values: object) -> Curve:
+        """Fill the form, press Start, and come back when the curve of this run has begun."""
+        self.fill(**{"name": name, "data": "story.txt", "cutoff": 64, **values})
+        self.press("start")
+        self.wait_for_words("run", f"Training '{name}'")
+        return self.wait_for_points()
+
+    def stop(self, name: str) -> str:
+        self.press("stop")
+        return self.wait_until_ended(name, "stopped")
+
+    def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
+        self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}", 90)
+        assert self._ended(name, outcome), self.words("run")
+        return self.words("run")
+
+    def too_wide(self) -> list[str]:
+        """What makes the page scroll sideways."""
+        found: list[str] = self._page.evaluate(TOO_WIDE)
+        return found
+
+    def photograph(self, name: str) -> None:
+        import gradio
+
+        SCREENSHOTS.mkdir(exist_ok=True)
+        self._page.screenshot(path=SCREENSHOTS / f"{name}-gradio-{gradio.__version__}.png", full_page=True)
+
+    def _ended(self, name: str, outcome: str) -> bool:
+        return f"Training '{name}': {outcome}" in self.words("run")
+
+    def _button(self, name: str) -> Locator:
+        return self._page.locator(f"#{BUTTONS[name]}")
+
+    def _box(self, elem_id: str) -> Locator:
+        return self._page.locator(f"#{elem_id} input, #{elem_id} textarea").first
+
+    def _holds(self, key: str, value: object) -> bool:
+        if key == "data":
+            return str(value) in self._page.locator("#tp-data").inner_text()
+        return self._box(f"tp-{key}").input_value() == str(value)
+
+    def _choose(self, elem_id: str, name: str) -> None:
+        box = self._box(elem_id)
+        box.click()
+        self._page.get_by_role("option", name=name).first.click()
+        box.press("Escape")
+
+
+def new_page(browser: Browser, width: int = 1200) -> TrainingPage:
+    return TrainingPage(browser.new_context(viewport={"width": width, "height": 1000}).new_page())

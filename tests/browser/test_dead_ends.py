@@ -1,0 +1,105 @@
+"""Where the tab cannot train: it names the next click, and the webui's page stands all the same."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_pro.tests.browser import servers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+OURS = "Training PRO"
+GGUF = "story-Q4.gguf"
+ORIGIN = "https://huggingface.co/Some-Owner/Story-1B"
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def write_gguf(path: Path) -> None:
+    """The head of such a file: its version, no tensors, and one word on where it is from."""
+    pair = text("general.base_model.0.repo_url") + struct.pack("<I", 8) + text(ORIGIN)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+
+
+@pytest.fixture(scope="module")
+def webui(browser, tmp_path_factory) -> Iterator[servers.Webui]:
+    folder = tmp_path_factory.mktemp("webui")
+    write_gguf(folder / "models" / GGUF)
+    with servers.webui(folder, model=False) as server:
+        yield server
+
+
+@pytest.fixture
+def open_tab(webui, open_page) -> Callable[..., Any]:
+    return lambda **how: open_page(webui, tab=OURS, **how)
+
+
+def refused(page: Any, *words: str) -> None:
+    """The first line says these words, and so do Check and Start."""
+    page.wait_for_words("line", *words)
+    page.fill(data="story.txt")
+    page.press("check")
+    page.wait_for_words("answer", *words)
+    page.press("start")
+    page.wait_for_words("run", *words)
+
+
+def test_no_model_is_loaded(webui, open_tab):
+    page = open_tab()
+    assert webui.ask("[name for name in ('torch', 'transformers', 'peft') if name in sys.modules]") == []
+    refused(page, "No model is loaded", "Model loader to Transformers", "press Load")
+    assert not webui.loras.exists()
+
+
+def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
+    page = open_tab()
+    webui.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
+    words = ("is a GGUF file", "Some-Owner/Story-1B", "Download", "Transformers", "load-in-4bit", "press Load")
+    try:
+        refused(page, *words)
+        webui.tell("restart()")
+        page = open_tab()
+        refused(page, *words)
+        webui.tell("models.unload_model()")
+        page.wait_for_words("line", "No model is loaded")
+    finally:
+        webui.tell("models.unload_model()")
+
+
+def test_a_webui_without_the_names_that_are_needed(webui, open_page):
+    webui.tell("kept = shared.lora_names; del shared.lora_names; restart()")
+    try:
+        page = open_page(webui, tab=OURS, whole=False)
+        page.wait_for_words("line", "has no shared.lora_names", "Update Training PRO")
+        for button in ("check", "start"):
+            page.press(button)
+            page.wait_for_words("answer", "Data")
+        the_webui_answers(page)
+    finally:
+        webui.tell("shared.lora_names = kept; restart()")
+
+
+def test_what_breaks_in_the_tab_never_reaches_the_host(browser, tmp_path, open_page):
+    damaged = servers.copied(tmp_path / "damaged")
+    (damaged / "interface" / "train_tab.py").write_text("raise RuntimeError('a part is damaged')\n")
+    (damaged / "interface" / "style.py").unlink()
+    with servers.webui(tmp_path / "webui", model=False, extension=damaged) as server:
+        page = open_page(server, tab=OURS, whole=False)
+        page.wait_for(lambda: "cannot draw its tab here" in page.everything(), "a sentence in the tab")
+        assert "a part is damaged" in page.everything()
+        the_webui_answers(page)
+
+
+def the_webui_answers(page: Any) -> None:
+    page.tab("Chat")
+    page.write("message", "Hello")
+    page.press("send")
+    page.wait_for(lambda: page.written("reply") == "No model is loaded!", "the webui's own answer")

@@ -1,0 +1,153 @@
+"""The page of our own, from `script.py demo --tiny` on, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from training_pro.tests.browser import servers
+from training_pro.tests.tiny import tree
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
+
+MODEL = "tiny-random-llama"
+ENDLESS = 400  # epochs: no test waits for the last
+SECOND_START_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
+    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
+        yield server
+
+
+def trained(server: servers.Server, name: str) -> dict:
+    """The log that a run leaves at its end; empty until then."""
+    path = server.loras / name / "training_log.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def loaded_by_peft(server: servers.Server, lora: Path) -> dict:
+    """The LoRA's weights, after PEFT itself has put it on the base model."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(server.user_data / "models" / MODEL)
+    model = PeftModel.from_pretrained(base, lora)
+    return {name: weight for name, weight in model.named_parameters() if "lora_B" in name}
+
+
+def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
+    page = open_page(demo)
+    page.press("load")
+    page.wait_for_words("model", f"{MODEL} is loaded")
+    page.wait_for_words("line", MODEL, "float32")
+
+    page.fill(name="first", data="story.txt", cutoff=64, epochs=12)
+    assert page.check().startswith("Check: ready")
+    assert page.characters_lost() == 0
+    assert not demo.loras.exists()
+
+    page.press("start")
+    begun = page.wait_for_points()
+    page.press("save")
+    saved = page.wait_for(lambda: list((demo.loras / "first").glob("checkpoint-*-user")), "the checkpoint on disk")
+    assert trained(demo, "first") == {}
+    grown = page.wait_for_points(more_than=begun.points)
+    assert (begun.first, grown.first) == (1, 1)
+    page.wait_until_ended("first")
+    assert page.curve().last == trained(demo, "first")["current_steps"] == trained(demo, "first")["steps"]
+
+    for lora in (demo.loras / "first", *saved):
+        weights = loaded_by_peft(demo, lora)
+        assert len(weights) == 14
+        assert all(weight.abs().max() > 0 for weight in weights.values())
+
+
+def test_the_second_start_is_quick(demo):
+    with servers.demo(demo.user_data) as again:
+        assert again.started_after < SECOND_START_SECONDS
+
+
+def test_the_first_look_ends_with_both_answers(demo, open_page):
+    page = open_page(demo)
+    page.press("first look")
+    page.wait_for_words("run", "Training 'first-look'")
+    page.wait_for_points(more_than=1)
+    page.stop("first-look")
+    for side in ("first without", "first with"):
+        page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
+    assert trained(demo, "first-look")["ended"] == "stopped"
+
+
+def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_page):
+    one, two = open_page(demo), open_page(demo)
+    one.start("watched", epochs=ENDLESS)
+    late = open_page(demo)
+    two.reload()
+    pages = (one, two, late)
+    seen = [page.wait_for_points(more_than=one.curve().points) for page in pages]
+    moved = [page.wait_for_points(more_than=curve.points) for page, curve in zip(pages, seen, strict=True)]
+    assert [curve.first for curve in moved] == [1, 1, 1]
+    late.stop("watched")
+    for page in pages:
+        page.wait_until_ended("watched", "stopped")
+    assert len({page.curve() for page in pages}) == 1
+    assert one.curve().last == trained(demo, "watched")["current_steps"]
+
+
+def test_with_all_pages_closed_the_run_finishes(demo, open_page):
+    page = open_page(demo)
+    page.start("alone", epochs=12)
+    page.close()
+    assert trained(demo, "alone") == {}
+    deadline = time.monotonic() + 60
+    while not trained(demo, "alone") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert trained(demo, "alone")["ended"] == "finished"
+    later = open_page(demo)
+    later.wait_until_ended("alone")
+    assert (later.curve().first, later.curve().last) == (1, trained(demo, "alone")["steps"])
+
+
+def test_a_page_that_lost_its_stream_comes_back_by_itself(demo, open_page):
+    page = open_page(demo)
+    page.start("cut-off", epochs=ENDLESS)
+    page.lose_the_line(seconds=2)
+    back = page.wait_for_points(more_than=page.curve().points + 2)
+    assert back.first == 1
+    page.stop("cut-off")
+
+
+def test_a_bad_form_is_told_all_at_once_and_writes_nothing(demo, open_page):
+    page = open_page(demo)
+    before = tree(demo.loras) if demo.loras.exists() else {}
+    for button in ("check", "start"):
+        page.fill(name="", learning_rate="abc", cutoff="0")
+        page.press(button)
+        told = page.wait_for_words("answer", "4 things to mend")
+        assert all(words in told for words in ("Name", "Data", "'abc'", "Cutoff"))
+        page.fill(name="good", learning_rate="1e-3", cutoff="64")
+        page.press(button)
+        page.wait_for(lambda: "things to mend" not in page.words("answer"), "an answer of its own")
+        assert "Data" in page.words("answer")
+    assert page.can_press("start")
+    assert (tree(demo.loras) if demo.loras.exists() else {}) == before
+
+
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)], ids=str
+)
+def test_it_fits_the_screen(demo, open_page, theme, width):
+    page = open_page(demo, theme=theme, width=width)
+    page.fill(data="story.txt", name="looks")
+    page.check()
+    assert page.too_wide() == []
+    page.photograph(f"standalone-train-{theme}-{width}")
+    page.tab("Try it")
+    page.wait_for(lambda: page.can_press("go on"), "the tab is drawn")
+    assert page.too_wide() == []
+    page.photograph(f"standalone-try-{theme}-{width}")

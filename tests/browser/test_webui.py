@@ -1,0 +1,140 @@
+"""The tab inside the webui's stand-in, in a real browser: a whole run, and what its host does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from training_pro.tests.browser import servers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
+
+OURS = "Training PRO"
+ENDLESS = 400  # epochs: no test waits for the last
+BARE, WITH_LORA = "LlamaForCausalLM", "PeftModelForCausalLM"
+FINGERPRINT = """
+def fingerprint():
+    import hashlib
+    named = sorted(shared.model.named_parameters())
+    return hashlib.sha256(b"".join(n.encode() + p.detach().numpy().tobytes() for n, p in named)).hexdigest()
+"""
+
+
+@pytest.fixture(scope="module")
+def webui(browser, tmp_path_factory) -> Iterator[servers.Webui]:
+    with servers.webui(tmp_path_factory.mktemp("webui")) as server:
+        server.tell(FINGERPRINT)
+        yield server
+
+
+@pytest.fixture
+def open_tab(webui, open_page) -> Callable[..., Any]:
+    return lambda **how: open_page(webui, tab=OURS, **how)
+
+
+def model_and_loras(server: servers.Webui) -> list[object]:
+    return server.ask("[type(shared.model).__name__, shared.lora_names, shared.model_name]")
+
+
+def test_a_run_from_check_to_both_answers(webui, open_tab):
+    untouched = webui.ask("fingerprint()")
+    page = open_tab()
+    page.wait_for_words("line", servers.TINY, "float32")
+    page.fill(name="inside", data="story.txt", cutoff=64, epochs=8)
+    assert page.check().startswith("Check: ready")
+    assert page.characters_lost() == 0
+
+    page.press("start")
+    begun = page.wait_for_points()
+    assert webui.ask("shared.generation_lock.locked()")
+    page.press("save")
+    page.wait_for(lambda: list((webui.loras / "inside").glob("checkpoint-*-user")), "the checkpoint on disk")
+    page.wait_for_points(more_than=begun.points)
+    page.wait_until_ended("inside")
+    assert not webui.ask("shared.generation_lock.locked()")
+    assert webui.ask("fingerprint()") == untouched
+    assert model_and_loras(webui) == [BARE, [], servers.TINY]
+
+    page.tab("Try it")
+    page.choose_lora("inside")
+    page.write("prompt", "Old Maren Tull ran the ferry")
+    page.press("go on")
+    for side in ("without", "with"):
+        page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
+    page.wait_for(lambda: not webui.ask("shared.generation_lock.locked()"), "the end of the answer")
+
+    page.press("put on")
+    page.wait_for(lambda: model_and_loras(webui) == [WITH_LORA, ["inside"], servers.TINY], "the LoRA is on")
+    page.wait_for_words("line", "inside")
+    page.press("take off")
+    page.wait_for(lambda: model_and_loras(webui) == [BARE, [], servers.TINY], "the LoRA is off")
+    assert webui.ask("fingerprint()") == untouched
+
+
+def test_chat_is_told_while_a_run_has_the_model(webui, open_tab):
+    page = open_tab()
+    page.start("talked-to", epochs=ENDLESS)
+    page.tab("Chat")
+    page.write("message", "Hello")
+    page.press("send")
+    page.wait_for(lambda: "The model is busy: Training 'talked-to'" in page.everything(), "a refusal")
+    assert page.written("reply") == ""
+    page.tab(OURS)
+    page.stop("talked-to")
+    page.tab("Chat")
+    page.press("send")
+    page.wait_for(lambda: page.written("reply"), "a reply")
+
+
+def test_a_run_outlives_an_interface_restart(webui, open_tab):
+    first = open_tab()
+    begun = first.start("outlives", epochs=ENDLESS)
+    first.close()
+    webui.tell("restart()")
+    page = open_tab()
+    seen = page.wait_for_points(more_than=begun.points)
+    assert seen.first == 1
+    assert page.wait_for_points(more_than=seen.points).first == 1
+    page.stop("outlives")
+    assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
+
+
+def test_a_second_start_meanwhile_is_refused_with_a_sentence(webui, open_tab):
+    page, other = open_tab(), open_tab()
+    other.fill(name="second", data="story.txt", cutoff=64)
+    page.start("first", epochs=ENDLESS)
+    other.press_all_the_same("start")
+    other.wait_for_words("answer", "The model is busy: Training 'first'", "stop it first")
+    assert not (webui.loras / "second").exists()
+    page.stop("first")
+
+
+def test_where_others_look_on_nobody_starts_or_stops(webui, open_tab):
+    webui.tell("shared.args.multi_user = True; restart()")
+    try:
+        page = open_tab()
+        assert "--multi-user" in page.words("line")
+        page.fill(name="not-here", data="story.txt")
+        for button in ("start", "stop", "save"):
+            assert not page.can_press(button)
+        page.tab("Try it")
+        for button in ("go on", "put on", "take off"):
+            assert not page.can_press(button)
+    finally:
+        webui.tell("shared.args.multi_user = False; restart()")
+    page = open_tab()
+    page.wait_for(lambda: page.can_press("start"), "Start is there again")
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1200), ("dark", 390)], ids=str)
+def test_it_fits_the_screen(open_tab, theme, width):
+    page = open_tab(theme=theme, width=width)
+    page.fill(data="story.txt", name="looks")
+    page.check()
+    assert page.too_wide() == []
+    page.photograph(f"webui-train-{theme}-{width}")
+    page.tab("Try it")
+    page.wait_for(lambda: page.can_press("go on"), "the tab is drawn")
+    assert page.too_wide() == []
+    page.photograph(f"webui-try-{theme}-{width}")
