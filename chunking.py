@@ -485,7 +485,7 @@ def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int
     """The pieces of all sections (start, end, section), some at a time."""
     batch, size = [], 0
     for section, (start, end) in enumerate(zip(sections.start.tolist(), sections.end.tolist(), strict=True)):
-        for low, high in _pieces(text, start, end):
+        for low, high in pieces_of(text, start, end):
             batch.append((low, high, section))
             size += high - low
             if size >= BATCH_CHARS:
@@ -495,7 +495,7 @@ def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int
         yield batch
 
 
-def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def pieces_of(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """A section in pieces that end at a line end, else before a space, else between two characters."""
     while end - start > PIECE_CHARS:
         limit = start + PIECE_CHARS

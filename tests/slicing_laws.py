@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from training_pro.chunking import Cutting, Encoded, Encoder, Sliced
+from training_pro.chunking import Cutting, Encoded, Encoder, Sliced, pieces_of
 
 WORDS = {
     "latin": "the old house Mr. Smith said e.g. J. R. Tolkien 3.5 www.a.b/c?d naïve über Straße «oui» U.S.",
@@ -94,10 +94,13 @@ def assert_laws(sliced: Sliced, encoder: Encoder) -> None:
 
 
 def _assert_ids(sliced: Sliced, encoder: Encoder) -> None:
-    """Without BOS and EOS a block is a slice of its section's ids, tokenized alone."""
-    rules, sections = sliced.rules, sliced.sections
+    """Without BOS and EOS a block is a slice of its section's ids, tokenized alone in its pieces."""
+    rules, sections, text = sliced.rules, sliced.sections, sliced.text
     places = [(int(s), int(e)) for s, e in zip(sections.start, sections.end, strict=True)]
-    parts = [encoder([sliced.text[start:end]])[0].ids.tolist() for start, end in places]
+    parts = [
+        [number for low, high in pieces_of(text, *place) for number in encoder([text[low:high]])[0].ids.tolist()]
+        for place in places
+    ]
     before = np.cumsum([0, *map(len, parts)])
     for block in sliced:
         ids = sliced.ids_of(block).tolist()
