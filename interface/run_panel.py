@@ -28,10 +28,13 @@ PAUSE_SECONDS = 0.5
 # never opens a stream anew, so that a page that is being looked at is then loaded again: the form is kept.
 COME_BACK = """() => {
   if (window.trainingProBeat) return;
-  let seen = "", since = Date.now(), tries = 0;
+  let seen = "", since = Date.now(), tries = 0, title = document.title;
   window.trainingProBeat = setInterval(() => {
     const beat = document.querySelector("#tp-beat");
     if (!beat) return;
+    const short = beat.querySelector("b")?.textContent;
+    if (short) document.title = short + " - Training PRO";
+    else if (document.title.endsWith(" - Training PRO")) document.title = title;
     if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
       seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = Date.now(); tries = 0; return;
     }
@@ -125,7 +128,8 @@ class RunPanel:
             if now != shown:
                 same = now[:2] == shown[:2]
                 panel = gr.update() if same else (view.html() if view else "")
-                yield (gr.update() if same else line, panel, *self._button_states(view), f"{now[2]}")
+                short = f"<b>{view.in_short()}</b>" if view else ""
+                yield (gr.update() if same else line, panel, *self._button_states(view), f"{short} {now[2]}")
                 shown = now
             beats += 1
             await asyncio.sleep(PAUSE_SECONDS)

@@ -17,6 +17,7 @@ from ..core.session import Job
 from ..records.curve import Mark, Point, svg
 from ..train_utils import duration
 from . import wording
+from .trend import before, trend
 
 LATEST = 6
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
@@ -59,7 +60,14 @@ class RunView:
         if self._ended is not None:
             return self._ended_html(self._ended)
         share = self._last.step / self._last.steps if self._last else 0.0
-        parts = [wording.bar(share), self._glance(), self._curve(), self._told()]
+        steps = self._last.steps if self._last else 0
+        parts = [
+            wording.bar(share),
+            self._glance(),
+            wording.paragraph(trend(self._points, steps), quiet=True),
+            self._curve(),
+            self._told(),
+        ]
         return wording.card(f"{self.job.title}: {self._state()}", *parts, mood="live")
 
     def _take(self, event: Event) -> None:
@@ -81,7 +89,7 @@ class RunView:
     def _step(self, event: Progress) -> None:
         self._last = event
         self._pace.add(event)
-        self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate))
+        self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
     def _state(self) -> str:
         if self.job.control.stopping:
@@ -99,7 +107,7 @@ class RunView:
             [
                 ("step", f"{last.step} / {last.steps}"),
                 ("epoch", f"{last.epoch:.2f}"),
-                ("smoothed loss", f"{last.smoothed:.4f}"),
+                (f"smoothed loss{self._an_hour_ago(last)}", f"{last.smoothed:.4f}"),
                 ("loss", f"{last.loss:.4f}"),
                 ("learning rate", f"{last.learning_rate:.3g}"),
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
@@ -108,6 +116,16 @@ class RunView:
                 ("last safe copy", f"step {self._saved.step}" if self._saved else "none yet"),
             ]
         )
+
+    def _an_hour_ago(self, last: Progress) -> str:
+        then = before(self._points, 3600, last.at)
+        return f", an hour ago {then.smoothed:.3f}" if then else ""
+
+    def in_short(self) -> str:
+        """For the browser's title: how far, and how low; empty when nothing runs."""
+        if not self.running or self._last is None:
+            return ""
+        return f"{self._last.step / self._last.steps:.0%}, loss {self._last.smoothed:.2f}"
 
     def _curve(self) -> str:
         if self._planned is None:

@@ -20,6 +20,7 @@ class Point:
     loss: float
     smoothed: float
     rate: float
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
