@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,14 +60,27 @@ def found(names: Sequence[str], folders: Folders) -> list[DataSet]:
 
 def _found(name: str, folders: Folders) -> DataSet:
     plain = name.rstrip("/\\")
-    if Path(plain).is_absolute() or ".." in Path(plain).parts or ":" in plain:
+    if _leads_out(plain):
         raise DataError(f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = root / plain
-        if path.is_dir() or path.is_file():
+        if _stands(path):
             return _readable(DataSet(plain + "/" * path.is_dir(), path, example))
     there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
     raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a name is a path out of the folder, on any system, or the folder itself."""
+    parts = Path(name).parts
+    return Path(name).is_absolute() or not parts or ":" in name or ".." in re.split(r"[/\\]", name)
+
+
+def _stands(path: Path) -> bool:
+    try:
+        return path.is_dir() or path.is_file()
+    except OSError:  # a name longer than the system can have
+        return False
 
 
 def _readable(data: DataSet) -> DataSet:

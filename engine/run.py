@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import set_seed
 
-from ..core.errors import DataError, SettingsError
+from ..core.errors import DataError, ModelError, SettingsError
 from ..core.events import Advice, Ended, Note, Outcome, Planned, Stage
-from ..core.host import Host
+from ..core.host import Folders, Host, ModelCard
 from ..core.session import Job
 from ..core.writing import write_json
 from ..data.assembly import TrainingData, prepare
@@ -35,20 +35,27 @@ from .trainer import RunTrainer, computing_type
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
     folder = run_folder(settings, host.folders, resume)
+    card = _card(host)
+    run = blueprint(settings, card, _prepared(settings, host.folders, card, job), folder)
+    if (done := folder.finished_steps()) >= run.plan.steps:
+        return _nothing_left(run, done)
+    state = _state_to_start_from(run, job)
     _tell(job, "Getting the model")
-    with _bare_model(host, job) as base:
-        data = _prepared(settings, host, job)
-        run = blueprint(settings, host.card(), data, folder)
-        state = _state_to_start_from(run, job)
-        if state.step >= run.plan.steps:
-            return _nothing_left(run, state)
-        with _ready_to_train(base, run) as model:
-            between = BetweenSteps(run, state, job.control, job.log)
-            _announce(run, state, base, job)
-            trained = RunTrainer(run, model, between, host.folders.presets.parent).train(
-                resume_from_checkpoint=str(folder.start.folder) if folder.start else None
-            )
-            return _kept(run, model, between, trained.global_step, job)
+    with _bare_model(host, job) as base, _ready_to_train(base, run) as model:
+        between = BetweenSteps(run, state, job.control, job.log)
+        _announce(run, state, base, job)
+        trained = RunTrainer(run, model, between, host.folders.presets.parent).train(
+            resume_from_checkpoint=str(folder.start.folder) if folder.start else None
+        )
+        return _kept(run, model, between, trained.global_step, job)
+
+
+def _card(host: Host) -> ModelCard:
+    """What the run is about; a model that its host has put to sleep is loaded again for it."""
+    try:
+        return host.card()
+    except ModelError:
+        return host.loaded().card
 
 
 @contextmanager
@@ -60,14 +67,13 @@ def _bare_model(host: Host, job: Job) -> Iterator[Any]:
         yield base
 
 
-def _prepared(settings: TrainingSettings, host: Host, job: Job) -> TrainingData:
+def _prepared(settings: TrainingSettings, folders: Folders, card: ModelCard, job: Job) -> TrainingData:
     """The same as Check does; DataError where Check would say 'not ready'."""
-    tokenizer = working_tokenizer(host.card().tokenizer)
     data = prepare(
         settings,
-        host.folders,
-        host.card(),
-        tokenizer,
+        folders,
+        card,
+        working_tokenizer(card.tokenizer),
         lambda text, share: job.log.append(Stage(text=text, share=share)),
     )
     if data.report.problems:
@@ -77,7 +83,16 @@ def _prepared(settings: TrainingSettings, host: Host, job: Job) -> TrainingData:
     return data
 
 
+def _nothing_left(run: Blueprint, done: int) -> Ended:
+    text = (
+        f"'{run.folder.name}' is finished: {done} of {run.plan.steps} steps are done. "
+        "For more, raise Epochs or Steps at most."
+    )
+    return Ended(outcome="finished", text=text, folder=run.folder.path)
+
+
 def _state_to_start_from(run: Blueprint, job: Job) -> RunState:
+    run.folder.refuse_without_start()
     start = run.folder.start
     if start is None:
         return RunState(unchangeable=run.unchangeable())
@@ -85,14 +100,6 @@ def _state_to_start_from(run: Blueprint, job: Job) -> RunState:
     refuse_changes(state, run.unchangeable(), start.folder)
     job.log.append(Note(text=f"Going on from {start.folder.name} (step {state.step})."))
     return state
-
-
-def _nothing_left(run: Blueprint, state: RunState) -> Ended:
-    text = (
-        f"'{run.folder.name}' is finished: {state.step} of {run.plan.steps} steps are done. "
-        "For more, raise Epochs or Steps at most."
-    )
-    return Ended(outcome="finished", text=text, folder=run.folder.path)
 
 
 @contextmanager
@@ -183,8 +190,9 @@ def _log_entry(run: Blueprint, model: Any, between: BetweenSteps, outcome: Outco
 
 
 def _layers(model: Any) -> list[str]:
+    """By their own names; PEFT's versions tell more or less of the path to each."""
     targets = model.peft_config[model.active_adapter].target_modules
-    return [targets] if isinstance(targets, str) else sorted(targets)
+    return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
 
 
 def _title(run: Blueprint) -> str:

@@ -137,15 +137,21 @@ class StandaloneHost:
         try:
             config = AutoConfig.from_pretrained(folder, **more)
             tokenizer = AutoTokenizer.from_pretrained(folder, **more)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"{path} cannot be read as a model: {_first_line(error)}") from error
-        return ModelCard(
-            path.stem if path.is_file() else path.resolve().name, config.to_dict(), tokenizer, self._chosen[1]
-        )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(
+                f"{path} cannot be read as a model: {_first_line(error)} Download it anew, or choose another one."
+            ) from error
+        name = path.stem if path.is_file() else path.resolve().name
+        if getattr(config, "is_encoder_decoder", False):
+            raise ModelError(
+                f"{name} is an encoder-decoder model; only causal language models can be trained here."
+            )
+        return ModelCard(name, config.to_dict(), tokenizer, self._chosen[1])
 
 
 def _weights(path: Path, card: ModelCard, loading: str) -> Any:
     _need("torch", "to load a model")
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
@@ -153,7 +159,7 @@ def _weights(path: Path, card: ModelCard, loading: str) -> Any:
     folder, more = _where(path)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, **more, **_how(loading, card.config))
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}") from error
     return _never_repacked(model.eval())
 
@@ -237,4 +243,6 @@ def _not_a_model(asked: Path, models: Path, known: Sequence[str]) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """What a library says first, as a whole sentence."""
+    said = str(error).strip().partition("\n")[0].strip(" :.") or type(error).__name__
+    return said + "."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..train_utils import checkpoint_step, natural_key
 
@@ -47,14 +47,24 @@ def standing(folder: Path) -> Standing:
     return "nothing"
 
 
+def finished_steps(folder: Path) -> int:
+    """How many steps a finished run took; 0 where it is not finished."""
+    return int(_log(folder).get("current_steps") or 0) if standing(folder) == "finished" else 0
+
+
 def _ended(folder: Path) -> Standing | None:
-    try:
-        ended = json.loads((folder / LOG_FILE).read_text(encoding="utf-8")).get("ended")
-    except (OSError, ValueError, AttributeError):
-        return None
+    ended = _log(folder).get("ended")
     if ended == "finished":
         return "finished"
     return "stopped" if ended == "stopped" else None
+
+
+def _log(folder: Path) -> dict[str, Any]:
+    try:
+        log = json.loads((folder / LOG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return log if isinstance(log, dict) else {}
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:

@@ -26,6 +26,7 @@ class RunFolder:
     path: Path
     logs: Path
     start: Checkpoint | None = None
+    goes_on: bool = False
     replaces: bool = False
 
     @property
@@ -36,6 +37,18 @@ class RunFolder:
     def aside(self) -> Path:
         """Where things are written before they are whole."""
         return self.path / ASIDE
+
+    def finished_steps(self) -> int:
+        """The steps of the finished run that is to go on; 0 for a run that is not finished, or a new one."""
+        return loras.finished_steps(self.path) if self.goes_on else 0
+
+    def refuse_without_start(self) -> None:
+        """SavingError where a LoRA stands that nothing can go on from."""
+        if self.goes_on and self.start is None and loras.has_lora(self.path):
+            raise SavingError(
+                f"{self.name!r} is a LoRA without a checkpoint to go on from, and training it further is not in "
+                "this version. Choose replace or new_name for what exists (if_exists)."
+            )
 
     def open(self, settings: TrainingSettings, sample: Sequence[Mapping[str, str]]) -> None:
         """Make the folder; what it replaces goes into a backup inside it."""
@@ -64,7 +77,7 @@ def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> Run
     path = folders.loras / settings.what.name
     asked = settings.what.if_exists
     if resume or asked == "continue":
-        return RunFolder(path, folders.logs, start=_start(path, resume))
+        return RunFolder(path, folders.logs, start=_start(path, resume), goes_on=True)
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
     if asked == "new_name":
@@ -82,11 +95,6 @@ def _start(path: Path, resume: str) -> Checkpoint | None:
             there = ", ".join(c.folder.name for c in found) or "none"
             raise SavingError(f"There is no checkpoint {resume!r} of {path.name!r}. There are: {there}.")
         return named[0]
-    if not found and loras.has_lora(path):
-        raise SavingError(
-            f"{path.name!r} is a LoRA without a checkpoint to go on from, and training it further is not in this "
-            "version. Choose replace or new_name for what exists (if_exists)."
-        )
     return found[-1] if found else None
 
 

@@ -1,0 +1,332 @@
+"""Stopping, saving, going on, and what happens to what stands in the folder already."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+
+import pytest
+from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.events import CheckpointSaved, Note, Planned, Progress
+from training_pro.core.session import Job
+from training_pro.hosts.standalone import folders
+from training_pro.hosts.tiny import SAMPLE
+from training_pro.records import loras
+from training_pro.tests.tiny import Place, tree, watched
+
+LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tiny):
+    """The folder of a LONG run that nothing came between."""
+    made = Place(folders(tmp_path_factory.mktemp("whole") / "user_data"), tiny)
+    made.write("story.txt", SAMPLE)
+    made.train(name="whole", **LONG)
+    return made.lora("whole")
+
+
+def weights(folder):
+    return (folder / "adapter_model.safetensors").read_bytes()
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def at(step, do):
+    """A job in which `do` is called with the job when a step is done."""
+
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step == step:
+            do(job)
+
+    return watched(watch)
+
+
+def stopping_at(step):
+    return at(step, lambda job: job.control.stop())
+
+
+def breaking_at(step):
+    def break_down(job):
+        raise OSError("the power went")
+
+    return at(step, break_down)
+
+
+def saved(job):
+    return [(e.step, e.reason, e.folder.name) for e in job.log.since(0) if isinstance(e, CheckpointSaved)]
+
+
+def notes(job):
+    return [event.text for event in job.log.since(0) if isinstance(event, Note)]
+
+
+def test_a_stop_takes_effect_after_one_step_and_keeps_a_checkpoint_and_the_lora(place):
+    job = stopping_at(2)
+    end = place.train(job=job, **LONG)
+    assert (end.outcome, end.folder) == ("stopped", place.lora())
+    assert end.text.startswith("'a' stopped at step 3 of 8, smoothed loss ")
+    assert saved(job) == [(3, "", "checkpoint-3")]
+    assert (loras.standing(place.lora()), loras.has_lora(place.lora())) == ("stopped", True)
+    assert read(place.lora() / "training_log.json")["current_steps"] == 3
+    assert place.weights() == (place.lora() / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
+
+
+def test_a_checkpoint_is_saved_when_it_is_asked_for_and_the_run_goes_on(place):
+    job = at(1, lambda job: job.control.save_checkpoint())
+    assert place.train(job=job, **LONG).outcome == "finished"
+    assert saved(job) == [
+        (2, "user", "checkpoint-2-user"),
+        (4, "epoch-1", "checkpoint-4-epoch-1"),
+        (8, "epoch-2", "checkpoint-8-epoch-2"),
+    ]
+    assert [c.step for c in loras.checkpoints(place.lora())] == [2, 4, 8]
+
+
+def test_saving_changes_nothing_about_the_run(place, whole):
+    place.train(name="busy", save_every=1, job=at(2, lambda job: job.control.save_checkpoint()), **LONG)
+    assert place.weights("busy") == weights(whole)
+
+
+def test_checkpoints_at_so_many_steps(place):
+    job = Job("training", "a test")
+    place.train(job=job, save_every=3, save_each_epoch=False, **LONG)
+    assert saved(job) == [(3, "", "checkpoint-3"), (6, "", "checkpoint-6")]
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_a_stopped_run_that_goes_on_ends_as_if_it_had_never_stopped(place, whole, step):
+    place.train(name="parts", job=stopping_at(step), **LONG)
+    place.train(name="parts", resume="newest", **LONG)
+    assert place.weights("parts") == weights(whole)
+    graphs = [read(folder / "training_graph.json") for folder in (place.lora("parts"), whole)]
+    for graph in graphs:
+        for entry in graph:
+            del entry["seconds"]
+    assert graphs[0] == graphs[1]
+    logs = [read(folder / "training_log.json") for folder in (place.lora("parts"), whole)]
+    for key in ("ended_at", "training_time"):
+        for log in logs:
+            del log[key]
+    assert logs[0] == logs[1]
+
+
+def test_in_the_middle_of_an_accumulated_epoch_too(place):
+    more = {"batch_size": 1, "accumulation": 3, **LONG}
+    place.train(name="whole", **more)
+    place.train(name="parts", job=stopping_at(7), **more)
+    place.train(name="parts", if_exists="continue", **more)
+    assert place.weights("parts") == place.weights("whole")
+
+
+def test_a_run_that_was_cut_off_goes_on_from_its_newest_checkpoint(place, whole):
+    with pytest.raises(OSError, match="the power went"):
+        place.train(name="parts", job=breaking_at(6), **LONG)
+    assert loras.standing(place.lora("parts")) == "cut off"
+    assert not loras.has_lora(place.lora("parts"))
+    job = Job("training", "a test")
+    place.train(name="parts", job=job, resume="newest", **LONG)
+    assert "Going on from checkpoint-4-epoch-1 (step 4)." in notes(job)
+    assert place.weights("parts") == weights(whole)
+
+
+def test_a_run_that_broke_while_saving_its_lora_is_finished_from_its_last_checkpoint(place, whole):
+    shutil.copytree(whole, place.lora("parts"))
+    for name in ("adapter_model.safetensors", "adapter_config.json", "training_log.json"):
+        (place.lora("parts") / name).unlink()
+    assert loras.standing(place.lora("parts")) == "cut off"
+    assert place.train(name="parts", resume="newest", **LONG).outcome == "finished"
+    assert place.weights("parts") == weights(whole)
+    assert loras.standing(place.lora("parts")) == "finished"
+
+
+def test_it_may_go_on_from_a_checkpoint_by_name(place, whole):
+    shutil.copytree(whole, place.lora())
+    (place.lora() / "training_log.json").unlink()
+    (place.lora() / "adapter_model.safetensors").unlink()
+    shutil.rmtree(place.lora() / "checkpoint-8-epoch-2")
+    place.train(resume=str(place.lora() / "checkpoint-4-epoch-1"), **LONG)
+    assert place.weights() == weights(whole)
+
+
+@pytest.mark.parametrize("asked", [{"resume": "newest"}, {"if_exists": "continue"}])
+@pytest.mark.parametrize("more", [{}, {"save_each_epoch": False}, {"epochs": 1.5}])
+def test_a_finished_run_says_so_and_changes_nothing(place, asked, more):
+    place.train(**more)
+    before = tree(place.folders.user_data)
+    end = place.train(**{**more, **asked})
+    assert end.outcome == "finished"
+    assert end.text.startswith("'a' is finished: ")
+    assert tree(place.folders.user_data) == before
+
+
+def test_a_finished_run_goes_on_where_more_is_asked_and_takes_the_new_plans_rates(place):
+    place.train(epochs=1)
+    job = Job("training", "a test")
+    place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
+    (planned,) = [event for event in job.log.since(0) if isinstance(event, Planned)]
+    steps = [event for event in job.log.since(0) if isinstance(event, Progress)]
+    assert (planned.first_step, planned.steps) == (4, 12)
+    assert [event.step for event in steps] == list(range(5, 13))
+    assert [event.learning_rate for event in steps] == list(planned.rates[4:])
+    assert steps[-1].learning_rate < 2e-3
+    graph = read(place.lora() / "training_graph.json")
+    assert [entry["current_steps"] for entry in graph] == list(range(1, 13))
+
+
+def test_the_new_plans_rates_are_what_the_optimizer_uses(place, monkeypatch):
+    from training_pro.engine.trainer import RunTrainer
+
+    place.train(epochs=1)
+    used, step = [], RunTrainer.training_step
+
+    def spying(self, *args, **more):
+        used.append(self.optimizer.param_groups[0]["lr"])
+        return step(self, *args, **more)
+
+    monkeypatch.setattr(RunTrainer, "training_step", spying)
+    job = Job("training", "a test")
+    place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
+    (planned,) = [event for event in job.log.since(0) if isinstance(event, Planned)]
+    assert used == pytest.approx(planned.rates[4:], rel=1e-12)
+
+
+def test_where_there_is_nothing_to_go_on_from_the_run_begins(place):
+    assert place.train(resume="newest").outcome == "finished"
+
+
+@pytest.mark.parametrize(
+    ("named", "more"),
+    [
+        ("rank (4 then, 8 now)", {"rank": 8}),
+        ("targets (all-linear then, q-v now)", {"targets": "q-v"}),
+        ("batch_size (4 then, 2 now)", {"batch_size": 2}),
+        ("seed (42 then, 43 now)", {"seed": 43}),
+        ("accumulation (1 then, 2 now)", {"accumulation": 2}),
+        ("data and slicing (", {"cutoff": 48}),
+        ("data and slicing (", {"data": ["other.txt"]}),
+    ],
+)
+def test_a_run_goes_on_only_as_what_it_was(place, named, more):
+    place.write("other.txt", "Something else altogether. " * 60)
+    place.train(job=stopping_at(1), **LONG)
+    before = tree(place.folders.user_data)
+    with pytest.raises(SavingError) as refusal:
+        place.train(resume="newest", **{**LONG, **more})
+    assert str(refusal.value).startswith("The run cannot go on from checkpoint-2: different are ")
+    assert named in str(refusal.value)
+    assert tree(place.folders.user_data) == before
+
+
+def test_another_model_is_refused_by_name(place, tmp_path):
+    place.train(job=stopping_at(1), **LONG)
+    place.tiny = shutil.copytree(place.tiny, tmp_path / "another")
+    with pytest.raises(SavingError, match=r"different are model \(tiny then, another now\)"):
+        place.train(resume="newest", **LONG)
+
+
+def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(place):
+    place.train()
+    with pytest.raises(SavingError) as refusal:
+        place.train(resume="checkpoint-9", epochs=2)
+    assert str(refusal.value) == ("There is no checkpoint 'checkpoint-9' of 'a'. There are: checkpoint-4-epoch-1.")
+
+
+def test_asking_is_the_default_and_names_what_stands_there(with_lora):
+    before = tree(with_lora.folders.user_data)
+    with pytest.raises(SettingsError) as refusal:
+        with_lora.train()
+    assert str(refusal.value) == (
+        "Name: 'a' exists already: a finished LoRA. Choose what to do (if_exists): continue (go on with it), "
+        "replace (a backup is kept) or new_name."
+    )
+    assert tree(with_lora.folders.user_data) == before
+
+
+def test_replacing_keeps_a_backup_of_all_that_stood_there(with_lora):
+    (with_lora.lora() / "notes.txt").write_text("my own note", encoding="utf-8")
+    before = tree(with_lora.lora())
+    today = f"Backup-{datetime.date.today().isoformat()}"
+    with_lora.train(if_exists="replace", seed=7)
+    assert tree(with_lora.lora() / today) == before
+    assert not (with_lora.lora() / "notes.txt").exists()
+    second = {p: b for p, b in tree(with_lora.lora()).items() if not p.startswith(today)}
+    with_lora.train(if_exists="replace", seed=8)
+    assert tree(with_lora.lora() / today) == before
+    assert tree(with_lora.lora() / f"{today}-2") == second
+
+
+def test_what_is_replaced_stays_until_the_first_step_is_done(with_lora):
+    before = tree(with_lora.lora())
+    with pytest.raises(OSError, match="the power went"):
+        with_lora.train(if_exists="replace", job=first_event_of(Planned, breaking))
+    assert tree(with_lora.lora()) == before
+
+
+def breaking(job):
+    raise OSError("the power went")
+
+
+def first_event_of(kind, do):
+    return watched(lambda job, event: do(job) if isinstance(event, kind) else None)
+
+
+def test_a_new_name_is_the_first_that_is_free(with_lora):
+    before = tree(with_lora.lora())
+    (with_lora.folders.loras / "a-2").mkdir()
+    end = with_lora.train(if_exists="new_name")
+    assert end.folder == with_lora.lora("a-3")
+    assert tree(with_lora.lora()) == before
+
+
+def test_nothing_is_written_before_the_first_step_is_done(place):
+    seen = []
+
+    def watch(job, event):
+        seen.append((type(event).__name__, sorted(place.folders.loras.glob("*"))))
+
+    place.train(job=watched(watch))
+    before = [there for name, there in seen[: [name for name, _ in seen].index("Progress")]]
+    assert len(before) >= 6
+    assert before == [[]] * len(before)
+    assert seen[len(before)] == ("Progress", [place.lora()])
+
+
+def test_a_lora_made_elsewhere_is_not_overwritten_by_going_on(with_lora):
+    for name in ("training_log.json", "checkpoint-4-epoch-1"):
+        path = with_lora.lora() / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = tree(with_lora.folders.user_data)
+    with pytest.raises(SavingError, match="is a LoRA without a checkpoint to go on from"):
+        with_lora.train(if_exists="continue")
+    assert tree(with_lora.folders.user_data) == before
+
+
+def test_a_half_written_checkpoint_is_none(place, whole):
+    with pytest.raises(OSError, match="the power went"):
+        place.train(name="parts", job=breaking_at(6), **LONG)
+    half = place.lora("parts") / ".part" / "checkpoint-6"
+    half.mkdir(parents=True)
+    (half / "adapter_model.safetensors").write_bytes(b"half")
+    assert [c.step for c in loras.checkpoints(place.lora("parts"))] == [4]
+    place.train(name="parts", resume="newest", **LONG)
+    assert place.weights("parts") == weights(whole)
+    assert not (place.lora("parts") / ".part").exists()
+
+
+def test_a_failure_reads_as_a_failure(place):
+    from training_pro.core.session import Session
+    from training_pro.engine.peft_engine import PeftEngine
+
+    host = place.host()
+    host.loaded().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
+    job = Session().start(
+        "training", "Training 'a'", host, lambda job: PeftEngine().train(place.settings(), host, job)
+    )
+    (*_, end) = job.log.follow()
+    assert end.outcome == "failed"
+    assert end.text == "Training 'a' ended with an error of the kind ZeroDivisionError: division by zero"
+    assert not place.lora().exists()
