@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..core.errors import ModelError, SavingError, SettingsError
@@ -94,13 +95,14 @@ def loaded_onto(base: torch.nn.Module, folder: Path, name: str, strength: float 
     """The model with a LoRA from disk on it; the base's own flags and modes stay as they are."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing). Choose another one.")
-    with borrowed(base):
+    with borrowed(base), ExitStack() as undoing:
+        undoing.callback(take_out, base)
         try:
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=name)
-        except (ValueError, RuntimeError, KeyError, OSError) as error:
-            take_out(base)
+        except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[0]
             raise SavingError(f"The LoRA {name!r} does not fit on this model: {reason}") from error
+        undoing.pop_all()
     _weigh(model, strength)
     return model
 

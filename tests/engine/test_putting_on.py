@@ -1,0 +1,176 @@
+"""LoRAs on the host's model: put on and taken off, weighed, refused where they do not fit; and answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from training_pro.core.errors import SavingError
+from training_pro.core.events import Answer, Note, Stage
+from training_pro.core.session import Job
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.tests.tiny import watched
+
+IDS = torch.arange(4, 24)[None]
+
+
+def logits(host):
+    with torch.no_grad():
+        return host.loaded().model(IDS).logits
+
+
+def answers(events):
+    found = {"with": "", "without": ""}
+    for event in events:
+        if isinstance(event, Answer):
+            found[event.side] += event.piece
+    return found
+
+
+def test_putting_on_changes_what_the_model_says_and_taking_off_changes_it_back(with_lora):
+    host = with_lora.host()
+    bare = logits(host)
+    assert with_lora.put_on(host, "a").text == "a is on, at 100%. Chat to try it."
+    assert host.loaded().loras == ("a",)
+    assert (logits(host) - bare).abs().max() > 0.01
+    assert with_lora.take_off(host).text == "a is off."
+    assert torch.equal(logits(host), bare)
+    assert with_lora.take_off(host).text == "No LoRA was on."
+
+
+def test_another_one_comes_instead(with_lora):
+    with_lora.train(name="b", seed=7)
+    host = with_lora.host()
+    with_lora.put_on(host, "b")
+    alone = logits(host)
+    with_lora.put_on(host, "a")
+    with_lora.put_on(host, "b")
+    assert host.loaded().loras == ("b",)
+    assert torch.equal(logits(host), alone)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.5])
+def test_strength_scales_what_a_lora_adds(with_lora, strength):
+    """Alpha at that strength, asked of PEFT itself, does the same."""
+    host = with_lora.host()
+    bare = logits(host)
+    with_lora.put_on(host, "a", strength)
+    weighed = logits(host)
+    config = with_lora.lora() / "adapter_config.json"
+    values = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**values, "lora_alpha": values["lora_alpha"] * strength}), encoding="utf-8")
+    with_lora.put_on(host, "a")
+    assert torch.equal(weighed, bare) == (strength == 0.0)
+    assert torch.allclose(weighed, logits(host), atol=1e-6)
+
+
+def test_one_of_the_wrong_shape_is_refused_and_the_base_stays_clean(with_lora):
+    file = with_lora.lora() / "adapter_model.safetensors"
+    state = load_file(file)
+    save_file({name: weight.repeat(1, 2) for name, weight in state.items()}, file)
+    host = with_lora.host()
+    bare, kinds = logits(host), {name: type(module) for name, module in host.loaded().model.named_modules()}
+    with pytest.raises(SavingError, match="The LoRA 'a' does not fit on this model: "):
+        with_lora.put_on(host, "a")
+    assert host.loaded().loras == ()
+    assert {name: type(module) for name, module in host.loaded().model.named_modules()} == kinds
+    assert torch.equal(logits(host), bare)
+    assert not hasattr(host.loaded().model, "peft_config")
+
+
+def test_one_for_other_layers_is_refused_and_the_base_stays_clean(with_lora):
+    config = with_lora.lora() / "adapter_config.json"
+    values = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**values, "target_modules": ["c_attn"]}), encoding="utf-8")
+    host = with_lora.host()
+    with pytest.raises(SavingError, match="does not fit on this model"):
+        with_lora.put_on(host, "a")
+    assert not hasattr(host.loaded().model, "peft_config")
+
+
+def test_one_that_is_not_there_is_named(place):
+    with pytest.raises(SavingError, match="There is no LoRA 'nothing' in "):
+        place.put_on(place.host(), "nothing")
+
+
+def test_a_broken_file_is_a_sentence(with_lora):
+    (with_lora.lora() / "adapter_model.safetensors").write_bytes(b"no weights")
+    host = with_lora.host()
+    with pytest.raises(SavingError, match="The LoRA 'a' does not fit on this model: "):
+        with_lora.put_on(host, "a")
+    assert not hasattr(host.loaded().model, "peft_config")
+
+
+def test_an_answer_comes_in_pieces_with_and_without(with_lora):
+    with_lora.train(name="b", epochs=8)
+    host = with_lora.host()
+    events = with_lora.answer(host, lora="b", max_tokens=12)
+    stages = [event.text for event in events if isinstance(event, Stage)]
+    assert stages == ["Answering without a LoRA", "Answering with b"]
+    said = answers(events)
+    assert said["with"] != said["without"]
+    assert len([event for event in events if isinstance(event, Answer)]) > 2
+    assert answers(with_lora.answer(host, lora="b", max_tokens=12)) == said
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(with_lora):
+    host = with_lora.host()
+    asked = {"temperature": 1.5, "max_tokens": 20}
+    first = answers(with_lora.answer(host, **asked))["without"]
+    assert answers(with_lora.answer(host, **asked))["without"] == first
+    assert answers(with_lora.answer(host, seed=43, **asked))["without"] != first
+
+
+def test_an_answer_with_the_lora_is_what_the_model_says_with_it_on(with_lora):
+    with_lora.train(name="b", epochs=8)
+    host = with_lora.host()
+    said = answers(with_lora.answer(host, lora="b", strength=1.0))["with"]
+    with_lora.put_on(host, "b")
+    prompt = host.card().tokenizer("The keeper of the", return_tensors="pt")
+    ids = host.loaded().model.generate(**prompt, max_new_tokens=6, do_sample=False)
+    text = host.card().tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert said == text
+
+
+def test_the_answer_without_is_without_what_is_on(with_lora):
+    host = with_lora.host()
+    bare = answers(with_lora.answer(host))["without"]
+    with_lora.put_on(host, "a")
+    assert answers(with_lora.answer(host))["without"] == bare
+    assert host.loaded().loras == ("a",)
+
+
+def test_only_one_side_where_both_are_not_wanted(with_lora):
+    events = with_lora.answer(with_lora.host(), lora="a", both=False)
+    assert {event.side for event in events if isinstance(event, Answer)} <= {"with"}
+    assert [event.text for event in events if isinstance(event, Stage)] == ["Answering with a"]
+
+
+def test_a_stop_ends_the_answer(place):
+    def watch(job, event):
+        if isinstance(event, Answer):
+            job.control.stop()
+
+    job = watched(watch)
+    place.answer(place.host(), job, max_tokens=400)
+    assert sum(len(event.piece) for event in job.log.since(0) if isinstance(event, Answer)) < 100
+
+
+def test_chat_goes_through_the_template(place, monkeypatch):
+    host = place.host()
+    seen = []
+    model = host.loaded().model
+    monkeypatch.setattr(model, "generate", lambda **asked: seen.append(asked["input_ids"]))
+    place.answer(host, prompt="Hello", as_chat=True)
+    text = host.card().tokenizer.decode(seen[0][0])
+    assert text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_taking_off_is_told(with_lora):
+    job = Job("model", "t")
+    PeftEngine().take_off(with_lora.host(), job)
+    assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == [
+        "The model is as it was before."
+    ]
