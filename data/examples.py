@@ -57,6 +57,10 @@ class Examples:
         """The tokens of the longest example."""
         return max((int(s.sliced.lengths.max()) for s in self._sources if len(s.sliced)), default=0)
 
+    def lengths(self) -> list[int]:
+        """The tokens of each example, without cutting any out."""
+        return [int(length) for s in self._sources for length in s.sliced.lengths]
+
     def digest(self) -> str:
         """A fingerprint of all ids in their order: the same data, cut the same way."""
         found = hashlib.sha256()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -13,6 +12,7 @@ from ..core.events import Answer, Ended, Stage
 from ..core.host import Host
 from ..core.session import Job
 from .adapter import loaded_onto, take_out, without_loras
+from .precision import in_its_type
 
 Side = Literal["with", "without"]
 
@@ -45,7 +45,7 @@ def _write(model: Any, ids: torch.Tensor, side: Side, question: Question, tokeni
     ids = ids.to(model.device)
     warm = question.temperature > 0
     model.eval()
-    with torch.no_grad(), _computing(model):
+    with torch.no_grad(), in_its_type(model):
         model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -57,14 +57,6 @@ def _write(model: Any, ids: torch.Tensor, side: Side, question: Question, tokeni
             stopping_criteria=StoppingCriteriaList([_Stopped(job)]),
             **({"temperature": question.temperature, "top_p": 0.9} if warm else {}),
         )
-
-
-def _computing(model: Any) -> Any:
-    """A float32 LoRA on a bfloat16 model works out in the model's type."""
-    kind = model.dtype
-    if kind not in (torch.bfloat16, torch.float16) or model.device.type == "cpu":
-        return nullcontext()
-    return torch.autocast(model.device.type, dtype=kind)
 
 
 def _ids(question: Question, tokenizer: Any, host_template: str) -> torch.Tensor:

@@ -13,6 +13,7 @@ from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan
 
 SAMPLE = 10
+_UNCHANGEABLE = ("rank", "targets", "batch_size", "batching", "packing", "seed")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Blueprint:
     def unchangeable(self) -> dict[str, Any]:
         """What a run that goes on must have in common with its checkpoint."""
         asked = self.settings.values()
-        kept = {key: asked[key] for key in ("rank", "targets", "batch_size", "seed")}
+        kept = {key: asked[key] for key in _UNCHANGEABLE}
         return {
             "data and slicing": self.data.examples.digest(),
             "model": self.card.name,

@@ -28,8 +28,10 @@ from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .checkpoints import RunState, refuse_changes, state_of
+from .precision import computing_type
 from .tokenizer import working_tokenizer
-from .trainer import RunTrainer, computing_type
+from .trainer import RunTrainer
+from .trial import Ways, tried
 
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
@@ -43,11 +45,12 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     _tell(job, "Getting the model")
     with _bare_model(host, job) as base, _ready_to_train(base, run) as model:
         between = BetweenSteps(run, state, job.control, job.log)
-        _announce(run, state, base, job)
-        trained = RunTrainer(run, model, between, host.folders.presets.parent).train(
+        ways = tried(model, settings)
+        _announce(run, state, base, ways, job)
+        trained = RunTrainer(run, model, ways, between, host.folders.presets.parent).train(
             resume_from_checkpoint=str(folder.start.folder) if folder.start else None
         )
-        return _kept(run, model, between, trained.global_step, job)
+        return _kept(run, model, ways, between, trained.global_step, job)
 
 
 def _card(host: Host) -> ModelCard:
@@ -123,7 +126,7 @@ def _checkpoints_gradients(settings: TrainingSettings, base: Any) -> bool:
     return asked == "on" or (asked == "auto" and base.device.type == "cuda")
 
 
-def _announce(run: Blueprint, state: RunState, base: Any, job: Job) -> None:
+def _announce(run: Blueprint, state: RunState, base: Any, ways: Ways, job: Job) -> None:
     plan = run.plan
     job.log.append(
         Planned(
@@ -139,15 +142,17 @@ def _announce(run: Blueprint, state: RunState, base: Any, job: Job) -> None:
     job.log.append(
         Note(text=f"{run.settings.learning.schedule}: {described(run.phases)}. {computing_type(base)}.")
     )
+    for note in ways.notes():
+        job.log.append(Note(text=note))
     _tell(job, "Training")
 
 
-def _kept(run: Blueprint, model: Any, between: BetweenSteps, step: int, job: Job) -> Ended:
+def _kept(run: Blueprint, model: Any, ways: Ways, between: BetweenSteps, step: int, job: Job) -> Ended:
     """The LoRA and the records of its run, on disk."""
     _tell(job, "Saving the LoRA")
     folder: RunFolder = run.folder
     outcome: Outcome = "finished" if step >= run.plan.steps else "stopped"
-    entry = _log_entry(run, model, between, outcome)
+    entry = _log_entry(run, model, between, outcome) | ways.as_log()
     write_json(folder.path / "training_graph.json", between.graph)
     if not picture.draw(between.graph, _title(run), folder.path / "training_graph.png"):
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"

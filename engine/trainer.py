@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from ..data.examples import Example, Examples
 from . import adapter
 from .blueprint import Blueprint
 from .callback import BetweenSteps
-from .collator import TOKENS, collate
+from .collator import EXAMPLES, OWNERS, TOKENS, batched
+from .ordering import EachEpoch
+from .precision import computing_type, device
+from .trial import Ways
 
 
 class _AsDataset(Dataset[Example]):
@@ -30,23 +34,24 @@ class _AsDataset(Dataset[Example]):
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
-    """HF's loop. Ours are the schedule, the count of tokens, and what is saved of the model and where."""
+    """HF's loop. Ours are order, batches, loss and schedule, and what is saved of the model and where."""
 
     def __init__(
-        self, blueprint: Blueprint, model: torch.nn.Module, callback: BetweenSteps, scratch: Path
+        self, blueprint: Blueprint, model: torch.nn.Module, ways: Ways, callback: BetweenSteps, scratch: Path
     ) -> None:
-        self._blueprint = blueprint
+        self._blueprint, self._ways = blueprint, ways
         self._tokens = 0
         super().__init__(
             model=model,
             args=_arguments(blueprint, model, scratch),
             train_dataset=_AsDataset(blueprint.data.examples),
-            data_collator=collate,
+            data_collator=partial(batched, in_one_row=ways.packed),
             callbacks=[callback],
         )
         for printing in (ProgressCallback, PrinterCallback):
             self.remove_callback(printing)
         self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
+        self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
         callback.tokens = lambda: self._tokens
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -66,9 +71,29 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         for group in schedule.optimizer.param_groups:
             group["initial_lr"], group["lr"] = rate, now
 
+    def _get_train_sampler(self, *_: Any) -> EachEpoch:
+        return EachEpoch(self._blueprint.data.examples, self._blueprint, lambda: self.state.global_step)
+
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **more: Any) -> torch.Tensor:
         self._tokens += inputs.pop(TOKENS)
+        del inputs[EXAMPLES]
         return super().training_step(model, inputs, *args, **more)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The mean over all labels of a step, however many batches and processes it is made of."""
+        labels = inputs.pop("labels")
+        del inputs[OWNERS]
+        with self.accelerator.autocast():
+            losses = self._ways.loss(model, inputs, labels).losses
+        count = len(losses) if num_items_in_batch is None else num_items_in_batch
+        loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
+        return loss * self.accelerator.num_processes
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._blueprint.folder.aside)
@@ -79,7 +104,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
 def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
     steps, learning, what = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
-    device, precision = _device(model), computing_type(model)
+    place, precision = device(model), computing_type(model)
     return TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
@@ -96,7 +121,7 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         fp16=precision == "float16",
         seed=what.seed,
         data_seed=what.seed,
-        use_cpu=device.type == "cpu",
+        use_cpu=place.type == "cpu",
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="no",
@@ -106,21 +131,5 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_num_workers=0,
-        dataloader_pin_memory=device.type == "cuda",
+        dataloader_pin_memory=place.type == "cuda",
     )
-
-
-def _device(model: torch.nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
-def computing_type(model: Any) -> str:
-    """The type that is computed in, asked of the model itself: 'bfloat16', 'float16' or 'float32'."""
-    quantized = getattr(model.config, "quantization_config", None)
-    asked = (
-        getattr(quantized, "bnb_4bit_compute_dtype", None) if getattr(model, "is_loaded_in_4bit", False) else None
-    )
-    kind = str(asked or model.dtype).removeprefix("torch.")
-    if kind == "float16" and _device(model).type == "cpu":
-        return "float32"  # the CPU has no scaled float16; the LoRA itself is float32 anyway
-    return kind if kind in ("bfloat16", "float16") else "float32"

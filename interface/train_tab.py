@@ -29,10 +29,10 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Saving": (("save_every", "save_each_epoch"),),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),
-        ("weight_decay", "max_grad_norm"),
+        ("weight_decay", "max_grad_norm", "label_smoothing"),
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
-    "Memory and speed": (("gradient_checkpointing",),),
+    "Memory and speed": (("packing", "batching"), ("gradient_checkpointing",)),
     "Records": (("seed",),),
 }
 CUTTING = ("data", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")

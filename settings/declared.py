@@ -163,6 +163,12 @@ class Steps:
         minimum=0,
         maximum=10**8,
     )
+    batching: str = choice(
+        "Order",
+        "Which examples are learned from together. by_length: those of like length, so that little is padded; "
+        "whole batches are shuffled, and the longest comes first. sequential: as they stand in the data.",
+        {"shuffled": "shuffled", "by_length": "by length", "sequential": "as in the data"},
+    )
 
 
 @dataclass(frozen=True)
@@ -198,6 +204,13 @@ class Learning:
         "Longer gradients are shortened to this length; 0 never.",
         minimum=0,
         maximum=1000,
+    )
+    label_smoothing: float = number(
+        0.0,
+        "Label smoothing",
+        "How much of each target is spread over all other tokens: keeps the model from being too sure of itself.",
+        minimum=0,
+        maximum=0.5,
     )
     adam_beta1: float = number(0.9, "Adam beta 1", "The memory of the mean gradient.", minimum=0, maximum=0.9999)
     adam_beta2: float = number(
@@ -263,6 +276,13 @@ class Machine:
         "Gradient checkpointing",
         "Saves much memory and costs 20 to 30 % speed: works out again what it does not keep. auto: on a "
         "graphics card on, on the CPU off.",
+        {"auto": "auto", "on": "on", "off": "off"},
+    )
+    packing: str = choice(
+        "Packing",
+        "The examples of a batch stand in one row without padding, which is faster the more their lengths "
+        "differ; batch size, steps and losses stay the same. auto: wherever a test at the start of the run "
+        "shows that the model keeps them apart.",
         {"auto": "auto", "on": "on", "off": "off"},
     )
 

@@ -14,13 +14,10 @@ KEYS: frozenset[str] = frozenset(
         "too_long",
         "bad_rows",
         "neftune_noise",
-        "label_smoothing",
         "optimizer",
         "method",
         "dora",
         "train_head",
-        "packing",
-        "batching",
         "switch_after",
         "switch_at",
         "switch_loss_low",
@@ -52,7 +49,10 @@ KEYS: frozenset[str] = frozenset(
         "keep_awake",
     }
 )
-CHOICES: Mapping[str, tuple[str, ...]] = {"targets": ("q-k-v", "q-k-v-o", "k-v-down")}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "targets": ("q-k-v", "q-k-v-o", "k-v-down"),
+    "batching": ("length_then_order",),
+}
 LISTS: frozenset[str] = frozenset({"targets"})
 
 

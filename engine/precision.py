@@ -1,0 +1,34 @@
+"""The type that a model is computed in, asked of the model itself."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+HALF = ("bfloat16", "float16")
+
+
+def device(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def computing_type(model: Any) -> str:
+    """'bfloat16', 'float16' or 'float32'."""
+    quantized = getattr(model.config, "quantization_config", None)
+    asked = (
+        getattr(quantized, "bnb_4bit_compute_dtype", None) if getattr(model, "is_loaded_in_4bit", False) else None
+    )
+    kind = str(asked or model.dtype).removeprefix("torch.")
+    if kind == "float16" and device(model).type == "cpu":
+        return "float32"  # the CPU has no scaled float16; the LoRA itself is float32 anyway
+    return kind if kind in HALF else "float32"
+
+
+def in_its_type(model: Any) -> AbstractContextManager[Any]:
+    """Inside, float32 parts and those of the model's own type work together as they do in training."""
+    kind = computing_type(model)
+    if kind not in HALF:
+        return nullcontext()
+    return torch.autocast(device(model).type, dtype=getattr(torch, kind))

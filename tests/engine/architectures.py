@@ -1,0 +1,161 @@
+"""Every architecture as a tiny random model from its own config class, in float32 and without dropout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+VOCABULARY = 160
+LENGTHS: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
+HEADS: dict[str, Any] = {"num_attention_heads": 4}
+LLAMA_LIKE: dict[str, Any] = {
+    **LENGTHS,
+    **HEADS,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GEMMA_LIKE: dict[str, Any] = {**LLAMA_LIKE, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 64}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": VOCABULARY,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 256,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+    ),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        {
+            **LENGTHS,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "max_position_embeddings": 256,
+            "window_size": 64,
+            "intermediate_size": 64,
+        },
+    ),
+    "gpt_neox": ("GPTNeoXConfig", {**LENGTHS, **HEADS, "intermediate_size": 64, "max_position_embeddings": 256}),
+    "opt": (
+        "OPTConfig",
+        {
+            **LENGTHS,
+            **HEADS,
+            "ffn_dim": 64,
+            "word_embed_proj_dim": 32,
+            "dropout": 0.0,
+            "max_position_embeddings": 256,
+        },
+    ),
+    "llama": ("LlamaConfig", LLAMA_LIKE),
+    "mistral": ("MistralConfig", {**LLAMA_LIKE, "sliding_window": None}),
+    "qwen2": ("Qwen2Config", LLAMA_LIKE),
+    "qwen3": ("Qwen3Config", {**LLAMA_LIKE, "head_dim": 8}),
+    "gemma2": ("Gemma2Config", {**GEMMA_LIKE, "final_logit_softcapping": 3.0}),
+    "gemma3": ("Gemma3TextConfig", GEMMA_LIKE),
+    "phi3": ("Phi3Config", LLAMA_LIKE),
+}
+KEEPS_APART = tuple(name for name in CONFIGS if name != "opt")
+"""Those that may be packed; OPT takes its positions from the mask."""
+
+
+def made(name: str, *, tied: bool | None = None, seed: int = 3) -> Any:
+    """A tiny random model; larger weights than at a real start, so that differences are there to be seen."""
+    kind, values = CONFIGS[name]
+    ties = {} if tied is None else {"tie_word_embeddings": tied}
+    config = getattr(transformers, kind)(**{**values, **ties})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        _stirred(model)
+    return model.eval()
+
+
+def _stirred(model: torch.nn.Module) -> None:
+    for parameter in {id(p): p for p in model.parameters()}.values():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=0.15)
+
+
+@dataclass
+class Row:
+    """As much of an example as a batch is made of."""
+
+    ids: np.ndarray
+
+
+def examples(*lengths: int, seed: int = 5) -> list[Row]:
+    chance = np.random.default_rng(seed)
+    return [Row(chance.integers(3, VOCABULARY, size=n).astype(np.int32)) for n in lengths]
+
+
+def with_lora(model: Any, **more: Any) -> Any:
+    """A LoRA on all linear layers that already says something, so that every gradient is there."""
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", **more))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(std=0.1)
+    return model.eval()
+
+
+def gradients(model: Any, loss: Callable[[], torch.Tensor]) -> dict[str, Any]:
+    """A loss and the gradients of everything that is trained."""
+    model.zero_grad(set_to_none=True)
+    value = loss()
+    value.backward()
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    assert found
+    return {"loss": float(value.detach()), "gradients": found}
+
+
+def graph(place: Any, name: str = "a") -> list[dict[str, Any]]:
+    """What a run wrote of its steps."""
+    return list(json.loads((place.lora(name) / "training_graph.json").read_text(encoding="utf-8")))
+
+
+def log(place: Any, name: str = "a") -> dict[str, Any]:
+    return dict(json.loads((place.lora(name) / "training_log.json").read_text(encoding="utf-8")))
+
+
+class Step(list[int]):
+    """The numbers of the examples that one batch was made of, and their lengths."""
+
+    lengths: tuple[int, ...] = ()
+
+
+def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
+    """From now on, the batches that are trained on, in their order."""
+    found: list[Step] = []
+    trained = trainer.RunTrainer.training_step
+
+    def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
+        everything = [tuple(e.ids) for e in self._blueprint.data.examples]
+        step = Step(everything.index(tuple(e.ids)) for e in inputs["examples"])
+        step.lengths = tuple(len(e.ids) for e in inputs["examples"])
+        found.append(step)
+        return trained(self, model, inputs, *args, **more)
+
+    monkeypatch.setattr(trainer.RunTrainer, "training_step", training_step)
+    return found
