@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def shuffled(numbers: Numbers, seed: int, epoch: int) -> Numbers:
-    return _chance(seed, epoch).permutation(numbers)
+    mixed: Numbers = _chance(seed, epoch).permutation(numbers)
+    return mixed
 
 
 def by_length(numbers: Numbers, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> Numbers:
@@ -21,14 +22,15 @@ def by_length(numbers: Numbers, lengths: Sequence[int], batch: int, seed: int, e
 
     chance = _chance(seed, epoch)
     mixed = chance.permutation(numbers)  # those of one length find themselves with others each epoch
-    longest_first = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
+    longest_first: Numbers = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
     whole, left = divmod(len(numbers), batch)
     if not whole:
         return longest_first
     cut = batch * (int(chance.integers(1, whole + 1)) if left else whole)
     full = np.concatenate([longest_first[:cut], longest_first[cut + left :]]).reshape(whole, batch)
     order = np.concatenate([[0], 1 + chance.permutation(whole - 1)])
-    return np.concatenate([full[order].reshape(-1), longest_first[cut : cut + left]])
+    found: Numbers = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + left]])
+    return found
 
 
 def _chance(seed: int, epoch: int) -> np.random.Generator:

@@ -16,7 +16,7 @@ from .blueprint import Blueprint
 from .checkpoints import RunState, sealed
 
 
-class BetweenSteps(TrainerCallback):
+class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     """Follows HF's loop. The order there, at each step: on_step_end, on_log, on_save."""
 
     def __init__(self, blueprint: Blueprint, state: RunState, control: RunControl, log: EventLog) -> None:

@@ -128,7 +128,7 @@ def _caught(head: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
             head.forward = own
 
 
-class _InChunks(torch.autograd.Function):
+class _InChunks(torch.autograd.Function):  # type: ignore[misc]
     """Cross-entropy of rows through a head that is not trained; their gradient is ready when the loss is."""
 
     @staticmethod

@@ -13,7 +13,7 @@ from ..data.examples import Examples
 from .blueprint import Blueprint
 
 
-class EachEpoch(Sampler[int]):
+class EachEpoch(Sampler[int]):  # type: ignore[misc]
     """All examples once an epoch. Which epoch it is, the steps done say: so a run that goes on needs no more."""
 
     def __init__(self, examples: Examples, blueprint: Blueprint, steps_done: Callable[[], int]) -> None:

@@ -31,4 +31,5 @@ def in_its_type(model: Any) -> AbstractContextManager[Any]:
     kind = computing_type(model)
     if kind not in HALF:
         return nullcontext()
-    return torch.autocast(device(model).type, dtype=getattr(torch, kind))
+    inside: AbstractContextManager[Any] = torch.autocast(device(model).type, dtype=getattr(torch, kind))
+    return inside

@@ -22,7 +22,7 @@ from .precision import computing_type, device
 from .trial import Ways
 
 
-class _AsDataset(Dataset[Example]):
+class _AsDataset(Dataset[Example]):  # type: ignore[misc]
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
 
@@ -35,6 +35,8 @@ class _AsDataset(Dataset[Example]):
 
 class RunTrainer(Trainer):  # type: ignore[misc]
     """HF's loop. Ours are order, batches, loss and schedule, and what is saved of the model and where."""
+
+    lr_scheduler: Any
 
     def __init__(
         self, blueprint: Blueprint, model: torch.nn.Module, ways: Ways, callback: BetweenSteps, scratch: Path
