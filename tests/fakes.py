@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from training_pro.chunking import Encoded
-from training_pro.core.host import Folders, LoadedModel, Memory, ModelCard
+from training_pro.core.host import Folders, LoadedModel, Memory, ModelCard, Standing
 
 BOS, EOS = 1, 2
 FIRST_WORD = 10
@@ -60,6 +60,9 @@ class FakeHost:
 
     def models(self) -> list[str]:
         return ["toy"]
+
+    def standing(self) -> Standing:
+        return Standing("toy", "toy", self.loras)
 
     def card(self) -> ModelCard:
         return ModelCard("toy", self.config, self.tokenizer, "auto")

@@ -1,0 +1,152 @@
+"""Our own host: which models there are, how they are loaded, and a sentence for each that cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from training_pro.core.errors import ModelError
+from training_pro.hosts.standalone import LOADINGS, StandaloneHost, folders
+
+
+@pytest.fixture
+def copy(tiny, tmp_path):
+    """The tiny model in the models folder, to be broken."""
+    return shutil.copytree(tiny, tmp_path / "user_data" / "models" / "mine")
+
+
+def host(tmp_path, model="mine", loading="auto"):
+    return StandaloneHost(folders(tmp_path / "user_data"), model=model, loading=loading)
+
+
+def refusal(host, method="card"):
+    with pytest.raises(ModelError) as error:
+        getattr(host, method)()
+    return str(error.value)
+
+
+def test_models_are_folders_with_a_config_and_gguf_files(copy, tmp_path):
+    models = copy.parent
+    (models / "empty").mkdir()
+    (models / "Alone.gguf").write_bytes(b"GGUF")
+    (models / "quants").mkdir()
+    (models / "quants" / "q4.gguf").write_bytes(b"GGUF")
+    assert host(tmp_path).models() == ["Alone.gguf", "mine", "quants/q4.gguf"]
+
+
+def test_no_models_yet(tmp_path):
+    assert host(tmp_path).models() == []
+    said = refusal(host(tmp_path, model=""))
+    assert said == f"No model is chosen. Put one into {tmp_path / 'user_data' / 'models'} and choose it."
+
+
+def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
+    assert refusal(host(tmp_path, "other")) == (
+        f"There is no model 'other': neither in {copy.parent} nor as a folder with a config.json. There are: mine."
+    )
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    (tmp_path / "folder").mkdir()
+    said = refusal(host(tmp_path, str(tmp_path / "folder")))
+    assert said.startswith(f"There is no model '{tmp_path / 'folder'}': neither in ")
+
+
+@pytest.mark.parametrize("text", ["{broken", "{}", "[1]", '{"model_type": "newfangled"}'])
+def test_a_broken_config_is_one_sentence(copy, tmp_path, text):
+    (copy / "config.json").write_text(text, encoding="utf-8")
+    said = refusal(host(tmp_path))
+    assert said.startswith(f"{copy} cannot be read as a model: ")
+    assert said.endswith(". Download it anew, or choose another one.")
+    assert "\n" not in said
+
+
+def test_a_broken_tokenizer_is_one_sentence(copy, tmp_path):
+    (copy / "tokenizer.json").write_text("{broken", encoding="utf-8")
+    assert refusal(host(tmp_path)).startswith(f"{copy} cannot be read as a model: ")
+
+
+@pytest.mark.parametrize("weights", [None, b"x" * 100])
+def test_missing_or_broken_weights_are_one_sentence(copy, tmp_path, weights):
+    (copy / "model.safetensors").unlink()
+    if weights is not None:
+        (copy / "model.safetensors").write_bytes(weights)
+    broken = host(tmp_path)
+    assert broken.card().name == "mine"
+    said = refusal(broken, "loaded")
+    assert said.startswith("mine cannot be loaded as auto: ")
+    assert "\n" not in said
+
+
+def test_an_encoder_decoder_model_is_refused_before_its_weights_are_read(copy, tmp_path):
+    (copy / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
+    assert refusal(host(tmp_path)) == (
+        "mine is an encoder-decoder model; only causal language models can be trained here."
+    )
+
+
+def test_the_card_needs_no_weights(copy, tmp_path):
+    (copy / "model.safetensors").unlink()
+    card = host(tmp_path).card()
+    assert (card.name, card.context, card.loading) == ("mine", 2048, "auto")
+    assert card.tokenizer("Hello")["input_ids"]
+
+
+KINDS = {
+    "auto": torch.float32,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@pytest.mark.parametrize("loading", KINDS)
+def test_a_model_is_loaded_as_asked(copy, tmp_path, loading):
+    model = host(tmp_path, loading=loading).loaded().model
+    assert {weight.dtype for weight in model.parameters()} == {KINDS[loading]}
+    assert not model.training
+
+
+def test_four_bits_are_nf4_with_double_quantisation(copy, tmp_path):
+    model = host(tmp_path, loading="4bit").loaded().model
+    state = model.model.layers[0].mlp.down_proj.weight.quant_state
+    assert (state.quant_type, state.nested) == ("nf4", True)
+    assert model.is_loaded_in_4bit
+
+
+def test_eight_bits(copy, tmp_path):
+    model = host(tmp_path, loading="8bit").loaded().model
+    assert model.model.layers[0].mlp.down_proj.weight.dtype == torch.int8
+    assert model.is_loaded_in_8bit
+
+
+def test_all_ways_of_loading_are_tested():
+    assert set(LOADINGS) == {*KINDS, "8bit", "4bit"}
+
+
+def test_choosing_another_one_lets_the_first_go(copy, tiny, tmp_path):
+    own = host(tmp_path)
+    first = own.loaded().model
+    own.choose("mine", "auto")
+    assert own.loaded().model is first
+    own.choose(str(tiny), "auto")
+    assert own.card().name == "tiny"
+    assert own.loaded().model is not first
+
+
+def test_what_was_noted_is_lent(copy, tmp_path):
+    own = host(tmp_path)
+    base = own.loaded().model
+    own.note_loras("a model with it on", ["a"])
+    assert (own.loaded().model, own.loaded().loras) == ("a model with it on", ("a",))
+    own.note_loras(base, ())
+    assert (own.loaded().model, own.loaded().loras) == (base, ())
+
+
+def test_the_working_folder_is_as_in_the_webui(tmp_path):
+    found = folders(tmp_path)
+    assert (found.models, found.loras, found.logs) == (tmp_path / "models", tmp_path / "loras", tmp_path / "logs")
+    assert found.datasets == tmp_path / "training" / "datasets"
+    assert (found.examples / "story.txt").is_file()

@@ -1,0 +1,277 @@
+"""The webui as host, against a stand-in for it: what it lends, its lock, and the next click at each dead end."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from training_pro.core.errors import ModelError
+from training_pro.core.events import Progress
+from training_pro.core.session import Session
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import folders
+from training_pro.hosts.tiny import SAMPLE
+from training_pro.hosts.webui import WebuiHost
+from training_pro.tests.hosts.test_gguf import REPOSITORY, written
+from training_pro.tests.tiny import Place, watched
+
+STANDIN = Path(__file__).resolve().parent.parent / "webui_standin"
+NEXT_CLICK = (
+    "In the Model tab choose a model in transformers format (a folder with .safetensors files), "
+    "set Model loader to Transformers, and press Load."
+)
+
+
+@pytest.fixture
+def shared(monkeypatch, tmp_path):
+    """The webui's `modules.shared`, fresh, with a working folder of its own."""
+    monkeypatch.syspath_prepend(str(STANDIN))
+    for name in [name for name in sys.modules if name.split(".")[0] == "modules"]:
+        monkeypatch.delitem(sys.modules, name)
+    from modules import shared
+
+    shared.read(["--user-data-dir", str(tmp_path / "user_data"), "--cpu", "--loader", "Transformers"])
+    shared.generation_lock = threading.Lock()
+    yield shared
+    for name in [name for name in sys.modules if name.split(".")[0] == "modules"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def webui(shared, tiny, tmp_path):
+    """The same with the tiny model loaded, a story to learn from, and the host."""
+    place = Place(folders(tmp_path / "user_data"), tiny)
+    place.write("story.txt", SAMPLE)
+    shutil.copytree(tiny, place.folders.models / "tiny")
+    from modules import models
+
+    shared.model, shared.tokenizer = models.load_model("tiny")
+    return SimpleNamespace(place=place, host=WebuiHost(), shared=shared, models=models)
+
+
+def loaded(shared, kind, **attributes):
+    """A model of a loader's own kind."""
+    shared.model = type(kind, (), attributes)()
+    shared.model_name = "some-model"
+
+
+def problem():
+    with pytest.raises(ModelError) as dead_end:
+        WebuiHost().card()
+    assert WebuiHost().standing().problem == str(dead_end.value)
+    return str(dead_end.value)
+
+
+def test_no_model(shared):
+    assert problem() == f"No model is loaded. {NEXT_CLICK}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Exllamav3Model", "ExLlamaV3"),
+        ("Exllamav3HF", "ExLlamaV3_HF"),
+        ("TensorRTLLMModel", "TensorRT-LLM"),
+    ],
+)
+def test_a_loader_that_cannot_train(shared, kind, name):
+    loaded(shared, kind)
+    assert problem() == f"The model was loaded with {name}, which cannot train. {NEXT_CLICK}"
+
+
+def test_a_loader_nobody_knows(shared):
+    loaded(shared, "NewLoader")
+    assert problem() == f"The loaded model is a NewLoader, which cannot be trained. {NEXT_CLICK}"
+
+
+def test_an_encoder_decoder_model(shared):
+    config = SimpleNamespace(is_encoder_decoder=True)
+    loaded(shared, "T5ForConditionalGeneration", config=config, named_parameters=list)
+    assert problem() == (
+        "some-model is an encoder-decoder model; only causal language models can be trained here."
+    )
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, in_folder):
+    loaded(shared, "LlamaServer")
+    shared.model_name = "quant" if in_folder else "quant.gguf"
+    file = Path(shared.args.model_dir) / shared.model_name / ("part-1.gguf" if in_folder else "")
+    file.parent.mkdir(parents=True)
+    written(file, {REPOSITORY: "https://huggingface.co/Owner/Model"})
+    assert problem() == (
+        f"{shared.model_name} is a GGUF file, run by llama.cpp, which cannot train. It was made from Owner/Model: "
+        "in the Model tab, under 'Download model or LoRA', enter that and press Download. Then choose it, set "
+        "Model loader to Transformers, tick load-in-4bit and use_double_quant if memory is short, and press Load."
+    )
+
+
+def test_a_gguf_file_that_does_not_say_what_it_was_made_from(shared):
+    loaded(shared, "LlamaServer")
+    assert "Download the original of it (its page names it as base model)" in problem()
+
+
+def test_the_portable_build(shared, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
+    assert problem().startswith("This is the portable webui: it has no torch and can only chat. To train, install")
+
+
+def test_a_version_without_the_names(shared):
+    del shared.generation_lock, shared.lora_names
+    assert problem() == (
+        "This version of text-generation-webui has no shared.lora_names, shared.generation_lock. "
+        "Update Training PRO, or run it on its own: python3 script.py page"
+    )
+
+
+def test_no_webui_at_all(monkeypatch):
+    monkeypatch.setitem(sys.modules, "modules", None)
+    assert problem().startswith("This does not look like a text-generation-webui that Training PRO knows")
+
+
+def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):
+    webui.shared.args.idle_timeout = 5
+    webui.models.unload_model(keep_model_name=True)
+    assert problem() == "tiny was unloaded for inactivity. Start loads it again; for Check, press Load first."
+    webui.place.train(webui.host)
+    assert (webui.shared.model_name, webui.shared.model is None) == ("tiny", False)
+    assert webui.place.weights()
+
+
+def test_without_a_timeout_a_model_that_is_gone_is_no_model(webui):
+    webui.models.unload_model(keep_model_name=True)
+    assert problem().startswith("No model is loaded.")
+
+
+def test_its_folders_are_the_webuis(shared, tmp_path):
+    shared.args.lora_dir = str(tmp_path / "elsewhere")
+    found = WebuiHost().folders
+    assert (found.user_data, found.loras) == (tmp_path / "user_data", tmp_path / "elsewhere")
+    assert (found.models, found.logs) == (tmp_path / "user_data" / "models", tmp_path / "user_data" / "logs")
+    assert found.datasets == tmp_path / "user_data" / "training" / "datasets"
+
+
+def test_several_users_may_look_only(shared):
+    assert WebuiHost().read_only == ""
+    shared.args.multi_user = True
+    assert WebuiHost().read_only.startswith("The webui runs with --multi-user: ")
+
+
+def test_exclusive_use_is_its_generation_lock(shared):
+    with WebuiHost().exclusive_use():
+        assert shared.generation_lock.locked()
+    assert not shared.generation_lock.locked()
+    shared.generation_lock = None
+    with WebuiHost().exclusive_use():
+        pass
+
+
+def test_it_lends_what_is_loaded(webui):
+    lent = webui.host.loaded()
+    assert (lent.model, lent.card.tokenizer, lent.loras) == (webui.shared.model, webui.shared.tokenizer, ())
+    assert (lent.card.name, lent.card.context) == ("tiny", 2048)
+    assert webui.host.models() == ["tiny"]
+
+
+def test_the_name_is_kept_while_a_model_is_unloaded_and_loaded(webui):
+    before = webui.shared.model
+    webui.host.unload()
+    assert (webui.shared.model, webui.shared.model_name) == (None, "tiny")
+    webui.host.load("tiny", "")
+    assert webui.shared.model_name == "tiny"
+    assert webui.shared.model is not before
+
+
+def test_a_model_that_cannot_be_loaded_is_a_sentence(webui):
+    with pytest.raises(ModelError) as refusal:
+        webui.host.load("not-there", "")
+    assert str(refusal.value) == (f"The webui could not load 'not-there'; its console says why. {NEXT_CLICK}")
+
+
+def test_the_chats_template_may_be_empty_before_the_first_chat(shared):
+    assert WebuiHost().chat_template() == ""
+    shared.persistent_interface_state = {"instruction_template_str": "{{ messages }}"}
+    assert WebuiHost().chat_template() == "{{ messages }}"
+
+
+def test_a_run_holds_the_lock_and_gives_the_model_back(webui):
+    before = webui.shared.model
+    state = {name: weight.clone() for name, weight in before.state_dict().items()}
+    held, engine = [], PeftEngine()
+
+    def work(job):
+        spy = watched(lambda _, event: held.append(webui.shared.generation_lock.locked()))
+        return engine.train(webui.place.settings(), webui.host, spy)
+
+    job = Session().start("training", "t", webui.host, work)
+    (*_, end) = job.log.follow()
+    assert end.outcome == "finished", end.text
+    assert held == [True] * len(held)
+    assert not webui.shared.generation_lock.locked()
+    assert webui.shared.model is before
+    assert (webui.shared.model_name, webui.shared.lora_names) == ("tiny", [])
+    assert all((weight == state[name]).all() for name, weight in before.state_dict().items())
+
+
+def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_again(webui):
+    from modules.LoRA import add_lora_to_model
+
+    webui.place.train(webui.host, name="a")
+    webui.shared.args.cpu = False  # then the webui halves the model on the way
+    add_lora_to_model(["a"])
+    on = webui.shared.model
+    state = {name: weight.clone() for name, weight in on.state_dict().items()}
+    during = []
+
+    def watch(job, event):
+        if isinstance(event, Progress):
+            during.append((list(webui.shared.lora_names), webui.shared.model is on))
+
+    webui.place.train(webui.host, job=watched(watch), name="b")
+    assert during == [([], False)] * 4
+    assert webui.shared.model is on
+    assert webui.shared.lora_names == ["a"]
+    after = on.state_dict()
+    assert after.keys() == state.keys()
+    assert all(after[n].dtype == w.dtype and (after[n] == w).all() for n, w in state.items())
+
+
+def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):
+    import torch
+
+    webui.place.train(webui.host, name="a")
+    webui.shared.model.to(torch.bfloat16)
+    webui.place.put_on(webui.host, "a")
+    assert webui.shared.lora_names == ["a"]
+    assert webui.shared.model.get_base_model().dtype == torch.bfloat16
+    webui.place.take_off(webui.host)
+    assert webui.shared.lora_names == []
+    assert {weight.dtype for weight in webui.shared.model.parameters()} == {torch.bfloat16}
+
+
+def test_chat_waits_while_a_run_has_the_model(webui):
+    from modules.text_generation import generate_reply
+
+    replies, waited = [], []
+
+    def watch(job, event):
+        if isinstance(event, Progress) and not waited:
+            chat = threading.Thread(target=lambda: replies.extend(generate_reply("Hello")))
+            chat.start()
+            chat.join(timeout=0.3)
+            waited.append((chat, list(replies)))
+
+    with contextlib.ExitStack() as use:
+        use.enter_context(webui.host.exclusive_use())
+        webui.place.train(webui.host, job=watched(watch))
+    chat, so_far = waited[0]
+    chat.join(timeout=30)
+    assert so_far == []
+    assert len(replies) == 1
