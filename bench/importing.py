@@ -1,0 +1,93 @@
+"""What the webui's start pays for Training PRO: importing script.py and building the tab, beside gradio's import.
+
+    python3 bench/importing.py [--rounds 5]
+
+Every round is a process of its own; prints the rows of docs/benchmarks.md, medians in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STANDIN = ROOT / "tests" / "webui_standin"
+HEAVY = ("torch", "transformers", "peft")
+ROUNDS = 5
+ONE_START = """
+import importlib.util, json, sys, time
+script, standin, user_data, *heavy = sys.argv[1:]
+sys.path.insert(0, standin)
+clock = [time.perf_counter()]
+import gradio
+clock.append(time.perf_counter())
+spec = importlib.util.spec_from_file_location("user_ext_Training_PRO", script)
+extension = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = extension
+spec.loader.exec_module(extension)
+clock.append(time.perf_counter())
+from modules import shared
+shared.read(["--user-data-dir", user_data])
+with gradio.Blocks(analytics_enabled=False) as page:
+    clock.append(time.perf_counter())
+    with gradio.Tab("Training PRO"):
+        extension.ui()
+    clock.append(time.perf_counter())
+ids = [getattr(block, "elem_id", None) for block in page.blocks.values()]
+seconds = {"gradio": clock[1] - clock[0], "script": clock[2] - clock[1], "tab": clock[4] - clock[3]}
+loaded = [name for name in heavy if name in sys.modules]
+print(json.dumps({**seconds, "drawn": "tp-start" in ids, "heavy": loaded}))
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a webui: seconds for each part, whether our tab was drawn, and what else got loaded."""
+
+    gradio: float
+    script: float
+    tab: float
+    drawn: bool
+    heavy: list[str]
+
+    @property
+    def ours(self) -> float:
+        return self.script + self.tab
+
+
+def starts(rounds: int = ROUNDS) -> list[Start]:
+    """So many starts, after one that is not counted: it compiles what has changed."""
+    with tempfile.TemporaryDirectory() as user_data:
+        words = [sys.executable, "-c", ONE_START, str(ROOT / "script.py"), str(STANDIN), user_data, *HEAVY]
+        return [_started(words) for _ in range(rounds + 1)][1:]
+
+
+def _started(words: list[str]) -> Start:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return Start(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    found = starts(parser.parse_args().rounds)
+    import gradio
+
+    print(f"Python {platform.python_version()}, gradio {gradio.__version__}, {len(found)} rounds")
+    print("| part | median, s | least, s | most, s |\n| --- | --- | --- | --- |")
+    for name in ("gradio", "script", "tab", "ours"):
+        seconds = [getattr(start, name) for start in found]
+        print(f"| {name} | {statistics.median(seconds):.3f} | {min(seconds):.3f} | {max(seconds):.3f} |")
+
+
+if __name__ == "__main__":
+    main()
