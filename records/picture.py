@@ -26,7 +26,7 @@ def draw(graph: Sequence[Mapping[str, Any]], title: str, path: Path) -> bool:
     loss.set_xlabel("step")
     loss.set_ylabel("loss")
     rate.set_ylabel("learning rate")
-    loss.set_title(title, fontsize=10)
+    loss.set_title(title, fontsize=10, parse_math=False)  # a name may hold two $
     lines = [*loss.get_lines(), *rate.get_lines()]
     loss.legend(lines, [line.get_label() for line in lines], loc="upper right")
     part = path.with_name(path.name + ".part")

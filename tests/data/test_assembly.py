@@ -1,0 +1,142 @@
+"""From settings to examples and their report, with one word as one token."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.core.host import ModelCard
+from training_pro.data.assembly import checked, prepare
+from training_pro.settings.reading import training_settings
+from training_pro.tests.fakes import BOS, EOS, WordTokenizer, made_folders
+
+STORY = "One two three. Four five six. Seven eight nine.\n\n\nTen eleven. Twelve."
+
+
+@pytest.fixture
+def folders(tmp_path):
+    made = made_folders(tmp_path)
+    (made.datasets / "story.txt").write_text(STORY)
+    return made
+
+
+def settings(**more):
+    return training_settings(
+        {"name": "a", "data": ["story.txt"], "cutoff": 16, "overlap": False, "batch_size": 1, **more}
+    )
+
+
+def prepared(folders, tokenizer=None, said=None, context=0, **more):
+    card = ModelCard("toy", {"max_position_embeddings": context} if context else {}, None, "auto")
+    say = (lambda *_: None) if said is None else (lambda text, share: said.append((text, share)))
+    return prepare(settings(**more), folders, card, tokenizer or WordTokenizer(), say)
+
+
+def report(folders, tokenizer=None, context=0, **more):
+    card = ModelCard("toy", {"max_position_embeddings": context} if context else {}, None, "auto")
+    return checked(settings(**more), folders, card, tokenizer or WordTokenizer(), lambda *_: None)
+
+
+def test_examples_are_the_blocks_with_bos_and_eos_at_the_hard_cut(folders):
+    data = prepared(folders)
+    rows = [example.ids.tolist() for example in data.examples]
+    assert rows == [[BOS, *range(10, 19), EOS], [BOS, 19, 20, 21, EOS]]
+    assert [example.text for example in data.examples] == [
+        "One two three. Four five six. Seven eight nine.",
+        "Ten eleven. Twelve.",
+    ]
+    assert [example.source.name for example in data.examples] == ["story.txt"] * 2
+
+
+def test_the_report_counts_what_is_trained(folders):
+    data = prepared(folders, epochs=3)
+    found = data.report
+    assert (found.examples, found.tokens, found.longest, found.cutoff) == (2, 16, 11, 16)
+    assert found.trained_tokens == 14  # nothing predicts a first token
+    assert (found.steps_per_epoch, found.steps) == (2, 6)
+    assert found.verdict == "ready"
+    (source,) = found.sources
+    assert (source.files, source.parts, source.blocks, source.overlaps) == (1, 2, 2, 0)
+    assert (source.characters, source.left_out, source.characters_lost) == (len(STORY), 0, 0)
+    assert dict(found.resolved)["cutoff"] == 16
+
+
+def test_examples_go_by_number_too(folders):
+    examples = prepared(folders).examples
+    assert len(examples) == 2
+    assert examples[1].ids.tolist() == [example.ids.tolist() for example in examples][1]
+    for number in (-1, 2):
+        with pytest.raises(IndexError):
+            examples[number]
+
+
+def test_the_fingerprint_is_of_the_ids_in_their_order(folders):
+    rows = [example.ids.tobytes() + b"|" for example in prepared(folders).examples]
+    assert prepared(folders).examples.digest() == hashlib.sha256(b"".join(rows)).hexdigest()
+    assert prepared(folders, add_eos="never").examples.digest() != prepared(folders).examples.digest()
+
+
+def test_each_file_of_a_folder_begins_anew(folders):
+    for name in ("chapter 10.txt", "chapter 2.txt"):
+        (folders.datasets / "book").mkdir(exist_ok=True)
+        (folders.datasets / "book" / name).write_text(f"This is {name}")
+    data = prepared(folders, data=["book/", "story.txt"])
+    assert [example.source.name for example in data.examples] == [
+        "book/chapter 2.txt",
+        "book/chapter 10.txt",
+        "story.txt",
+        "story.txt",
+    ]
+    assert [source.name for source in data.report.sources] == ["book/", "story.txt"]
+    assert [source.files for source in data.report.sources] == [2, 1]
+
+
+def test_an_example_of_the_projects_is_marked(folders):
+    (folders.examples / "other.txt").write_text("Words and words.")
+    (source,) = prepared(folders, data=["other.txt"]).report.sources
+    assert source.what == "raw text (an example of the project's)"
+
+
+def test_progress_is_told_by_data_set(folders):
+    said = []
+    prepared(folders, said=said, data=["story.txt", "story.txt"])
+    assert said == [("Cutting story.txt", 0.0), ("Cutting story.txt", 0.5)]
+
+
+@pytest.mark.parametrize(("context", "cutoff"), [(0, 256), (100, 100), (4096, 256)])
+def test_the_automatic_cutoff_is_what_the_model_takes_at_most(folders, context, cutoff):
+    found = report(folders, context=context, cutoff="auto")
+    assert (found.cutoff, dict(found.resolved)["cutoff"]) == (cutoff, cutoff)
+
+
+def test_more_than_the_model_takes_is_not_ready(folders):
+    found = report(folders, context=100, cutoff=128)
+    assert found.verdict == "not ready"
+    assert found.problems == (
+        "Maximum context length (Cutoff): 128 is more than toy takes (100 tokens). Use 100 or less.",
+    )
+
+
+def test_more_accumulation_than_batches_is_lowered_and_said(folders):
+    found = report(folders, accumulation=5)
+    assert (found.steps_per_epoch, dict(found.resolved)["accumulation"]) == (1, 2)
+    assert "Gradient Accumulation 5 is more than the 2 batches of an epoch: it is lowered to 2." in found.advice
+    assert found.verdict == "ready with advice"
+
+
+def test_no_end_token_is_said(folders):
+    assert "This tokenizer has no end token" in report(folders, WordTokenizer(eos=None)).advice[0]
+    assert report(folders, WordTokenizer(eos=None), add_eos="never").advice == ()
+
+
+def test_nothing_left_is_a_sentence(folders):
+    with pytest.raises(DataError, match="nothing is left to learn from"):
+        prepared(folders, min_chars=1000)
+
+
+def test_what_cannot_be_prepared_is_a_report_too(folders):
+    (folders.datasets / "empty.txt").write_text("")
+    found = report(folders, data=["missing.txt", "gone.txt"])
+    assert (found.verdict, len(found.problems), found.examples) == ("not ready", 2, 0)
+    assert report(folders, data=["empty.txt"]).problems[0].startswith("empty.txt is empty.")

@@ -1,0 +1,86 @@
+"""Which data sets there are, whose, and which names are refused."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.library import DataSet, found, listed
+from training_pro.tests.fakes import made_folders
+
+
+@pytest.fixture
+def folders(tmp_path):
+    made = made_folders(tmp_path)
+    for name in ("chapter 10.txt", "chapter 2.txt", "notes.MD", "rows.jsonl", "picture.png"):
+        (made.datasets / name).write_text("text")
+    (made.datasets / "put-trainer-datasets-here.txt").write_text("")
+    (made.datasets / ".hidden.txt").write_text("")
+    (made.datasets / "empty").mkdir()
+    (made.datasets / "book" / "part").mkdir(parents=True)
+    (made.datasets / "book" / "part" / "one.txt").write_text("text")
+    (made.examples / "story.txt").write_text("the example's")
+    (made.examples / "notes.MD").write_text("the example's")
+    return made
+
+
+def test_the_users_own_come_first_in_natural_order_then_the_examples_they_do_not_hide(folders):
+    own, examples = folders.datasets, folders.examples
+    assert listed(folders) == [
+        DataSet("book/", own / "book"),
+        DataSet("chapter 2.txt", own / "chapter 2.txt"),
+        DataSet("chapter 10.txt", own / "chapter 10.txt"),
+        DataSet("notes.MD", own / "notes.MD"),
+        DataSet("story.txt", examples / "story.txt", example=True),
+    ]
+
+
+def test_without_a_folder_there_are_the_examples(folders, tmp_path):
+    for path in sorted(folders.datasets.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folders.datasets.rmdir()
+    assert [data.name for data in listed(folders)] == ["notes.MD", "story.txt"]
+
+
+def test_names_are_looked_for_among_the_users_then_among_the_examples(folders):
+    names = ["notes.MD", "story.txt", "book", "book/", "book/part/one.txt"]
+    assert found(names, folders) == [
+        DataSet("notes.MD", folders.datasets / "notes.MD"),
+        DataSet("story.txt", folders.examples / "story.txt", example=True),
+        DataSet("book/", folders.datasets / "book"),
+        DataSet("book/", folders.datasets / "book"),
+        DataSet("book/part/one.txt", folders.datasets / "book" / "part" / "one.txt"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc/passwd",
+        "../secret.txt",
+        "book/../../secret.txt",
+        "..\\secret.txt",
+        "C:\\secret.txt",
+        "C:x",
+        ".",
+        "./",
+        "/",
+    ],
+)
+def test_what_leads_out_of_the_folder_is_refused(folders, name):
+    (folders.user_data / "training" / "secret.txt").write_text("secret")
+    with pytest.raises(DataError) as refusal:
+        found([name], folders)
+    assert str(refusal.value) == (
+        f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}."
+    )
+
+
+def test_all_that_cannot_be_had_is_named_at_once(folders):
+    with pytest.raises(DataError) as refusal:
+        found(["missing.txt", "story.txt", "rows.jsonl", "x" * 300], folders)
+    there = "book/, chapter 2.txt, chapter 10.txt, notes.MD, story.txt"
+    assert str(refusal.value).splitlines() == [
+        f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {there}.",
+        "Data: rows.jsonl: .jsonl files are not in this version. Use .txt or .md files.",
+        f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {there}.",
+    ]

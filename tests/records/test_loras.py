@@ -1,0 +1,83 @@
+"""LoRAs and checkpoints on disk: which there are, how their runs ended, which names are free."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.records.loras import Checkpoint, checkpoints, finished_steps, free_name, listed, standing
+
+
+def lora(folder, file="adapter_model.safetensors"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_bytes(b"weights")
+    return folder
+
+
+def ended(folder, **log):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "training_log.json").write_text(json.dumps(log), encoding="utf-8")
+    return folder
+
+
+def checkpoint(folder, name, *, whole=True):
+    (folder / name).mkdir(parents=True)
+    if whole:
+        (folder / name / "run_state.json").write_text("{}", encoding="utf-8")
+    return folder
+
+
+def test_listed_are_those_that_can_be_put_on(tmp_path):
+    for name in ("story 10", "story 2", "old"):
+        lora(tmp_path / name, "adapter_model.bin" if name == "old" else "adapter_model.safetensors")
+    lora(tmp_path / "hidden-np")
+    checkpoint(tmp_path / "unfinished", "checkpoint-4")
+    (tmp_path / "a file").write_text("")
+    assert listed(tmp_path) == ["old", "story 2", "story 10"]
+    assert listed(tmp_path / "not there") == []
+
+
+def test_standing(tmp_path):
+    assert standing(tmp_path / "not there") == "nothing"
+    assert standing(lora(tmp_path / "elsewhere")) == "made elsewhere"
+    assert standing(ended(lora(tmp_path / "done"), ended="finished")) == "finished"
+    assert standing(ended(lora(tmp_path / "halted"), ended="stopped")) == "stopped"
+    assert standing(checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
+    assert standing(checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
+    assert standing(ended(lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
+
+
+@pytest.mark.parametrize("text", ["", "{broken", "[1]", "null"])
+def test_a_log_that_cannot_be_read_says_nothing(tmp_path, text):
+    (lora(tmp_path / "a") / "training_log.json").write_text(text, encoding="utf-8")
+    assert standing(tmp_path / "a") == "made elsewhere"
+    assert finished_steps(tmp_path / "a") == 0
+
+
+def test_the_steps_of_a_finished_run(tmp_path):
+    assert finished_steps(ended(tmp_path / "a", ended="finished", current_steps=12)) == 12
+    assert finished_steps(ended(tmp_path / "b", ended="stopped", current_steps=12)) == 0
+    assert finished_steps(tmp_path / "c") == 0
+
+
+def test_whole_checkpoints_oldest_first(tmp_path):
+    names = ["checkpoint-10", "checkpoint-9-epoch-2", "checkpoint-9-best", "checkpoint-100-loss-1_80"]
+    for name in names:
+        checkpoint(tmp_path, name)
+    checkpoint(tmp_path, "checkpoint-200", whole=False)
+    for name in ("checkpoint-", "checkpoint-x", "Backup-2026-11-21", "backup"):
+        checkpoint(tmp_path, name)
+    assert checkpoints(tmp_path) == [
+        Checkpoint(9, tmp_path / "checkpoint-9-best"),
+        Checkpoint(9, tmp_path / "checkpoint-9-epoch-2"),
+        Checkpoint(10, tmp_path / "checkpoint-10"),
+        Checkpoint(100, tmp_path / "checkpoint-100-loss-1_80"),
+    ]
+    assert checkpoints(tmp_path / "not there") == []
+
+
+def test_the_first_free_name(tmp_path):
+    (tmp_path / "a").mkdir()
+    assert free_name(tmp_path, "a") == "a-2"
+    (tmp_path / "a-2").mkdir()
+    assert free_name(tmp_path, "a") == "a-3"

@@ -1,0 +1,55 @@
+"""The files of a run: written whole, flat keys first, and drawn whatever the user called it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.writing import write_json, write_text
+from training_pro.records.log import log_entry
+from training_pro.records.picture import draw
+
+GRAPH = [
+    {"current_steps": step, "loss": 3 / step, "smoothed_loss": 3.0, "learning_rate": 1e-3} for step in (1, 2, 3)
+]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_flat_keys_come_first_and_nothing_is_lost():
+    entry = log_entry({"extra": 1, "loss": 2.0, "base_model_name": "m", "versions": {}})
+    assert list(entry) == [
+        "base_model_name",
+        "base_model_class",
+        "base_loaded_in_4bit",
+        "base_loaded_in_8bit",
+        "projections",
+        "loss",
+        "learning_rate",
+        "epoch",
+        "current_steps",
+        "extra",
+        "versions",
+    ]
+    assert (entry["base_model_name"], entry["loss"], entry["extra"], entry["epoch"]) == ("m", 2.0, 1, None)
+
+
+def test_a_picture_is_drawn_whole(tmp_path):
+    assert draw(GRAPH, "a on tiny", tmp_path / "graph.png")
+    assert (tmp_path / "graph.png").read_bytes().startswith(PNG)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.png"]
+
+
+def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(tmp_path):
+    assert draw(GRAPH, r"$\frac{$ on tiny", tmp_path / "graph.png")
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    file = tmp_path / "folder" / "log.json"
+    write_json(file, {"name": "größer", "at": Path("x")})
+    assert json.loads(file.read_text(encoding="utf-8")) == {"name": "größer", "at": "x"}
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("the power went")))
+    with pytest.raises(OSError, match="the power went"):
+        write_text(file, "half")
+    assert json.loads(file.read_text(encoding="utf-8"))["name"] == "größer"
