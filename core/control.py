@@ -10,15 +10,43 @@ class RunControl:
 
     def __init__(self) -> None:
         self._stop = threading.Event()
+        self._throw_away = threading.Event()
         self._checkpoint = threading.Event()
+        self._moving = threading.Event()
+        self._moving.set()
 
     def stop(self) -> None:
         """Stop after this step and keep what was learned."""
         self._stop.set()
+        self._moving.set()
 
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
+
+    def throw_away(self) -> None:
+        """Stop after this step and leave what stood there before the run."""
+        self._throw_away.set()
+        self.stop()
+
+    @property
+    def throwing_away(self) -> bool:
+        return self._throw_away.is_set()
+
+    def pause(self) -> None:
+        """Wait after this step; the memory stays in use."""
+        self._moving.clear()
+
+    def go_on(self) -> None:
+        self._moving.set()
+
+    @property
+    def pausing(self) -> bool:
+        return not self._moving.is_set()
+
+    def wait_while_pausing(self) -> None:
+        """Come back when the run may go on: in the training thread."""
+        self._moving.wait()
 
     def save_checkpoint(self) -> None:
         """Save a full checkpoint after this step."""

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.control import RunControl
-from ..core.events import CheckpointSaved, EventLog, Progress
+from ..core.events import CheckpointSaved, EventLog, Note, Progress
 from ..settings.declared import Saving
 from ..train_utils import checkpoint_name, smoothed
 from .blueprint import Blueprint
@@ -28,6 +28,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._tokens = 0
         self.smoothed = state.smoothed
         self.graph = list(state.graph)
+        self.stopped_by = ""
         self.tokens: Callable[[], int] = lambda: 0
 
     def on_train_begin(
@@ -38,20 +39,47 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
             self._blueprint.open_folder()
-        self._reason = self._why_save(state.global_step)
+        if self._control.pausing:
+            self._pause(state.global_step)
+
+    def _pause(self, step: int) -> None:
+        """Wait here, in the training thread, until the run may go on."""
+        self._log.append(Note(text=f"Paused after step {step}; the memory stays in use."))
+        began = time.monotonic()
+        self._control.wait_while_pausing()
+        self._clock += time.monotonic() - began  # a pause is no slow step
+        self._log.append(Note(text=f"Going on after step {step}."))
+
+    def _why_stop(self, step: int) -> str:
+        """The rule that ends the run here, in words; empty where none does."""
+        rules, epoch = self._blueprint.settings.stopping, self._blueprint.plan.steps_per_epoch
+        if rules.stop_at_loss and self.smoothed is not None and self.smoothed <= rules.stop_at_loss:
+            return f"the smoothed loss {self.smoothed:.4f} is at or under {rules.stop_at_loss:g}"
+        if rules.stop_at_epoch and step >= rules.stop_at_epoch * epoch:
+            return f"epoch {rules.stop_at_epoch:g} is done"
+        return ""
+
+    def _decide(self, step: int, control: TrainerControl) -> None:
+        """Stop here? Save here? HF saves and stops after the log, so the loss of this step is known."""
+        if not self._control.stopping and (rule := self._why_stop(step)):
+            self.stopped_by = rule
+            self._log.append(Note(text=f"Stopping after step {step}: {rule}."))
+        control.should_training_stop |= self._control.stopping or bool(self.stopped_by)
+        self._reason = self._why_save(step)
         control.should_save = self._reason is not None
-        control.should_training_stop |= self._control.stopping
 
     def _why_save(self, step: int) -> str | None:
         """The first reason names the checkpoint; None for no checkpoint at this step."""
         saving: Saving = self._blueprint.settings.saving
         epoch = self._blueprint.plan.steps_per_epoch
+        if self._control.throwing_away:
+            return None
         if self._control.take_checkpoint():
             return "user"
         if saving.save_each_epoch and step % epoch == 0:
             return f"epoch-{step // epoch}"
         every = saving.save_every and step % saving.save_every == 0
-        return "" if every or self._control.stopping else None
+        return "" if every or self._control.stopping or self.stopped_by else None
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
@@ -63,6 +91,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         progress = self._progress(state, loss, logs.get("grad_norm"))
         self.graph.append(_graph_entry(progress))
         self._log.append(progress)
+        self._decide(state.global_step, control)
 
     def _progress(self, state: TrainerState, loss: float, norm: float | None) -> Progress:
         now, tokens = time.monotonic(), self.tokens()

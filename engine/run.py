@@ -50,6 +50,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
         trained = RunTrainer(run, model, ways, between, host.folders.presets.parent).train(
             resume_from_checkpoint=str(folder.start.folder) if folder.start else None
         )
+        if job.control.throwing_away:
+            return _thrown_away(folder, trained.global_step)
         return _kept(run, model, ways, between, trained.global_step, job)
 
 
@@ -151,17 +153,26 @@ def _kept(run: Blueprint, model: Any, ways: Ways, between: BetweenSteps, step: i
     """The LoRA and the records of its run, on disk."""
     _tell(job, "Saving the LoRA")
     folder: RunFolder = run.folder
-    outcome: Outcome = "finished" if step >= run.plan.steps else "stopped"
+    done = step >= run.plan.steps or bool(between.stopped_by)
+    outcome: Outcome = "finished" if done else "stopped"
     entry = _log_entry(run, model, between, outcome) | ways.as_log()
+    adapter.write(model, folder.aside)
+    folder.keep(folder.aside)
     write_json(folder.path / "training_graph.json", between.graph)
     if not picture.draw(between.graph, _title(run), folder.path / "training_graph.png"):
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
-    adapter.write(model, folder.aside)
-    folder.keep(folder.aside)
     write_json(folder.path / "training_log.json", log.log_entry(entry))
-    words = "finished" if outcome == "finished" else f"stopped at step {step} of {run.plan.steps}"
+    words = f"{outcome} at step {step} of {run.plan.steps}" + (
+        between.stopped_by and f", since {between.stopped_by}"
+    )
     text = f"'{folder.name}' {words}, smoothed loss {between.smoothed:.4f}. The LoRA is in {folder.path}"
     return Ended(outcome=outcome, text=text, folder=folder.path)
+
+
+def _thrown_away(folder: RunFolder, step: int) -> Ended:
+    folder.discard()
+    there = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
+    return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{there}")
 
 
 def _log_entry(run: Blueprint, model: Any, between: BetweenSteps, outcome: Outcome) -> dict[str, Any]:

@@ -60,9 +60,11 @@ class RunPanel:
             self._start = gr.Button("Start", variant="primary", interactive=may, elem_id="tp-start")
         with gr.Row(elem_classes="tp-buttons"):
             self._stop = gr.Button("Stop", variant="stop", interactive=False, elem_id="tp-stop")
+            self._pause = gr.Button("Pause", interactive=False, elem_id="tp-pause")
             self._save = gr.Button("Save checkpoint", interactive=False, elem_id="tp-save")
         self._answer = gr.HTML(elem_id="tp-answer")
         self._panel = gr.HTML(elem_id="tp-run")
+        self._throw = gr.Button("Stop and throw away", size="sm", visible=False, elem_id="tp-throw-away")
         self._copy = gr.Button(
             "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
         )
@@ -76,8 +78,11 @@ class RunPanel:
         self._start.click(self._on_start, form, self._answer, **private())
         self._stop.click(partial(self._ask, RunControl.stop), None, self._answer, **private())
         self._save.click(partial(self._ask, RunControl.save_checkpoint), None, self._answer, **private())
+        self._pause.click(partial(self._ask, _pause_or_go_on), None, self._answer, **private())
+        self._throw.click(partial(self._ask, RunControl.throw_away), None, self._answer, **private())
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
-        seen = [line, self._panel, self._start, self._stop, self._save, self._copy, self._beat]
+        buttons = [self._start, self._stop, self._save, self._pause, self._throw, self._copy]
+        seen = [line, self._panel, *buttons, self._beat]
         on_load(self._follow, seen, js=COME_BACK, **follows())
         self._again.click(self._follow, None, seen, **follows())
 
@@ -138,7 +143,10 @@ class RunPanel:
         running = view is not None and view.running
         may = not self._joined.host_says_read_only()
         on, off = gr.update(interactive=may and running), gr.update(interactive=may and not running)
-        return off, on, on, gr.update(visible=view is not None and view.planned)
+        paused = view is not None and view.job.control.pausing
+        pause = gr.update(interactive=may and running, value="Go on" if paused else "Pause")
+        throw = gr.update(visible=may and running)
+        return off, on, on, pause, throw, gr.update(visible=view is not None and view.planned)
 
 
 def checked(settings: TrainingSettings, joined: Joined) -> str:
@@ -166,4 +174,9 @@ def _state(view: RunView | None) -> tuple[Any, ...]:
     """What has to change for a page to be sent anything."""
     if view is None:
         return ()
-    return (id(view.job), view.position, view.job.control.stopping, view.job.control.saving)
+    control = view.job.control
+    return (id(view.job), view.position, control.stopping, control.saving, control.pausing)
+
+
+def _pause_or_go_on(control: RunControl) -> None:
+    control.go_on() if control.pausing else control.pause()

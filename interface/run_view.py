@@ -92,8 +92,12 @@ class RunView:
         self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
     def _state(self) -> str:
+        if self.job.control.throwing_away:
+            return "stopping after this step, to be thrown away ..."
         if self.job.control.stopping:
             return "stopping after this step ..."
+        if self.job.control.pausing:
+            return "paused after this step; the memory stays in use"
         if self.job.control.saving:
             return "saving a checkpoint after this step ..."
         return f"{self._stage} ..."

@@ -26,7 +26,7 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "LoRA": (("alpha", "dropout"), ("targets", "rslora")),
     "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
-    "Saving": (("save_every", "save_each_epoch"),),
+    "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),
         ("weight_decay", "max_grad_norm", "label_smoothing"),

@@ -17,6 +17,8 @@ from . import loras
 from .loras import Checkpoint
 
 ASIDE = ".part"
+BEFORE = "before"
+RECORDS = (loras.LOG_FILE, "training_parameters.json", "train_dataset_sample.json")
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,36 @@ class RunFolder:
         self.sweep()
         if self.replaces:
             _into_backup(self.path)
-        (self.path / loras.LOG_FILE).unlink(missing_ok=True)  # how an earlier part of the run ended
+        self._set_aside()
         write_json(self.path / "training_parameters.json", files.as_file(settings))
         for folder in (self.path, self.logs):
             write_json(folder / "train_dataset_sample.json", list(sample))
 
     def keep(self, written: Path) -> None:
         """Move finished files from aside to their place, each in one move."""
-        for file in sorted(written.iterdir()):
+        for file in sorted(f for f in written.iterdir() if f.is_file()):
             file.replace(self.path / file.name)
         self.sweep()
+
+    def discard(self) -> None:
+        """Leave what stood here before the run: nothing, the LoRA out of its backup, or the earlier part of it."""
+        before = self.aside / BEFORE
+        if self.start is not None:
+            for checkpoint in loras.checkpoints(self.path):
+                if checkpoint.step > self.start.step:
+                    shutil.rmtree(checkpoint.folder)
+            for file in before.iterdir() if before.is_dir() else ():
+                file.replace(self.path / file.name)
+        else:
+            _out_of_backup(self.path) if self.replaces else shutil.rmtree(self.path, ignore_errors=True)
+        self.sweep()
+
+    def _set_aside(self) -> None:
+        """The records of an earlier part of the run: of no use any more unless this one is thrown away."""
+        earlier = [self.path / name for name in RECORDS if (self.path / name).is_file()]
+        for file in earlier:
+            (self.aside / BEFORE).mkdir(parents=True, exist_ok=True)
+            file.replace(self.aside / BEFORE / file.name)
 
     def sweep(self) -> None:
         """Remove what was never made whole."""
@@ -120,6 +142,16 @@ def _into_backup(path: Path) -> None:
     backup.mkdir()
     for item in old:
         item.replace(backup / item.name)
+
+
+def _out_of_backup(path: Path) -> None:
+    """The newest backup takes the run's place again."""
+    newest = max(path.glob("Backup-*"), key=lambda p: p.stat().st_mtime_ns)
+    for item in [p for p in path.iterdir() if not p.name.startswith("Backup-")]:
+        shutil.rmtree(item) if item.is_dir() else item.unlink()
+    for item in list(newest.iterdir()):
+        item.replace(path / item.name)
+    newest.rmdir()
 
 
 def _free_backup(path: Path) -> Path:

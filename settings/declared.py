@@ -269,6 +269,22 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """When a run ends before its last step."""
+
+    stop_at_loss: float = number(
+        0.0,
+        "Stop at loss",
+        "End the run when the smoothed loss is at or under this; 0 = off.",
+        minimum=0,
+        maximum=100,
+    )
+    stop_at_epoch: float = number(
+        0.0, "Stop at epoch", "End the run after so many epochs; 0 = off.", minimum=0, maximum=1000
+    )
+
+
+@dataclass(frozen=True)
 class Machine:
     """What is traded between memory and speed."""
 
@@ -297,6 +313,7 @@ class TrainingSettings:
     learning: Learning = field(default_factory=Learning)
     lora: Lora = field(default_factory=Lora)
     saving: Saving = field(default_factory=Saving)
+    stopping: Stopping = field(default_factory=Stopping)
     machine: Machine = field(default_factory=Machine)
 
     def values(self) -> dict[str, Any]:
@@ -313,6 +330,7 @@ SECTIONS: Mapping[str, Callable[..., Any]] = {
     "learning": Learning,
     "lora": Lora,
     "saving": Saving,
+    "stopping": Stopping,
     "machine": Machine,
 }
 SETTINGS: Mapping[str, Setting] = {

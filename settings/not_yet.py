@@ -39,8 +39,6 @@ KEYS: frozenset[str] = frozenset(
         "backup_minutes",
         "keep_checkpoints",
         "keep_best",
-        "stop_at_loss",
-        "stop_at_epoch",
         "early_stopping",
         "stop_how",
         "sample_prompts",

@@ -64,26 +64,26 @@ def notes(job):
     return [event.text for event in job.log.since(0) if isinstance(event, Note)]
 
 
-def test_a_stop_takes_effect_after_one_step_and_keeps_a_checkpoint_and_the_lora(place):
+def test_a_stop_takes_effect_after_the_step_and_keeps_a_checkpoint_and_the_lora(place):
     job = stopping_at(2)
     end = place.train(job=job, **LONG)
     assert (end.outcome, end.folder) == ("stopped", place.lora())
-    assert end.text.startswith("'a' stopped at step 3 of 8, smoothed loss ")
-    assert saved(job) == [(3, "", "checkpoint-3")]
+    assert end.text.startswith("'a' stopped at step 2 of 8, smoothed loss ")
+    assert saved(job) == [(2, "", "checkpoint-2")]
     assert (loras.standing(place.lora()), loras.has_lora(place.lora())) == ("stopped", True)
-    assert read(place.lora() / "training_log.json")["current_steps"] == 3
-    assert place.weights() == (place.lora() / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
+    assert read(place.lora() / "training_log.json")["current_steps"] == 2
+    assert place.weights() == (place.lora() / "checkpoint-2" / "adapter_model.safetensors").read_bytes()
 
 
 def test_a_checkpoint_is_saved_when_it_is_asked_for_and_the_run_goes_on(place):
     job = at(1, lambda job: job.control.save_checkpoint())
     assert place.train(job=job, **LONG).outcome == "finished"
     assert saved(job) == [
-        (2, "user", "checkpoint-2-user"),
+        (1, "user", "checkpoint-1-user"),
         (4, "epoch-1", "checkpoint-4-epoch-1"),
         (8, "epoch-2", "checkpoint-8-epoch-2"),
     ]
-    assert [c.step for c in loras.checkpoints(place.lora())] == [2, 4, 8]
+    assert [c.step for c in loras.checkpoints(place.lora())] == [1, 4, 8]
 
 
 def test_saving_changes_nothing_about_the_run(place, whole):
@@ -216,7 +216,7 @@ def test_a_run_goes_on_only_as_what_it_was(place, named, more):
     before = tree(place.folders.user_data)
     with pytest.raises(SavingError) as refusal:
         place.train(resume="newest", **{**LONG, **more})
-    assert str(refusal.value).startswith("The run cannot go on from checkpoint-2: different are ")
+    assert str(refusal.value).startswith("The run cannot go on from checkpoint-1: different are ")
     assert named in str(refusal.value)
     assert tree(place.folders.user_data) == before
 
@@ -330,3 +330,61 @@ def test_a_failure_reads_as_a_failure(place):
     assert end.outcome == "failed"
     assert end.text == "Training 'a' ended with an error of the kind ZeroDivisionError: division by zero"
     assert not place.lora().exists()
+
+
+def test_throwing_a_run_away_leaves_nothing_where_nothing_stood(place):
+    end = place.train(job=at(2, lambda job: job.control.throw_away()), **LONG)
+    assert (end.outcome, end.text) == ("stopped", "'a' is thrown away after step 2.")
+    assert not place.lora().exists()
+
+
+def test_throwing_away_what_replaced_a_lora_puts_that_back(place):
+    place.train(epochs=1)
+    before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}
+    place.train(if_exists="replace", job=at(2, lambda job: job.control.throw_away()), **LONG)
+    assert {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()} == before
+    assert not list(place.lora().glob("Backup-*"))
+
+
+def test_throwing_a_part_away_leaves_the_earlier_part(place):
+    place.train(job=stopping_at(2), **LONG)
+    before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}
+    place.train(resume="newest", job=at(5, lambda job: job.control.throw_away()), **LONG)
+    assert {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()} == before
+    assert [c.step for c in loras.checkpoints(place.lora())] == [2]
+    assert loras.standing(place.lora()) == "stopped"
+
+
+def test_a_pause_holds_for_as_long_as_it_is_asked_and_changes_nothing(place, whole):
+    import threading
+
+    def pause(job):
+        job.control.pause()
+        threading.Timer(1.5, job.control.go_on).start()
+
+    job = at(3, pause)
+    place.train(name="paused", job=job, **LONG)
+    events = [e for e in job.log.since(0) if isinstance(e, Note) and "fter step 4" in e.text]
+    assert [e.text for e in events] == ["Paused after step 4; the memory stays in use.", "Going on after step 4."]
+    assert 0.5 < events[1].at - events[0].at < 10
+    assert place.weights("paused") == weights(whole)
+
+
+def test_a_paused_run_can_be_stopped(place):
+    import threading
+
+    def pause_and_stop(job):
+        job.control.pause()
+        threading.Timer(0.5, job.control.stop).start()
+
+    assert place.train(job=at(1, pause_and_stop), **LONG).outcome == "stopped"
+
+
+def test_a_run_ends_at_a_loss_or_an_epoch_that_is_asked_for(place):
+    job = Job("training", "a test")
+    end = place.train(job=job, stop_at_epoch=1, **LONG)
+    assert end.outcome == "finished"
+    assert end.text.startswith("'a' finished at step 4 of 8, since epoch 1 is done, smoothed loss ")
+    assert saved(job)[-1][0] == 4
+    end = place.train(name="b", stop_at_loss=50, **LONG)
+    assert end.text.startswith("'b' finished at step 1 of 8, since the smoothed loss 6.")

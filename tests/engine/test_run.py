@@ -113,7 +113,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(place):
 def test_events_come_in_order(place):
     events = told(place)
     kinds = [type(event) for event in events]
-    assert kinds == [Stage, Stage, Stage, Planned, Note, Stage, *[Progress] * 4, CheckpointSaved, Stage]
+    kinds = [kind for kind in kinds if kind is not Note]  # what is worth knowing may grow
+    assert kinds == [Stage, Stage, Stage, Planned, Stage, *[Progress] * 4, CheckpointSaved, Stage]
     stages = [event.text for event in events if isinstance(event, Stage)]
     assert stages == ["Starting", "Cutting story.txt", "Getting the model", "Training", "Saving the LoRA"]
     assert [event.at for event in events] == sorted(event.at for event in events)
