@@ -29,7 +29,10 @@ def ui() -> None:
         SESSION.tell_with(narrator.telling(_say))
         tab.draw(WebuiHost(), PeftEngine(), SESSION)
     except Exception as error:  # noqa: BLE001 - the webui does not catch it, and would not start
-        _say_on_page(error)
+        from .interface import refusals
+
+        logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
+        refusals.cannot_draw(error)
 
 
 def custom_css() -> str:
@@ -46,27 +49,15 @@ def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[st
     from .core.session import SESSION
 
     if (job := SESSION.current) is not None:
-        import gradio
+        from .interface import refusals
 
-        raise gradio.Error(
-            f"The model is busy: {job.title}. Chat again when it is done, or stop it in Training PRO."
-        )
+        raise refusals.busy(job.title)
     return text, visible_text
 
 
 def _say(line: str) -> None:
     sys.stderr.write(f"Training PRO  {line}\n")
     sys.stderr.flush()
-
-
-def _say_on_page(error: Exception) -> None:
-    import gradio
-
-    logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
-    gradio.Markdown(
-        f"**Training PRO cannot draw its tab here** ({type(error).__name__}: {error}). The console has the "
-        "details. Update Training PRO and the webui, or run it on its own: `python3 script.py demo`"
-    )
 
 
 if __name__ == "__main__":
