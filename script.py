@@ -28,7 +28,7 @@ def ui() -> None:
 
         SESSION.tell_with(narrator.telling(_say))
         tab.draw(WebuiHost(), PeftEngine(), SESSION)
-    except Exception as error:  # noqa: BLE001 - the webui does not catch it, and would not start
+    except Exception as error:
         from .interface import refusals
 
         logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
