@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -144,9 +145,12 @@ class EventLog:
         position = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda at=position: self._closed or len(self._events) > at, timeout=1.0)
+                self._changed.wait_for(partial(self._is_new, position), timeout=1.0)
                 fresh, closed = self._events[position:], self._closed
             yield from fresh
             position += len(fresh)
             if closed and position == len(self._events):
                 return
+
+    def _is_new(self, position: int) -> bool:
+        return self._closed or len(self._events) > position

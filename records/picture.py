@@ -17,7 +17,7 @@ def draw(graph: Sequence[Mapping[str, Any]], title: str, path: Path) -> bool:
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    loss, rate = figure.add_subplot(), None
+    loss = figure.add_subplot()
     steps = [entry["current_steps"] for entry in graph]
     loss.plot(steps, [e["loss"] for e in graph], color="#9db8d9", linewidth=1, label="loss")
     loss.plot(steps, [e["smoothed_loss"] for e in graph], color="#1f5fa8", linewidth=2, label="smoothed loss")
@@ -28,7 +28,7 @@ def draw(graph: Sequence[Mapping[str, Any]], title: str, path: Path) -> bool:
     rate.set_ylabel("learning rate")
     loss.set_title(title, fontsize=10, parse_math=False)  # a name may hold two $
     lines = [*loss.get_lines(), *rate.get_lines()]
-    loss.legend(lines, [line.get_label() for line in lines], loc="upper right")
+    loss.legend(lines, [str(line.get_label()) for line in lines], loc="upper right")
     part = path.with_name(path.name + ".part")
     figure.savefig(part, format="png", dpi=110)
     part.replace(path)
