@@ -15,5 +15,6 @@ def cannot_draw(error: Exception) -> None:
 
 def busy(title: str) -> Exception:
     """What a chat message is refused with while a job holds the model."""
-    refusal: Exception = gr.Error(f"The model is busy: {title}. Chat again when it is done, or stop it in Training PRO.")
+    sentence = f"The model is busy: {title}. Chat again when it is done, or stop it in Training PRO."
+    refusal: Exception = gr.Error(sentence)
     return refusal
