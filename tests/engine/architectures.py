@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -159,3 +160,12 @@ def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
 
     monkeypatch.setattr(trainer.RunTrainer, "training_step", training_step)
     return found
+
+
+def cut_off(place: Any, name: str, step: int) -> None:
+    """As if the run had been killed after the checkpoint of this step."""
+    for path in place.lora(name).iterdir():
+        if path.is_file():
+            path.unlink()
+        elif path.name.startswith("checkpoint-") and int(path.name.split("-")[1]) > step:
+            shutil.rmtree(path)

@@ -13,7 +13,7 @@ from training_pro.core.session import Job
 from training_pro.engine import trial
 from training_pro.engine.collator import packed
 from training_pro.settings.reading import training_settings
-from training_pro.tests.engine.architectures import CONFIGS, graph, log, made, with_lora
+from training_pro.tests.engine.architectures import CONFIGS, cut_off, graph, log, made, with_lora
 
 MIXES = "this model lets examples in one row see each other"
 
@@ -123,5 +123,6 @@ def test_a_run_says_how_it_works(place):
 def test_a_run_goes_on_packed_as_it_began(place):
     place.train(name="whole", save_every=2, dropout=0.1)
     place.train(name="cut", save_every=2, dropout=0.1)
-    place.train(name="cut", save_every=2, dropout=0.1, resume="checkpoint-2")
+    cut_off(place, "cut", 2)
+    place.train(name="cut", save_every=2, dropout=0.1, resume="newest")
     assert place.weights("cut") == place.weights("whole")
