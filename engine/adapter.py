@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,43 +20,34 @@ from ..core.errors import ModelError, SavingError, SettingsError
 from ..core.host import Host
 from ..settings.declared import Lora
 from .borrowing import borrowed
+from .targets import ALL, Targets, is_transposed, linear_layers
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_CLASSIC: Mapping[str, tuple[str, ...]] = {"q-v": ("q_proj", "v_proj")}
 
 
-def lora_config(lora: Lora, model: torch.nn.Module) -> LoraConfig:
+def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
     """PEFT's config for what the user asked for."""
+    if lora.dora and getattr(model, "is_loaded_in_8bit", False):
+        raise SettingsError(
+            ["DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."]
+        )
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha if lora.alpha != int(lora.alpha) else int(lora.alpha),
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
-        target_modules=_targets(lora.targets, model),
+        use_dora=lora.dora,
+        target_modules=ALL if lora.targets == ALL else list(targets.names),
+        modules_to_save=_head_and_embeddings(model) if lora.train_head else None,
+        fan_in_fan_out=any(is_transposed(m) for n, m in linear_layers(model) if n in targets.names),
         bias="none",
     )
 
 
-def _targets(asked: str | tuple[str, ...], model: torch.nn.Module) -> str | list[str]:
-    if asked == "all-linear":
-        return "all-linear"
-    wanted = _CLASSIC[asked] if isinstance(asked, str) else asked
-    there = {name.rpartition(".")[2] for name, m in model.named_modules() if _is_linear(m)}
-    whole = {name for name, _ in model.named_modules()}
-    missing = [w for w in wanted if w not in there and w not in whole]
-    if missing:
-        raise SettingsError(
-            [
-                f"Which layers: this model has no layer called {', '.join(missing)}. It has "
-                f"{', '.join(sorted(there))}. Choose all, or name some of these."
-            ]
-        )
-    return list(wanted)
-
-
-def _is_linear(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear) or type(module).__name__ in ("Conv1D", "Linear4bit", "Linear8bitLt")
+def _head_and_embeddings(model: Any) -> list[str]:
+    wanted = [model.get_input_embeddings(), model.get_output_embeddings()]
+    return [name for name, module in model.named_modules() if any(module is w for w in wanted)]
 
 
 @contextmanager
@@ -70,15 +61,29 @@ def injected(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
 
 def _fresh(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     try:
-        return get_peft_model(base, config)
+        model = get_peft_model(base, config)
     except ValueError as error:
         raise ModelError(f"No LoRA can be put into this model: {error}") from error
+    tie(model)
+    return model
+
+
+def tie(model: PeftModel) -> None:
+    """A head and embeddings that are one tensor in the base are one in what is trained of them."""
+    base = model.get_base_model()
+    parts = (base.get_input_embeddings(), base.get_output_embeddings())
+    if not all(isinstance(part, AuxiliaryTrainingWrapper) for part in parts):
+        return
+    first, second = parts
+    if first.original_module.weight is second.original_module.weight:
+        for name in second.modules_to_save:
+            second.modules_to_save[name].weight = first.modules_to_save[name].weight
 
 
 def write(model: PeftModel, folder: Path) -> None:
     """The LoRA as PEFT and the webui load it: two files, the same bytes for the same LoRA."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().to("cpu").contiguous() for k, v in get_peft_model_state_dict(model).items()}
+    state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in get_peft_model_state_dict(model).items()}
     save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True

@@ -13,7 +13,7 @@ from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan
 
 SAMPLE = 10
-_UNCHANGEABLE = ("rank", "targets", "batch_size", "batching", "packing", "seed")
+_UNCHANGEABLE = ("rank", "targets", "dora", "train_head", "optimizer", "batch_size", "batching", "packing", "seed")
 
 
 @dataclass(frozen=True)

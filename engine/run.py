@@ -28,7 +28,9 @@ from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .checkpoints import RunState, refuse_changes, state_of
+from .optimizers import optimizer_name
 from .precision import computing_type
+from .targets import resolved
 from .tokenizer import working_tokenizer
 from .trainer import RunTrainer
 from .trial import Ways, tried
@@ -36,6 +38,7 @@ from .trial import Ways, tried
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
+    optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
     folder = run_folder(settings, host.folders, resume)
     card = _card(host)
     run = blueprint(settings, card, _prepared(settings, host.folders, card, job), folder)
@@ -43,7 +46,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
         return _nothing_left(run, done)
     state = _state_to_start_from(run, job)
     _tell(job, "Getting the model")
-    with _bare_model(host, job) as base, _ready_to_train(base, run) as model:
+    with _bare_model(host, job) as base, _ready_to_train(base, run, job) as model:
         between = BetweenSteps(run, state, job.control, job.log)
         ways = tried(model, settings)
         _announce(run, state, base, ways, job)
@@ -108,14 +111,16 @@ def _state_to_start_from(run: Blueprint, job: Job) -> RunState:
 
 
 @contextmanager
-def _ready_to_train(base: Any, run: Blueprint) -> Iterator[Any]:
+def _ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     set_seed(run.settings.what.seed)
     if _checkpoints_gradients(run.settings, base):
         enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
         enable({"use_reentrant": False})  # its name changes within transformers 5
         base.enable_input_require_grads()
     base.config.use_cache = False
-    with injected(base, lora_config(run.settings.lora, base)) as model:
+    targets = resolved(run.settings.lora.targets, base)
+    job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
+    with injected(base, lora_config(run.settings.lora, base, targets)) as model:
         yield model
 
 

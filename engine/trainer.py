@@ -17,6 +17,8 @@ from . import adapter
 from .blueprint import Blueprint
 from .callback import BetweenSteps
 from .collator import EXAMPLES, OWNERS, TOKENS, batched
+from .noise import noisy
+from .optimizers import optimizer_name
 from .ordering import EachEpoch
 from .precision import computing_type, device
 from .trial import Ways
@@ -89,13 +91,18 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The mean over all labels of a step, however many batches and processes it is made of."""
-        labels = inputs.pop("labels")
-        del inputs[OWNERS]
-        with self.accelerator.autocast():
+        labels, owners = inputs.pop("labels"), inputs.pop(OWNERS)
+        alpha = self._blueprint.settings.learning.neftune_noise
+        with self.accelerator.autocast(), noisy(self._embeddings, alpha, owners, inputs):
             losses = self._ways.loss(model, inputs, labels).losses
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
         return loss * self.accelerator.num_processes
+
+    @property
+    def _embeddings(self) -> torch.nn.Module:
+        embeddings: torch.nn.Module = self.accelerator.unwrap_model(self.model).get_input_embeddings()
+        return embeddings
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._blueprint.folder.aside)
@@ -118,7 +125,7 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         adam_beta1=learning.adam_beta1,
         adam_beta2=learning.adam_beta2,
         adam_epsilon=learning.adam_epsilon,
-        optim="adamw_torch",
+        optim=optimizer_name(learning.optimizer),
         bf16=precision == "bfloat16",
         fp16=precision == "float16",
         seed=what.seed,

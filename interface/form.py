@@ -73,7 +73,7 @@ def component(setting: Setting, **more: Any) -> Any:
 def as_shown(setting: Setting, value: Any) -> Any:
     """A value as its component shows it."""
     if isinstance(value, tuple):
-        return list(value)
+        return " ".join(value) if setting.kind == "choice" else list(value)
     if setting.kind == "number" or (setting.kind == "whole" and setting.words):
         return value if isinstance(value, str) else f"{value:g}"
     return value

@@ -24,12 +24,13 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
     ("rank", "batch_size", "accumulation"),
 )
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "LoRA": (("alpha", "dropout"), ("targets", "rslora")),
+    "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
     "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
     "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),
-        ("weight_decay", "max_grad_norm", "label_smoothing"),
+        ("optimizer", "weight_decay"),
+        ("max_grad_norm", "label_smoothing", "neftune_noise"),
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
     "Memory and speed": (("packing", "batching"), ("gradient_checkpointing",)),

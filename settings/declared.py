@@ -212,6 +212,29 @@ class Learning:
         minimum=0,
         maximum=0.5,
     )
+    neftune_noise: float = number(
+        0.0,
+        "NEFTune noise",
+        "Noise on what the model reads, which can make answers livelier: 5 is usual, 0 is none.",
+        minimum=0,
+        maximum=100,
+    )
+    optimizer: str = choice(
+        "Optimizer",
+        "Who turns gradients into steps. 8-bit and paged ones take less memory and want an NVIDIA card and "
+        "bitsandbytes. Any other name that transformers knows may be given.",
+        {
+            "adamw_torch": "AdamW",
+            "adamw_torch_fused": "AdamW, fused (faster)",
+            "adamw_8bit": "AdamW, 8-bit (less memory)",
+            "paged_adamw_8bit": "AdamW, paged, 8-bit (least memory)",
+            "adafactor": "Adafactor (little memory)",
+            "lion_8bit": "Lion, 8-bit",
+            "sgd": "SGD",
+        },
+        free=True,
+        one=True,
+    )
     adam_beta1: float = number(0.9, "Adam beta 1", "The memory of the mean gradient.", minimum=0, maximum=0.9999)
     adam_beta2: float = number(
         0.999, "Adam beta 2", "The memory of the squared gradient.", minimum=0, maximum=0.999999
@@ -249,8 +272,28 @@ class Lora:
     )
     targets: str | tuple[str, ...] = choice(
         "Which layers",
-        "Which layers of the model the LoRA sits on. All is the usual choice; q-v is the classic and small one.",
-        {"all-linear": "all (recommended)", "q-v": "q-v (classic)"},
+        "Which layers of the model the LoRA sits on. All is the usual choice; q-v is the classic and small one. "
+        "Names of the model's own layers may be given as well.",
+        {
+            "all-linear": "all (recommended)",
+            "q-v": "q-v (classic)",
+            "q-k-v": "q-k-v",
+            "q-k-v-o": "q-k-v-o (all of the attention)",
+            "k-v-down": "k-v-down (where facts are said to sit)",
+        },
+        free=True,
+    )
+    dora: bool = yes_no(
+        False,
+        "DoRA",
+        "Learns length and direction of each weight apart: often a little better at low ranks, and slower. "
+        "Not on 8-bit weights.",
+    )
+    train_head: bool = yes_no(
+        False,
+        "Train Head",
+        "Train the model's embeddings and output layer as a whole, beside the LoRA: for a new language or many "
+        "new words. Takes much memory and disk; an 8-bit optimizer helps.",
     )
 
 

@@ -13,11 +13,7 @@ KEYS: frozenset[str] = frozenset(
         "train_only_after",
         "too_long",
         "bad_rows",
-        "neftune_noise",
-        "optimizer",
         "method",
-        "dora",
-        "train_head",
         "switch_after",
         "switch_at",
         "switch_loss_low",
@@ -48,10 +44,9 @@ KEYS: frozenset[str] = frozenset(
     }
 )
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "targets": ("q-k-v", "q-k-v-o", "k-v-down"),
     "batching": ("length_then_order",),
 }
-LISTS: frozenset[str] = frozenset({"targets"})
+LISTS: frozenset[str] = frozenset()
 
 
 def refusal(key: str, value: object) -> str:

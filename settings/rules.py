@@ -55,8 +55,17 @@ def _end_after_every_block(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
+def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
+    if settings.lora.train_head and "8bit" not in settings.learning.optimizer:
+        yield (
+            "Train Head: embeddings and output layer are trained whole, and the optimizer keeps two more numbers "
+            "for each of theirs. An 8-bit optimizer (adamw_8bit) takes a quarter of that."
+        )
+
+
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (_data_is_named, _shares_wait)
 _ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _strength,
     _end_after_every_block,
+    _head_is_large,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,7 +13,10 @@ Kind = Literal["text", "names", "whole", "number", "yes/no", "choice"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `words` says what else than a value of its kind it takes ('auto' for the cutoff)."""
+    """One setting. `words` says what else than a value of its kind it takes ('auto' for the cutoff).
+
+    A choice that is `free` takes names of the user's own beside those listed; `one` of them, or several.
+    """
 
     key: str
     section: str
@@ -25,6 +29,7 @@ class Setting:
     maximum: float | None = None
     words: tuple[str, ...] = ()
     free: bool = False
+    one: bool = False
     live: bool = False
     check: Callable[[Any], str] | None = None
 
@@ -42,13 +47,18 @@ class Setting:
     def range(self) -> str:
         """What it takes, in words."""
         if self.choices:
-            return ", ".join(self.choices) + (", or names of your own" if self.free else "")
+            return ", ".join(self.choices) + self._own_names()
         bounds = ""
         if self.minimum is not None and self.maximum is not None:
             bounds = f"{_plain(self.minimum)} to {_plain(self.maximum)}"
         elif self.minimum is not None:
             bounds = f"{_plain(self.minimum)} or more"
         return " or ".join([*self.words, *([bounds] if bounds else [])])
+
+    def _own_names(self) -> str:
+        if not self.free:
+            return ""
+        return ", or another name" if self.one else ", or names of your own"
 
 
 def _plain(bound: float) -> str:
@@ -110,7 +120,9 @@ def _choice(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value in setting.choices:
         return value
     if setting.free and value:
-        return _names(setting, value)
+        names = _names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
+        if not setting.one or len(names) == 1:
+            return names[0] if setting.one else names
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,11 +79,11 @@ KEEPS_APART = tuple(name for name in CONFIGS if name != "opt")
 """Those that may be packed; OPT takes its positions from the mask."""
 
 
-def made(name: str, *, tied: bool | None = None, seed: int = 3) -> Any:
+def made(name: str, *, tied: bool | None = None, seed: int = 3, **more: Any) -> Any:
     """A tiny random model; larger weights than at a real start, so that differences are there to be seen."""
     kind, values = CONFIGS[name]
     ties = {} if tied is None else {"tie_word_embeddings": tied}
-    config = getattr(transformers, kind)(**{**values, **ties})
+    config = getattr(transformers, kind)(**{**values, **ties, **more})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -169,3 +170,13 @@ def cut_off(place: Any, name: str, step: int) -> None:
             path.unlink()
         elif path.name.startswith("checkpoint-") and int(path.name.split("-")[1]) > step:
             shutil.rmtree(path)
+
+
+def kept_at(place: Any, name: str, *, tied: bool | None = None) -> Path:
+    """A tiny model of this architecture on disk, with the tokenizer of the tiny model."""
+    folder = place.folders.models / f"{name}-{tied}"
+    if not folder.exists():
+        made(name, tied=tied, vocab_size=512).save_pretrained(folder)
+        for file in place.tiny.glob("tokenizer*"):
+            shutil.copy(file, folder)
+    return folder

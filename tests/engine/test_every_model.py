@@ -1,0 +1,198 @@
+"""Each architecture trained once: the LoRA learns, the base comes back bit for bit, what is saved is what was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_pro.core.events import Note
+from training_pro.core.session import Job
+from training_pro.engine import adapter
+from training_pro.engine.targets import resolved
+from training_pro.hosts.standalone import StandaloneHost
+from training_pro.tests.engine.architectures import CONFIGS, kept_at, made
+
+IDS = torch.arange(5, 45)[None]
+
+
+def bits(model):
+    """Every tensor's bytes, and which names share one."""
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    return {
+        name: (t.data_ptr(), t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for name, t in tensors.items()
+    }
+
+
+@pytest.fixture
+def last_logits(monkeypatch):
+    """What the model in training says at the moment its LoRA is written."""
+    found = []
+    write = adapter.write
+
+    def watched(model, folder):
+        modes = [(m, m.training) for m in model.modules()]
+        with torch.no_grad():
+            found.append(model.eval()(IDS).logits)
+        for module, mode in modes:
+            module.training = mode
+        write(model, folder)
+
+    monkeypatch.setattr(adapter, "write", watched)
+    return found
+
+
+def trained(place, folder, loading="auto", **more):
+    """A run of two steps; the host that it was on, and what the base was before."""
+    host = StandaloneHost(place.folders, model=str(folder), loading=loading)
+    model = host.loaded().model
+    with torch.no_grad():
+        model(IDS)  # some machines repack 4-bit weights at their first use
+    before = bits(model)
+    place.train(host, max_steps=2, save_each_epoch=False, **more)
+    return host, before
+
+
+def saved_is_what_was(place, host, last_logits):
+    again = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
+    with torch.no_grad():
+        found = again(IDS).logits
+    adapter.take_out(host.loaded().model)
+    assert torch.allclose(found, last_logits[-1], atol=1e-6, rtol=0)
+
+
+def check(place, folder, last_logits, loading="auto", **more):
+    host, before = trained(place, folder, loading, **more)
+    assert bits(host.loaded().model) == before
+    saved_is_what_was(place, host, last_logits)
+    state = load_file(place.lora() / "adapter_model.safetensors")
+    moved = [name for name, value in state.items() if "lora_B" in name and value.abs().max() > 0]
+    assert len(moved) == sum("lora_B" in name for name in state) > 0
+    assert not adapter.take_out(host.loaded().model)
+    return host, state
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_lora(place, last_logits, name):
+    check(place, kept_at(place, name), last_logits)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_train_head(place, last_logits, name, tied):
+    host, state = check(place, kept_at(place, name, tied=tied), last_logits, train_head=True)
+    model = host.loaded().model
+    embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    assert (embeddings is head) is tied
+    whole = [value for key, value in state.items() if "lora_" not in key and value.shape == head.shape]
+    assert len(whole) == 2
+    assert torch.equal(*whole) is tied
+    assert not torch.equal(whole[0], embeddings)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+def test_dora(place, last_logits, name):
+    _, state = check(place, kept_at(place, name), last_logits, dora=True)
+    assert any("magnitude" in key for key in state)
+
+
+QUANTIZED = [("llama", "4bit"), ("llama", "8bit"), ("gpt2", "4bit")]
+MORE_QUANTIZED = [(n, k) for n in CONFIGS for k in ("4bit", "8bit") if (n, k) not in QUANTIZED]
+
+
+def quantized(place, last_logits, name, loading):
+    pytest.importorskip("bitsandbytes")
+    host, before = trained(place, kept_at(place, name), loading)
+    assert bits(host.loaded().model) == before
+    again = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
+    with torch.no_grad():
+        assert torch.allclose(again(IDS).logits, last_logits[-1], atol=0.05)
+
+
+@pytest.mark.parametrize(("name", "loading"), QUANTIZED)
+def test_on_quantized_weights(place, last_logits, name, loading):
+    quantized(place, last_logits, name, loading)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "loading"), MORE_QUANTIZED)
+def test_on_more_quantized_weights(place, last_logits, name, loading):
+    quantized(place, last_logits, name, loading)
+
+
+def test_dora_on_8_bit_weights_is_refused_with_the_reason(place):
+    pytest.importorskip("bitsandbytes")
+    host = StandaloneHost(place.folders, model=str(place.tiny), loading="8bit")
+    with pytest.raises(Exception, match=r"DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16"):
+        place.train(host, dora=True)
+    assert not place.lora().exists()
+
+
+Q_V = {
+    "gpt2": ["transformer.h.0.attn.c_attn"],
+    "gpt_neo": ["transformer.h.0.attn.attention.v_proj", "transformer.h.0.attn.attention.q_proj"],
+    "gpt_neox": ["gpt_neox.layers.0.attention.query_key_value"],
+    "opt": ["model.decoder.layers.0.self_attn.v_proj", "model.decoder.layers.0.self_attn.q_proj"],
+    "phi3": ["model.layers.0.self_attn.qkv_proj"],
+}
+USUAL = ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"]
+Q_K_V_O = {
+    "gpt2": ["attn.c_attn", "attn.c_proj"],
+    "gpt_neox": ["attention.query_key_value", "attention.dense"],
+    "phi3": ["self_attn.o_proj", "self_attn.qkv_proj"],
+    "opt": ["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj", "self_attn.out_proj"],
+}
+K_V_DOWN = {
+    "gpt2": ["attn.c_attn", "mlp.c_proj"],
+    "gpt_neo": ["attention.k_proj", "attention.v_proj", "mlp.c_proj"],
+    "gpt_neox": ["attention.query_key_value", "mlp.dense_4h_to_h"],
+    "opt": ["self_attn.k_proj", "self_attn.v_proj", "layers.0.fc2"],
+    "phi3": ["self_attn.qkv_proj", "mlp.down_proj"],
+    "llama": ["self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj"],
+}
+
+
+def first_layer(name, asked):
+    return [n for n in resolved(asked, made(name)).names if ".0." in n]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_q_v_is_each_architectures_own_layers(name):
+    assert sorted(first_layer(name, "q-v")) == sorted(Q_V.get(name, USUAL))
+
+
+@pytest.mark.parametrize("name", Q_K_V_O)
+def test_q_k_v_o(name):
+    assert [n for n in first_layer(name, "q-k-v-o") if not n.endswith(tuple(Q_K_V_O[name]))] == []
+    assert len(first_layer(name, "q-k-v-o")) == len(Q_K_V_O[name])
+
+
+@pytest.mark.parametrize("name", K_V_DOWN)
+def test_k_v_down(name):
+    assert [n for n in first_layer(name, "k-v-down") if not n.endswith(tuple(K_V_DOWN[name]))] == []
+    assert len(first_layer(name, "k-v-down")) == len(K_V_DOWN[name])
+
+
+def test_a_list_of_ones_own_by_short_or_whole_names():
+    found = resolved(("up_proj", "model.layers.1.self_attn.q_proj"), made("llama"))
+    assert found.names == (
+        "model.layers.0.mlp.up_proj",
+        "model.layers.1.self_attn.q_proj",
+        "model.layers.1.mlp.up_proj",
+    )
+    assert found.words == "a list of your own: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
+
+
+def test_a_layer_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(Exception, match=r"this model has no layer called wq. It has down_proj, gate_proj, k_proj"):
+        resolved(("wq",), made("llama"))
+
+
+def test_the_run_says_where_the_lora_sits_and_keeps_whole_names(place):
+    job = Job("training", "a test")
+    place.train(job=job, targets="q-v", max_steps=1)
+    notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
+    said = "q-v: model.layers.0-1.self_attn.q_proj, model.layers.0-1.self_attn.v_proj"
+    assert f"The LoRA sits on {said}." in notes
+    keys = load_file(place.lora() / "adapter_model.safetensors")
+    assert {key.split(".")[-3] for key in keys} == {"q_proj", "v_proj"}
