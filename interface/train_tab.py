@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import gradio as gr
@@ -105,11 +106,12 @@ class TrainTab:
         except TrainingProError:
             values = {}
         there = {value for _, value in choices}
-        chosen = [name for name in values.pop("data", []) if name in there]
+        left = values.pop("data", None)
+        chosen = {} if left is None else {"value": [name for name in left if name in there]}
         data = self._form.components["data"]
         return {
             **self._form.shown(values),
-            data: gr.update(choices=choices, value=chosen),
+            data: gr.update(choices=choices, **chosen),
             self._start_from.menu: self._start_from.refreshed(),
         }
 
@@ -117,7 +119,8 @@ class TrainTab:
         """What follows from the form at once; and the form is kept as it is."""
         values = self._form.values(given)
         if not self._joined.host_says_read_only():
-            presets.leave_form(self._joined.host.folders.form, values)
+            with suppress(TrainingProError, OSError):  # a form that cannot be kept is still a form
+                presets.leave_form(self._joined.host.folders.form, values)
         titles = {
             folded: gr.update(label=summary.title(name, FOLDED[name], values))
             for name, folded in self._folded.items()
