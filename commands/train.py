@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,7 +77,8 @@ def _stopping(job: Job) -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         if job.control.stopping:
-            raise KeyboardInterrupt
+            say("Stopped at once. What is left is the last checkpoint.")
+            os._exit(1)  # an ordinary end aborts: the training thread is deep in torch
         say("Stopping after this step, with a checkpoint. Once more stops at once.")
         job.control.stop()
 

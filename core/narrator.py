@@ -83,8 +83,12 @@ class Narrator:
     def _saved(self, event: CheckpointSaved) -> str:
         return f"Checkpoint saved at step {event.step}: {event.folder}"
 
-    def _text(self, event: Note | Advice | LibraryMessage) -> str:
+    def _text(self, event: Note | Advice) -> str:
         return event.text
+
+    def _library(self, event: LibraryMessage) -> str:
+        """A warning's further lines quote the library's own source."""
+        return event.text.partition("\n")[0]
 
     def _ended(self, event: Ended) -> str:
         return "\n".join(part for part in (event.text, event.details) if part)
@@ -97,7 +101,7 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     CheckpointSaved: Narrator._saved,
     Note: Narrator._text,
     Advice: Narrator._text,
-    LibraryMessage: Narrator._text,
+    LibraryMessage: Narrator._library,
     Ended: Narrator._ended,
 }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on shared cores: threads would wait for each other
 
 
 def load_script() -> None:

@@ -45,7 +45,7 @@ LINES = [
     (PLANNED, "Training 'a' on tiny: 8 steps, 4 an epoch."),
     (Note(text="n"), "n"),
     (Advice(text="a"), "a"),
-    (LibraryMessage(source="torch", text="t"), "t"),
+    (LibraryMessage(source="torch", text="t\n  warnings.warn("), "t"),
     (Answer(side="with", piece="once"), ""),
     (Ended(outcome="finished", text="done"), "done"),
     (Ended(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
