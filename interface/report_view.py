@@ -49,7 +49,7 @@ def _sources(sources: tuple[SourceReport, ...]) -> str:
     )
     rows = "".join(_row(source) for source in sources)
     notes = wording.bullets((note for s in sources for note in s.notes), quiet=True)
-    return f'<table class="tp-table"><tr>{head}</tr>{rows}</table>{notes}'
+    return f'<div class="tp-wide"><table class="tp-table"><tr>{head}</tr>{rows}</table></div>{notes}'
 
 
 def _row(source: SourceReport) -> str:

@@ -31,6 +31,7 @@ CSS = """
 .tp-block, .tp-dementor {fill: #2f74c0;} .tp-odd {fill-opacity: 0.85;} .tp-even {fill-opacity: 0.5;}
 .tp-overlap {fill: #c98a10;} .tp-heat {fill: #7a4fb5;} .tp-cut {stroke: #cf3f3f; stroke-width: 1.6;}
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 12px;}
+.tp-wide {overflow-x: auto; overflow-wrap: normal;}
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
 .tp-table td, .tp-table th {padding: 3px 8px 3px 0; text-align: left; color: var(--body-text-color);
   border-bottom: 1px solid var(--border-color-primary); vertical-align: top;}
