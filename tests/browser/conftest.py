@@ -24,23 +24,25 @@ def browser() -> Iterator[Any]:
         _without("playwright is not installed")
     with (
         sync_playwright() as player,
-        player.chromium.launch(executable_path=_chromium(player.chromium), args=FLAGS) as made,
+        player.chromium.launch(executable_path=chromium(player.chromium), args=FLAGS) as made,
     ):
         yield made
 
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens pages; whatever a test leaves running there is stopped, and no page may have stumbled."""
+    """Opens pages; what a test leaves running there is stopped, and neither page nor server may have stumbled."""
     from training_pro.tests.browser import driver, servers
 
     pages: list[driver.TrainingPage] = []
+    sound: list[servers.Server] = []
 
     def open_one(server: Any, *, width: int = 1200, whole: bool = True, **how: Any) -> driver.TrainingPage:
         """`whole`: our tab can be expected to be there, with its form filled."""
         pages.append(driver.new_page(browser, width))
         if not whole:
             return pages[-1].open(server.url, **how)
+        sound.append(server)
         server.leave_form()
         return pages[-1].open(server.url, left=servers.LEFT, **how)
 
@@ -52,6 +54,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     for page in left:
         page.close()
     assert [error for page in pages for error in page.errors] == []
+    assert [stumble for server in sound for stumble in server.stumbles()] == []
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -66,7 +69,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             report.sections.append((f"console of {server.url}", server.words()[-WORDS_SHOWN:]))
 
 
-def _chromium(kind: Any) -> str:
+def chromium(kind: Any) -> str:
     found = next(filter(None, map(shutil.which, NAMES)), "") or kind.executable_path
     return found if Path(found).is_file() else _without(f"there is no Chromium: none of {', '.join(NAMES)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -66,6 +67,12 @@ class Server:
         ended = self._process.poll()
         farewell = "" if ended is None else f"\n(it has ended, with {ended})"
         return self._log.read_text(encoding="utf-8", errors="replace") + farewell
+
+    def stumbles(self) -> list[str]:
+        """Errors in handlers, by their last lines; what a handler raises to be shown (gradio.Error) is none."""
+        said = self.words()
+        last = [re.search(r"^[\w.]+(?:Error|Exception)\b.*", part, re.M) for part in said.split("Traceback (")[1:]]
+        return [found[0] for found in last if found and not found[0].startswith("gradio.exceptions.Error")]
 
     def end(self) -> None:
         """With everything that it started."""

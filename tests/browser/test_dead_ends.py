@@ -83,6 +83,7 @@ def test_a_webui_without_the_names_that_are_needed(webui, open_page):
             page.press(button)
             page.wait_for_words("answer", "Data")
         the_webui_answers(page)
+        assert webui.stumbles() == []
     finally:
         webui.tell("shared.lora_names = kept; restart()")
 

@@ -46,7 +46,7 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     page.wait_for_words("model", f"{MODEL} is loaded")
     page.wait_for_words("line", MODEL, "float32")
 
-    page.fill(name="first", data="story.txt", cutoff=64, epochs=12)
+    page.fill(name="first", data="story.txt", cutoff=64, epochs=10)
     assert page.check().startswith("Check: ready")
     assert page.characters_lost() == 0
     assert not demo.loras.exists()
@@ -101,7 +101,7 @@ def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_
 
 def test_with_all_pages_closed_the_run_finishes(demo, open_page):
     page = open_page(demo)
-    page.start("alone", epochs=12)
+    page.start("alone", epochs=8)
     page.close()
     assert trained(demo, "alone") == {}
     deadline = time.monotonic() + 60
