@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..core import narrator
+from ..core.events import Note
 from ..core.host import Host
 from ..core.session import SESSION, Job
 from ..settings import files, flags, presets
@@ -76,11 +77,12 @@ def _stopping(job: Job) -> Iterator[None]:
     """Ctrl+C and SIGTERM: the first one asks the run to stop, a second one ends it at once."""
 
     def ask(number: int, frame: FrameType | None) -> None:
+        # No print in here: the signal may have come in the middle of one.
         if job.control.stopping:
-            say("Stopped at once. What is left is the last checkpoint.")
+            os.write(2, b"Stopped at once. What is left is the last checkpoint.\n")
             os._exit(1)  # an ordinary end aborts: the training thread is deep in torch
-        say("Stopping after this step, with a checkpoint. Once more stops at once.")
         job.control.stop()
+        job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
 
     before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
