@@ -29,6 +29,11 @@ class Folders:
         return self.user_data / "training" / "form.json"
 
     @property
+    def formats(self) -> Path:
+        """The prompt formats of the user's own."""
+        return self.user_data / "training" / "formats"
+
+    @property
     def presets(self) -> Path:
         return self.user_data / "training" / "presets"
 

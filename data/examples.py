@@ -1,81 +1,226 @@
-"""What a model learns from: examples of ids, with where each came from."""
+"""What a model learns from: examples of ids and which of them are learned, with where each came from."""
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ..chunking import Block, Ids, Sliced
+    from ..chunking import Flags, Ids, Ints, Sliced
+
+IGNORED = -100
+"""The label of an id that is read and not learned."""
+
+
+class Source(Protocol):
+    """One data set's examples, by number."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def lengths(self) -> Ints:
+        """How many ids each example has."""
+        ...
+
+    @property
+    def learned(self) -> Ints:
+        """How many of them are learned; the first never is."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def ids(self, number: int) -> Ids: ...
+
+    def trained(self, number: int) -> Flags | None:
+        """Which ids are learned; None where all are."""
+        ...
+
+    def text(self, number: int) -> str: ...
+
+    def place(self, number: int) -> str:
+        """Where the example stands, for a person: 'row 12'."""
+        ...
 
 
 @dataclass(frozen=True)
-class Source:
-    """One text as it was cut."""
+class TextSource:
+    """One text as it was cut: every token is learned."""
 
     name: str
     sliced: Sliced
 
+    def __len__(self) -> int:
+        return len(self.sliced)
 
-@dataclass(frozen=True)
+    @property
+    def lengths(self) -> Ints:
+        return self.sliced.lengths
+
+    @property
+    def learned(self) -> Ints:
+        return self.sliced.lengths - 1
+
+    def ids(self, number: int) -> Ids:
+        return self.sliced.ids_of(self.sliced[number])
+
+    def trained(self, number: int) -> Flags | None:
+        return None
+
+    def text(self, number: int) -> str:
+        return self.sliced.text_of(self.sliced[number])
+
+    def place(self, number: int) -> str:
+        block = self.sliced[number]
+        return f"{block.kind} at characters {block.start} to {block.end}"
+
+
+@dataclass(frozen=True, eq=False)
+class RowSource:
+    """The rows of one data set, their ids one after the other."""
+
+    name: str
+    all_ids: Ids
+    all_trained: Flags
+    first: Ints  # of each row, and at the end the number of all ids
+    rows: Ints  # the place of each in its file
+    unit: str  # what a place counts: 'line' or 'row'
+    decode: Callable[[Sequence[int]], str] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> Ints:
+        lengths: Ints = self.first[1:] - self.first[:-1]
+        return lengths
+
+    @property
+    def learned(self) -> Ints:
+        import numpy as np
+
+        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.all_trained, dtype=np.int64)])
+        learned: Ints = sums[self.first[1:]] - sums[np.minimum(self.first[:-1] + 1, self.first[1:])]
+        return learned
+
+    def ids(self, number: int) -> Ids:
+        return self.all_ids[self.first[number] : self.first[number + 1]]
+
+    def trained(self, number: int) -> Flags | None:
+        return self.all_trained[self.first[number] : self.first[number + 1]]
+
+    def text(self, number: int) -> str:
+        return self.decode(self.ids(number).tolist())
+
+    def place(self, number: int) -> str:
+        return f"{self.unit} {self.rows[number]}"
+
+
+@dataclass(frozen=True, eq=False)
 class Example:
-    """The ids of one example, and its place in the text that it came from."""
+    """The ids of one example, which of them are learned, and the source that it came from."""
 
     ids: Ids
+    trained: Flags | None
     source: Source
-    block: Block
+    number: int
+
+    @property
+    def labels(self) -> Ids:
+        """What is to be predicted, at its own place; the first has nothing before it to predict it from."""
+        import numpy as np
+
+        labels = self.ids.copy() if self.trained is None else np.where(self.trained, self.ids, np.int32(IGNORED))
+        labels[:1] = IGNORED
+        return labels
 
     @property
     def text(self) -> str:
-        return self.source.sliced.text_of(self.block)
+        return self.source.text(self.number)
+
+    @property
+    def place(self) -> str:
+        return self.source.place(self.number)
 
 
 class Examples:
-    """All examples of a run in the order of the files; ids are cut out when they are asked for."""
+    """All examples of a run in the order of the files; ids are cut out when they are asked for.
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    `picks` are the numbers to take of each source, in that order; None takes each one once.
+    """
+
+    def __init__(self, sources: Sequence[Source], picks: Sequence[Ints | None] | None = None) -> None:
+        import numpy as np
+
         self._sources = sources
-        self._ends = _running_sum(len(s.sliced) for s in sources)
+        self._picks = [
+            np.arange(len(source)) if pick is None else pick
+            for source, pick in zip(sources, picks or [None] * len(sources), strict=True)
+        ]
+        self._ends = np.cumsum([len(pick) for pick in self._picks], dtype=np.int64)
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, number: int) -> Example:
+        import numpy as np
+
         if not 0 <= number < len(self):
             raise IndexError(number)
-        which = bisect_right(self._ends, number)
-        first = self._ends[which - 1] if which else 0
-        return _example(self._sources[which], self._sources[which].sliced[number - first])
+        which = int(np.searchsorted(self._ends, number, side="right"))
+        first = int(self._ends[which - 1]) if which else 0
+        return _example(self._sources[which], int(self._picks[which][number - first]))
 
     def __iter__(self) -> Iterator[Example]:
-        return (_example(source, block) for source in self._sources for block in source.sliced)
+        return (
+            _example(source, number)
+            for source, pick in zip(self._sources, self._picks, strict=True)
+            for number in pick.tolist()
+        )
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        return self._sources
+
+    def lengths(self) -> list[int]:
+        """The tokens of each example."""
+        counted: list[int] = self._of_each("lengths").tolist()
+        return counted
+
+    def learned(self) -> list[int]:
+        """How many tokens of each example are learned."""
+        counted: list[int] = self._of_each("learned").tolist()
+        return counted
+
+    def source_of_each(self) -> list[int]:
+        """For each example the number of its source in `sources`."""
+        return [which for which, pick in enumerate(self._picks) for _ in range(len(pick))]
 
     def longest(self) -> int:
         """The tokens of the longest example."""
-        return max((int(s.sliced.lengths.max()) for s in self._sources if len(s.sliced)), default=0)
-
-    def lengths(self) -> list[int]:
-        """The tokens of each example, without cutting any out."""
-        return [int(length) for s in self._sources for length in s.sliced.lengths]
+        return max(self.lengths(), default=0)
 
     def digest(self) -> str:
-        """A fingerprint of all ids in their order: the same data, cut the same way."""
+        """A fingerprint of all ids in their order, and of what is learned: the same data, cut the same way."""
         found = hashlib.sha256()
         for example in self:
             found.update(example.ids.tobytes() + b"|")
+            if example.trained is not None:
+                found.update(example.trained.tobytes() + b"|")
         return found.hexdigest()
 
+    def _of_each(self, column: str) -> Ints:
+        import numpy as np
 
-def _example(source: Source, block: Block) -> Example:
-    return Example(source.sliced.ids_of(block), source, block)
+        found = [
+            getattr(source, column)[pick]
+            for source, pick in zip(self._sources, self._picks, strict=True)
+            if len(pick)
+        ]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def _running_sum(lengths: Iterator[int]) -> list[int]:
-    ends, total = [], 0
-    for length in lengths:
-        total += length
-        ends.append(total)
-    return ends
+def _example(source: Source, number: int) -> Example:
+    return Example(source.ids(number), source.trained(number), source, number)

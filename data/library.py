@@ -12,9 +12,9 @@ from ..core.host import Folders
 from ..train_utils import natural_key
 
 TEXTS = (".txt", ".md")
+ROWS = (".json", ".jsonl", ".ndjson")
+KINDS = TEXTS + ROWS
 _LATER = (
-    ".json",
-    ".jsonl",
     ".csv",
     ".tsv",
     ".db",
@@ -87,7 +87,7 @@ def _readable(data: DataSet) -> DataSet:
     suffix = data.path.suffix.lower()
     if data.path.is_file() and suffix in _LATER:
         raise DataError(
-            f"Data: {data.name}: {suffix} files are not in this version. Use {' or '.join(TEXTS)} files."
+            f"Data: {data.name}: {suffix} files are not in this version. Use {', '.join(KINDS)} files."
         )
     return data
 
@@ -98,10 +98,19 @@ def _in(folder: Path, *, example: bool) -> list[DataSet]:
     found = [
         DataSet(p.name + "/" * p.is_dir(), p, example)
         for p in folder.iterdir()
-        if not p.name.startswith((".", _SIGN)) and (_holds_texts(p) if p.is_dir() else p.suffix.lower() in TEXTS)
+        if not p.name.startswith((".", _SIGN)) and (_holds_data(p) if p.is_dir() else p.suffix.lower() in KINDS)
     ]
     return sorted(found, key=lambda d: natural_key(d.name))
 
 
-def _holds_texts(folder: Path) -> bool:
-    return any(p.suffix.lower() in TEXTS for p in folder.rglob("*") if p.is_file())
+def _holds_data(folder: Path) -> bool:
+    return any(p.suffix.lower() in KINDS for p in folder.rglob("*") if p.is_file())
+
+
+def files(path: Path) -> list[Path]:
+    """The file itself, or those of a folder in natural order, hidden ones left out."""
+    if not path.is_dir():
+        return [path]
+    found = [file for file in path.rglob("*") if file.suffix.lower() in KINDS and file.is_file()]
+    seen = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])

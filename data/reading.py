@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from ..core.errors import DataError
 from ..train_utils import natural_key
@@ -84,21 +86,34 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read(file: Path, name: str) -> ReadText:
+    text, notes = text_of(file, name)
+    if not text or text.isspace():
+        raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
+    return ReadText(name, text, notes)
+
+
+def text_of(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
+    """A file's text with one kind of line end, and what there is to say about its encoding."""
+    with opened(file, name) as stream:
+        text, notes = _decoded(stream.read(), name)
+    return text.replace("\r\n", "\n").replace("\r", "\n"), notes
+
+
+@contextmanager
+def opened(file: Path, name: str) -> Iterator[BinaryIO]:
+    """The file's bytes to read; a DataError where the system does not let us."""
     try:
-        data = file.read_bytes()
+        with file.open("rb") as stream:
+            yield stream
     except OSError as error:
         raise DataError(
             f"{name} cannot be read ({error.strerror}). Check that it exists and may be opened."
         ) from error
-    text, notes = _decoded(data, name)
-    if not text or text.isspace():
-        raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
-    return ReadText(name, text.replace("\r\n", "\n").replace("\r", "\n"), notes)
 
 
 def _decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The text, and a note where its encoding is not plain UTF-8."""
-    _refuse_other_formats(data, name)
+    refuse_other_formats(data, name)
     marked = next((encoding for mark, encoding in MARKS if data.startswith(mark)), None)
     wide = None if marked else _like_utf_16(data)
     if not marked and not wide:
@@ -139,7 +154,8 @@ def _mostly_utf_8(data: bytes) -> bool:
     return whole > 4 * broken
 
 
-def _refuse_other_formats(data: bytes, name: str) -> None:
+def refuse_other_formats(data: bytes, name: str) -> None:
+    """A DataError where the first bytes are those of a document or an archive."""
     what = next((what for beginning, what in NO_TEXTS if data.startswith(beginning)), None)
     if what:
         raise DataError(f"{name} is {what}, not plain text. Save its text as a .txt file (UTF-8) and use that.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,31 +12,78 @@ Verdict = Literal["ready", "ready with advice", "not ready"]
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """How long the examples are: in steps of `width` tokens, how many."""
+
+    width: int = 0
+    counts: tuple[int, ...] = ()
+    longest: int = 0
+    second: int = 0
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """How a raw text was cut."""
+
+    parts: int = 0
+    sentences: int = 0
+    blocks: int = 0
+    overlaps: int = 0
+    text_tokens: int = 0
+    characters: int = 0
+    left_out: int = 0
+    characters_lost: int = 0
+    seen_least: int = 0
+    seen_mean: float = 0.0
+    seen_most: int = 0
+    maps: tuple[tuple[str, SliceMap], ...] = ()
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """What became of rows."""
+
+    rows: int = 0
+    unreadable: int = 0
+    without_marker: int = 0
+    without_reply: int = 0
+    too_long: int = 0
+    too_long_how: str = ""
+    nothing_learned: int = 0
+
+
+@dataclass(frozen=True)
 class SourceReport:
-    """One data set: what it is, how it was cut, what was left out and why."""
+    """One data set: what it is, what became of it, what was left out and why."""
 
     name: str
     what: str
     files: int
-    parts: int
-    sentences: int
-    blocks: int
-    overlaps: int
+    examples: int
     tokens: int
-    text_tokens: int
-    characters: int
-    left_out: int
-    characters_lost: int
-    seen_least: int
-    seen_mean: float
-    seen_most: int
+    trained_tokens: int
+    lengths: Lengths = Lengths()
+    text: TextReport | None = None
+    rows: RowReport | None = None
     notes: tuple[str, ...] = ()
-    maps: tuple[tuple[str, SliceMap], ...] = ()
+
+    @property
+    def short(self) -> str:
+        """What it is, in one sentence."""
+        if self.rows:
+            return f"{self.name}: {self.what}, {self.examples:,} examples, {self.tokens:,} tokens."
+        text = self.text or TextReport()
+        files, parts = _several(self.files, "file"), _several(text.parts, "part")
+        return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {text.blocks:,} blocks."
 
     @property
     def growth(self) -> float:
         """By what factor a pass trains more tokens than the text has."""
-        return self.tokens / self.text_tokens if self.text_tokens else 0.0
+        return self.tokens / self.text.text_tokens if self.text and self.text.text_tokens else 0.0
+
+    @property
+    def maps(self) -> tuple[tuple[str, SliceMap], ...]:
+        return self.text.maps if self.text else ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +102,7 @@ class DatasetReport:
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Any] = field(default_factory=dict)
+    lengths: Lengths = Lengths()
 
     @property
     def verdict(self) -> Verdict:
@@ -64,18 +112,17 @@ class DatasetReport:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the maps, which are for drawing."""
-        bare = replace(self, sources=tuple(replace(s, maps=()) for s in self.sources))
-        known = {"verdict": self.verdict, **asdict(bare)}
-        for source in known["sources"]:
-            del source["maps"]
-        return known
+        bare = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
+        return {"verdict": self.verdict, **asdict(bare)}
 
     def text(self) -> str:
         """The report as lines of text."""
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
         lines += [f"Note: {n}" for n in self.notes]
-        lines += [line for source in self.sources for line in _told(source)]
+        lines += [line for source in self.sources for line in told(source)]
+        if len(self.sources) > 1:
+            lines.append(f"Mixture, in tokens learned from: {mixture(self.sources)}")
         if self.examples:
             lines.append(
                 f"{self.examples} examples, {self.tokens} tokens ({self.trained_tokens} learned from), longest "
@@ -84,14 +131,58 @@ class DatasetReport:
         return "\n".join(lines)
 
 
-def _told(source: SourceReport) -> list[str]:
-    overlap = f" and {source.overlaps} overlap blocks" if source.overlaps else ""
-    left_out = f", {source.left_out} too small" if source.left_out else ""
-    return [
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _without_maps(source: SourceReport) -> SourceReport:
+    return replace(source, text=replace(source.text, maps=())) if source.text else source
+
+
+def mixture(sources: tuple[SourceReport, ...]) -> str:
+    """Each source's share of what is learned: 'story.txt 60 %, chats.jsonl 40 %'."""
+    whole = sum(s.trained_tokens for s in sources) or 1
+    return ", ".join(f"{s.name} {100 * s.trained_tokens / whole:.0f} %" for s in sources)
+
+
+def told(source: SourceReport) -> Iterator[str]:
+    """A source as lines of text."""
+    if source.text:
+        yield from _told_text(source, source.text)
+    if source.rows:
+        yield _told_rows(source, source.rows)
+    yield from (f"  {note}" for note in source.notes)
+
+
+def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
+    overlap = f" and {text.overlaps} overlap blocks" if text.overlaps else ""
+    left_out = f", {text.left_out} too small" if text.left_out else ""
+    yield (
         f"{source.name}: {source.what}, {source.files} {'file' if source.files == 1 else 'files'}, "
-        f"{source.parts} {'part' if source.parts == 1 else 'parts'}, {source.sentences} sentences -> "
-        f"{source.blocks} blocks{overlap}{left_out}; characters lost: {source.characters_lost}",
-        f"  each sentence is seen {source.seen_least} to {source.seen_most} times a pass, {source.seen_mean:g} on "
-        f"average; {source.growth:.2f} times the tokens of the text are trained",
-        *(f"  {note}" for note in source.notes),
+        f"{text.parts} {'part' if text.parts == 1 else 'parts'}, {text.sentences} sentences -> "
+        f"{text.blocks} blocks{overlap}{left_out}; characters lost: {text.characters_lost}"
+    )
+    yield (
+        f"  each sentence is seen {text.seen_least} to {text.seen_most} times a pass, {text.seen_mean:g} on "
+        f"average; {source.growth:.2f} times the tokens of the text are trained"
+    )
+
+
+def _told_rows(source: SourceReport, rows: RowReport) -> str:
+    said = "".join(f"; {count} {what}" for count, what in left_out(rows) if count)
+    return (
+        f"{source.name}: {source.what}; {rows.rows} rows -> {source.examples} examples{said}; "
+        f"{source.tokens} tokens, {source.trained_tokens} learned from; longest {source.lengths.longest}, then "
+        f"{source.lengths.second}"
+    )
+
+
+def left_out(rows: RowReport) -> list[tuple[int, str]]:
+    """What of the rows is not learned as it stands, and why."""
+    return [
+        (rows.unreadable, "cannot be read"),
+        (rows.without_marker, "without the text to learn after"),
+        (rows.without_reply, "without a reply to learn"),
+        (rows.too_long, f"too long ({rows.too_long_how})"),
+        (rows.nothing_learned, "left out with nothing to learn in them"),
     ]

@@ -6,7 +6,8 @@
     packed   ids  a b c d e f     labels  -100 b c d -100 f     positions  0 1 2 3 0 1
 
 Any id may pad, since mask and labels never ask for it: no token is added, nothing is resized, and an
-end token in the text is learned like any other. Nothing predicts a first token, so its label is -100.
+end token in the text is learned like any other. Nothing predicts a first token, so its label is -100;
+that of what is read and not learned is too.
 A packed row has no mask: with one, models take all of it for one text.
 """
 
@@ -17,9 +18,8 @@ from typing import Any
 
 import torch
 
-from ..data.examples import Example
+from ..data.examples import IGNORED, Example
 
-IGNORED = -100
 TOKENS, OWNERS, EXAMPLES = "tokens", "owners", "examples"
 """Beside the tensors, and not the model's business: how many tokens, whose they are, what they were made of."""
 
@@ -59,6 +59,4 @@ def packed(examples: Sequence[Example]) -> dict[str, Any]:
 
 def labels_of(example: Example) -> torch.Tensor:
     """What is to be predicted, at its own place; the first token has nothing before it to predict it from."""
-    labels = torch.tensor(example.ids, dtype=torch.long)
-    labels[:1] = IGNORED
-    return labels
+    return torch.as_tensor(example.labels, dtype=torch.long)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
-from .collator import IGNORED
+from ..data.examples import IGNORED
 
 ROWS_AT_ONCE = 128
 SPREAD = 1024.0  # lifts small probabilities into the range of float16; a power of two, so exact otherwise

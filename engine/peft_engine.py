@@ -18,7 +18,8 @@ class PeftEngine:
         from .tokenizer import working_tokenizer
 
         card = host.card()
-        return checked(settings, host.folders, card, working_tokenizer(card.tokenizer), lambda text, share: None)
+        tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
+        return checked(settings, host.folders, card, tokenizer, lambda text, share: None)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         job.log.append(Stage(text="Starting"))

@@ -14,7 +14,7 @@ from transformers import set_seed
 
 from ..core.errors import DataError, ModelError, SettingsError
 from ..core.events import Advice, Ended, Note, Outcome, Planned, Stage
-from ..core.host import Folders, Host, ModelCard
+from ..core.host import Host, ModelCard
 from ..core.session import Job
 from ..core.writing import write_json
 from ..data.assembly import TrainingData, prepare
@@ -41,7 +41,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
     folder = run_folder(settings, host.folders, resume)
     card = _card(host)
-    run = blueprint(settings, card, _prepared(settings, host.folders, card, job), folder)
+    run = blueprint(settings, card, _prepared(settings, host, card, job), folder)
     if (done := folder.finished_steps()) >= run.plan.steps:
         return _nothing_left(run, done)
     state = _state_to_start_from(run, job)
@@ -75,13 +75,13 @@ def _bare_model(host: Host, job: Job) -> Iterator[Any]:
         yield base
 
 
-def _prepared(settings: TrainingSettings, folders: Folders, card: ModelCard, job: Job) -> TrainingData:
+def _prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """The same as Check does; DataError where Check would say 'not ready'."""
     data = prepare(
         settings,
-        folders,
+        host.folders,
         card,
-        working_tokenizer(card.tokenizer),
+        working_tokenizer(card.tokenizer, host.chat_template()),
         lambda text, share: job.log.append(Stage(text=text, share=share)),
     )
     if data.report.problems:

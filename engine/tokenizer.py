@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..chunking import Encoded, Encoder
+from ..data.templates import CHATML
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,16 +33,80 @@ class WorkingTokenizer:
 
     tokenizer: Any
     encode: Encoder
+    encode_marked: Encoder  # special tokens in the text are understood
     bos: int | None  # only where the tokenizer itself puts one
     eos: int | None
+    specials: frozenset[str]
+    chat_template: Template
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """What ids stand for, special tokens written out."""
+        try:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        except (TypeError, ValueError):  # one that cannot be asked for that
+            return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-def working_tokenizer(tokenizer: Any) -> WorkingTokenizer:
-    """A copy on which marker-like text is text, and nothing is padded or truncated."""
+def working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
+    """A copy on which marker-like text is text, and nothing is padded or truncated.
+
+    `chat_template` is the host's, for a tokenizer that has none.
+    """
     own = copy.deepcopy(tokenizer)
     backend = getattr(own, "backend_tokenizer", None)
-    encode = _quick_encoder(backend) if backend is not None else _slow_encoder(own)
-    return WorkingTokenizer(own, encode, _own_bos(own), own.eos_token_id)
+    made = _quick_encoder if backend is not None else _slow_encoder
+    encode, encode_marked = (made(own if backend is None else backend, marked=marked) for marked in (False, True))
+    specials = frozenset(map(str, getattr(own, "all_special_tokens", ()))) | _added(own)
+    template = _template(own, chat_template)
+    return WorkingTokenizer(own, encode, encode_marked, _own_bos(own), own.eos_token_id, specials, template)
+
+
+def _added(tokenizer: Any) -> frozenset[str]:
+    """Added tokens that count as special: a stop such as <|eot_id|> need not be named in the tokenizer."""
+    added = _added_tokens(tokenizer)
+    return frozenset(str(token) for token in added.values() if getattr(token, "special", True))
+
+
+def _added_tokens(tokenizer: Any) -> Mapping[int, Any]:
+    found = getattr(tokenizer, "added_tokens_decoder", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A chat template, written out by transformers."""
+
+    tokenizer: Any
+    text: str | None  # None: the tokenizer's own
+    origin: str
+
+    @property
+    def own(self) -> bool:
+        return self.text is None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
+        from jinja2.exceptions import TemplateError
+
+        try:
+            written = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=list(tools) or None,
+                chat_template=self.text,
+                tokenize=False,
+                add_generation_prompt=opening,
+            )
+        except (TemplateError, TypeError, KeyError, IndexError) as error:
+            raise ValueError(str(error)) from error
+        return str(written)
+
+
+def _template(tokenizer: Any, hosts: str) -> Template:
+    """The tokenizer's own, else the host's, else ChatML."""
+    if getattr(tokenizer, "chat_template", None):
+        return Template(tokenizer, None, "the model's own chat template")
+    if hosts:
+        return Template(tokenizer, hosts, "the webui's instruction template, since the model has none")
+    return Template(tokenizer, CHATML, "ChatML, since the model has no chat template")
 
 
 def _own_bos(tokenizer: Any) -> int | None:
@@ -51,13 +116,13 @@ def _own_bos(tokenizer: Any) -> int | None:
     return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
 
 
-def _quick_encoder(backend: Any) -> Encoder:
+def _quick_encoder(backend: Any, *, marked: bool) -> Encoder:
     """Batches through the Rust tokenizer, with offsets only for what its bytes do not tell."""
     added = {number: token.content for number, token in backend.get_added_tokens_decoder().items()}
     surfaces = Surfaces.of(backend.get_vocab(with_added_tokens=True), added)
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
-        _for_running_text(backend)
+        _prepare(backend, marked=marked)
         ids = [piece.ids for piece in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         placed = surfaces.placed(texts, ids)
         unclear = [number for number, piece in enumerate(placed) if piece is None]
@@ -68,9 +133,9 @@ def _quick_encoder(backend: Any) -> Encoder:
     return encode
 
 
-def _for_running_text(backend: Any) -> None:
+def _prepare(backend: Any, *, marked: bool) -> None:
     """Each time anew: any ordinary call of the tokenizer around it sets these as it likes."""
-    backend.encode_special_tokens = True
+    backend.encode_special_tokens = not marked
     backend.no_padding()
     backend.no_truncation()
 
@@ -185,12 +250,11 @@ def _sentencepiece(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
 
-def _slow_encoder(tokenizer: Any) -> Encoder:
+def _slow_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
     """The same for a tokenizer that is written in Python and keeps no offsets."""
-    added = getattr(tokenizer, "added_tokens_decoder", None)
-    written = {number: str(token) for number, token in added.items()} if isinstance(added, Mapping) else {}
+    written = {number: str(token) for number, token in _added_tokens(tokenizer).items()}
     surfaces = Surfaces.of(tokenizer.get_vocab(), written)
-    options = _options_for_plain_text(tokenizer)
+    options = _options(tokenizer, marked=marked)
 
     def ids_of(text: str) -> list[int]:
         return list(tokenizer(text, **options)["input_ids"])
@@ -204,9 +268,9 @@ def _slow_encoder(tokenizer: Any) -> Encoder:
     return encode
 
 
-def _options_for_plain_text(tokenizer: Any) -> dict[str, bool]:
+def _options(tokenizer: Any, *, marked: bool) -> dict[str, bool]:
     """Marker-like text is to stay text; a tokenizer that cannot be asked for that never reads it otherwise."""
-    options = {"add_special_tokens": False, "split_special_tokens": True}
+    options = {"add_special_tokens": False, "split_special_tokens": not marked}
     try:
         tokenizer("a", **options)
     except (TypeError, ValueError):

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..core.errors import SettingsError
+from ..data.examples import IGNORED
 from ..settings.declared import TrainingSettings
 from . import loss
-from .collator import IGNORED
 from .precision import HALF, computing_type, in_its_type
 
 LENGTH = 24

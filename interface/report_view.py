@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
-from ..data.report import DatasetReport, SourceReport
+from ..data.report import DatasetReport, RowReport, SourceReport, TextReport, left_out, mixture
 from ..data.slice_map import SliceMap
 from . import plots, wording
 
 MOST_MAPS = 6
+TEXT_HEAD = ("data", "files", "parts", "sentences", "blocks", "overlaps", "left out")
+ROW_HEAD = ("data", "rows", "examples", "tokens it learns from", "longest", "left out")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
@@ -28,46 +31,48 @@ def html(report: DatasetReport, plan: str = "") -> str:
 
 
 def _figures(report: DatasetReport) -> str:
+    lost = sum(s.text.characters_lost for s in report.sources if s.text)
+    shown = [
+        ("examples", f"{report.examples:,}"),
+        ("tokens it learns from", f"{report.trained_tokens:,}"),
+        (f"longest, of {report.cutoff} tokens", str(report.longest)),
+        ("steps an epoch", f"{report.steps_per_epoch:,}"),
+        ("steps in all", f"{report.steps:,}"),
+    ]
     return wording.figures(
-        [
-            ("examples", f"{report.examples:,}"),
-            ("tokens it learns from", f"{report.trained_tokens:,}"),
-            (f"longest, of {report.cutoff} tokens", str(report.longest)),
-            ("steps an epoch", f"{report.steps_per_epoch:,}"),
-            ("steps in all", f"{report.steps:,}"),
-            ("characters lost", f"{sum(s.characters_lost for s in report.sources):,}"),
-        ]
+        [*shown, *([("characters lost", f"{lost:,}")] if any(s.text for s in report.sources) else [])]
     )
 
 
 def _sources(sources: tuple[SourceReport, ...]) -> str:
-    if not sources:
-        return ""
-    head = "".join(
-        f"<th>{escape(name)}</th>"
-        for name in ("data", "files", "parts", "sentences", "blocks", "overlaps", "left out")
-    )
-    rows = "".join(_row(source) for source in sources)
+    """One table for texts, one for rows, each where there are some."""
+    texts = [_table(TEXT_HEAD, [_text_cells(s, s.text) for s in sources if s.text])]
+    rows = [_table(ROW_HEAD, [_row_cells(s, s.rows) for s in sources if s.rows])]
+    mixed = f"Mixture, in tokens it learns from: {mixture(sources)}." if len(sources) > 1 else ""
     notes = wording.bullets((note for s in sources for note in s.notes), quiet=True)
-    return f'<div class="tp-wide"><table class="tp-table"><tr>{head}</tr>{rows}</table></div>{notes}'
+    return "".join([*texts, *rows, wording.paragraph(mixed) if mixed else "", notes])
 
 
-def _row(source: SourceReport) -> str:
-    cells = [
-        f"{source.name}: {source.what}",
-        *(
-            f"{n:,}"
-            for n in (
-                source.files,
-                source.parts,
-                source.sentences,
-                source.blocks,
-                source.overlaps,
-                source.left_out,
-            )
-        ),
-    ]
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    lines = [_cells("th", head), *(_cells("td", row) for row in rows)]
+    return f'<div class="tp-wide"><table class="tp-table">{"".join(lines)}</table></div>'
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
+
+
+def _text_cells(source: SourceReport, text: TextReport) -> list[str]:
+    numbers = (source.files, text.parts, text.sentences, text.blocks, text.overlaps, text.left_out)
+    return [f"{source.name}: {source.what}", *(f"{n:,}" for n in numbers)]
+
+
+def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
+    gone = "; ".join(f"{count:,} {what}" for count, what in left_out(rows) if count)
+    numbers = (rows.rows, source.examples, source.trained_tokens, source.lengths.longest)
+    return [f"{source.name}: {source.what}", *(f"{n:,}" for n in numbers), gone or "nothing"]
 
 
 def _maps(sources: tuple[SourceReport, ...]) -> str:

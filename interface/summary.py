@@ -7,7 +7,6 @@ from typing import Any
 
 from ..core.errors import TrainingProError
 from ..data import library
-from ..data.report import SourceReport
 from ..settings import presets
 from ..settings.declared import SETTINGS
 from ..settings.reading import training_settings
@@ -52,18 +51,10 @@ def data(values: Mapping[str, Any], joined: Joined) -> str:
         report = joined.engine.check(training_settings({**values, "name": "look"}), joined.host)
     except TrainingProError:
         return ""  # the form is not finished; Check and Start say what is wrong
-    return " ".join([*map(_source, report.sources), *report.problems])
+    return " ".join([*(s.short for s in report.sources), *report.problems])
 
 
 def _bytes_of(names: Iterable[str], joined: Joined) -> int:
     sets = library.found(list(names), joined.host.folders)
     files = [f for d in sets for f in (d.path.rglob("*") if d.path.is_dir() else [d.path]) if f.is_file()]
     return sum(f.stat().st_size for f in files)
-
-
-def _source(source: SourceReport) -> str:
-    files = f"{source.files} file" + ("s" if source.files != 1 else "")
-    parts = f"{source.parts} part" + ("s" if source.parts != 1 else "")
-    return (
-        f"{source.name}: {source.what}, {files}, {parts}, {source.text_tokens:,} tokens, {source.blocks} blocks."
-    )

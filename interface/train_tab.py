@@ -20,6 +20,7 @@ from .start_from import StartFrom
 
 VISIBLE: tuple[tuple[str, ...], ...] = (
     ("chunking", "hard_cut"),
+    ("format", "train_on"),
     ("cutoff", "epochs", "learning_rate"),
     ("schedule",),
     ("rank", "batch_size", "accumulation"),
@@ -27,6 +28,7 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
     "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
+    "Rows": (("system",), ("train_only_after", "too_long"), ("bad_rows",)),
     "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),

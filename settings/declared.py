@@ -51,8 +51,8 @@ class What:
     )
     data: tuple[str, ...] = names(
         "Data",
-        "Texts to learn from: .txt and .md files, or folders of them, out of training/datasets. A folder is "
-        "read in natural order, and each file in it begins anew.",
+        "What to learn from, out of training/datasets: texts (.txt, .md, or folders of them, read in natural "
+        "order, each file beginning anew) and rows of chats or questions and answers (.json, .jsonl).",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -80,8 +80,8 @@ class Text:
     cutoff: int | str = whole(
         "auto",
         "Maximum context length (Cutoff)",
-        "The longest block, in tokens. Longer blocks let the model see more at once and take more memory. "
-        "auto is 256.",
+        "The longest example, in tokens. Longer ones let the model see more at once and take more memory. "
+        "auto is 256 for raw text, and for rows the longest of them, at most 2048.",
         minimum=16,
         maximum=131072,
         words=("auto",),
@@ -127,6 +127,72 @@ class Text:
         "End token (EOS)",
         "Where the model learns to stop. After every block it would learn to stop in the middle of a text.",
         {"hard_cut": "at each hard cut", "every_block": "after every block", "never": "never"},
+    )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows of chats or columns are read, and what is learned of them."""
+
+    format: str = choice(
+        "Prompt format",
+        "How a row becomes a text. auto looks at the columns: chats and pairs of questions and answers go through "
+        "the model's own chat template. chat asks for that template, text for rows as they are; a format file "
+        "spells the prompt out (your own lie in training/formats).",
+        {
+            "auto": "by the columns",
+            "chat": "the chat template",
+            "text": "rows as they are",
+            "alpaca-format": "Alpaca",
+            "alpaca-chatbot-format": "Alpaca as a dialogue",
+            "vicuna-format": "Vicuna",
+            "ChatML-format": "ChatML",
+            "llama2-chat-format": "Llama 2 chat",
+            "llama3-format": "Llama 3",
+            "mistral-format": "Mistral",
+            "plain-format": "plain: question, answer",
+        },
+        free=True,
+        one=True,
+    )
+    system: str = text(
+        "",
+        "System message",
+        "Goes before rows that have no system message of their own.",
+    )
+    train_on: str = choice(
+        "Learn from",
+        "The model reads all of a row and learns from this part of it. auto: the replies where rows have replies, "
+        'otherwise everything. A message with "train": false or "weight": 0 is never learned.',
+        {
+            "auto": "replies, where there are some",
+            "everything": "everything",
+            "replies": "replies",
+            "last_reply": "the last reply only",
+        },
+    )
+    train_only_after: str = text(
+        "",
+        "Learn only after",
+        "In every row, learn only what comes after the first place where this text stands (for example "
+        "### Response:). Wins over Learn from. Rows without it are left out.",
+    )
+    too_long: str = choice(
+        "Rows too long",
+        "What to do with rows longer than the cutoff. Leaving out more than 5 % of them stops a run, unless any "
+        "number may go.",
+        {
+            "drop": "leave out, a few",
+            "drop_any": "leave out, any number",
+            "cut_end": "cut the end",
+            "cut_start": "cut the start",
+            "split": "split",
+        },
+    )
+    bad_rows: str = choice(
+        "Rows that cannot be read",
+        "Stop and list them, or skip them (up to a tenth of the rows).",
+        {"stop": "stop and list them", "skip": "skip them"},
     )
 
 
@@ -352,6 +418,7 @@ class TrainingSettings:
 
     what: What = field(default_factory=What)
     text: Text = field(default_factory=Text)
+    rows: Rows = field(default_factory=Rows)
     steps: Steps = field(default_factory=Steps)
     learning: Learning = field(default_factory=Learning)
     lora: Lora = field(default_factory=Lora)
@@ -369,6 +436,7 @@ class TrainingSettings:
 SECTIONS: Mapping[str, Callable[..., Any]] = {
     "what": What,
     "text": Text,
+    "rows": Rows,
     "steps": Steps,
     "learning": Learning,
     "lora": Lora,

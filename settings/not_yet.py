@@ -6,13 +6,7 @@ from collections.abc import Mapping
 
 KEYS: frozenset[str] = frozenset(
     {
-        "format",
         "columns",
-        "system",
-        "train_on",
-        "train_only_after",
-        "too_long",
-        "bad_rows",
         "method",
         "switch_after",
         "switch_at",

@@ -120,7 +120,8 @@ def _choice(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value in setting.choices:
         return value
     if setting.free and value:
-        names = _names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
+        several = isinstance(value, str) and not setting.one
+        names = _names(setting, re.split(r"[\s,]+", str(value)) if several else value)
         if not setting.one or len(names) == 1:
             return names[0] if setting.one else names
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")

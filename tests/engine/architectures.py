@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from training_pro.data.examples import Example
 
 VOCABULARY = 160
 LENGTHS: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
@@ -97,16 +97,10 @@ def _stirred(model: torch.nn.Module) -> None:
             parameter.data.normal_(std=0.15)
 
 
-@dataclass
-class Row:
-    """As much of an example as a batch is made of."""
-
-    ids: np.ndarray
-
-
-def examples(*lengths: int, seed: int = 5) -> list[Row]:
+def examples(*lengths: int, seed: int = 5) -> list[Example]:
     chance = np.random.default_rng(seed)
-    return [Row(chance.integers(3, VOCABULARY, size=n).astype(np.int32)) for n in lengths]
+    ids = [chance.integers(3, VOCABULARY, size=n).astype(np.int32) for n in lengths]
+    return [Example(own, None, None, number) for number, own in enumerate(ids)]
 
 
 def with_lora(model: Any, **more: Any) -> Any:

@@ -1,0 +1,80 @@
+"""The numbers of a data set: what Check says of each source and of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .examples import RowSource, TextSource
+from .report import Lengths, RowReport, SourceReport, TextReport
+from .slice_map import slice_map, together
+
+if TYPE_CHECKING:
+    from .row_sets import RowSet
+
+COLUMNS = 32  # of a histogram
+
+
+def lengths(values: Sequence[int]) -> Lengths:
+    """How long examples are, in at most so many columns of a round width."""
+    import numpy as np
+
+    if not len(values):
+        return Lengths()
+    longest = sorted(values)[-2:]
+    width = 8
+    while longest[-1] > width * COLUMNS:
+        width *= 2
+    counts = np.bincount((np.asarray(values) - 1) // width)
+    return Lengths(width, tuple(counts.tolist()), longest[-1], longest[0] if len(longest) > 1 else 0)
+
+
+def of_texts(name: str, what: str, sources: Sequence[TextSource], notes: Sequence[str]) -> SourceReport:
+    """A data set of raw text."""
+    found = [length for source in sources for length in source.lengths.tolist()]
+    return SourceReport(
+        name=name,
+        what=what,
+        files=len(sources),
+        examples=len(found),
+        tokens=sum(found),
+        trained_tokens=sum(found) - len(found),
+        lengths=lengths(found),
+        text=_cut(sources),
+        notes=tuple(notes),
+    )
+
+
+def _cut(sources: Sequence[TextSource]) -> TextReport:
+    maps = [slice_map(source.sliced) for source in sources]
+    seen = together(maps)
+    return TextReport(
+        parts=sum(m.sections for m in maps),
+        sentences=sum(m.sentences for m in maps),
+        blocks=sum(m.blocks + m.windows for m in maps),
+        overlaps=sum(m.overlaps for m in maps),
+        text_tokens=sum(m.tokens for m in maps),
+        characters=sum(m.characters for m in maps),
+        left_out=sum(m.left_out for m in maps),
+        characters_lost=sum(m.lost_characters for m in maps),
+        seen_least=seen.least,
+        seen_mean=seen.mean,
+        seen_most=seen.most,
+        maps=tuple(zip((s.name for s in sources), maps, strict=True)),
+    )
+
+
+def of_rows(rows: RowSet, source: RowSource, report: RowReport) -> SourceReport:
+    """A data set of rows, as it is trained on."""
+    found = source.lengths.tolist()
+    return SourceReport(
+        name=source.name,
+        what=rows.what,
+        files=1,
+        examples=len(found),
+        tokens=sum(found),
+        trained_tokens=int(source.learned.sum()),
+        lengths=lengths(found),
+        rows=report,
+        notes=rows.notes,
+    )

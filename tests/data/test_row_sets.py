@@ -1,0 +1,233 @@
+"""Rows from a file to a report: formats of one's own, what is too long, what is broken."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.hosts import tiny
+from training_pro.tests.rowing import LLAMA_3, LLAMA_3_TOKENS, chat, family, made, with_template
+
+CHATML = family("ChatML")
+MINE = '{"title,body": "# %title%\\n\\n%body%"}'
+
+
+def pair(answer="No.", question="Hi"):
+    return {"instruction": question, "output": answer}
+
+
+def words(count):
+    return " ".join(["word"] * count)
+
+
+def test_the_report_of_rows(tmp_path):
+    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]})
+    (source,) = data.report.sources
+    assert source.what == "rows: chats, since the rows have 'messages'"
+    assert source.notes == ("Chats are written by the model's own chat template.",)
+    assert (source.rows.rows, source.examples, data.report.examples) == (2, 2, 2)
+    lengths = [len(example.ids) for example in data.examples]
+    assert (source.tokens, source.lengths.longest, source.lengths.second) == (
+        sum(lengths),
+        max(lengths),
+        min(lengths),
+    )
+    learned = sum(int((example.labels != -100).sum()) for example in data.examples)
+    assert (source.trained_tokens, data.report.trained_tokens) == (learned, learned)
+    assert data.report.verdict == "ready"
+    assert "rows: chats" in data.report.text()
+    assert data.report.as_json()["sources"][0]["rows"]["rows"] == 2
+
+
+@pytest.mark.parametrize(("count", "cutoff"), [(1, 32), (40, None), (3000, 2048)])
+def test_auto_cutoff_is_that_of_the_longest_row(tmp_path, count, cutoff):
+    data = made(tmp_path, CHATML, {"rows.json": [pair(words(count))]}, too_long="cut_end")
+    longest = data.report.longest if count < 3000 else 2048
+    assert data.report.cutoff == (cutoff or -(-longest // 32) * 32)
+    assert data.report.resolved["cutoff"] == data.report.cutoff
+
+
+def test_auto_cutoff_beside_raw_text_and_within_the_model(tmp_path):
+    files = {"rows.json": [pair()], "story.txt": "A story. " * 50}
+    assert made(tmp_path / "a", CHATML, files).report.cutoff == 256
+    config = {"max_position_embeddings": 128}
+    assert made(tmp_path / "b", CHATML, files, config=config).report.cutoff == 128
+    assert made(tmp_path / "c", CHATML, {"story.txt": "A story. " * 50}).report.cutoff == 256
+
+
+def long_rows(tmp_path, way, **more):
+    rows = [pair(f"{n} {words(n)}") for n in (*range(1, 20), *range(1, 21), 200)]
+    return made(tmp_path, CHATML, {"rows.json": rows}, cutoff=128, too_long=way, **more)
+
+
+def test_rows_too_long_are_left_out(tmp_path):
+    data = long_rows(tmp_path, "drop")
+    assert (len(data.examples), data.report.sources[0].rows.too_long) == (39, 1)
+    assert data.report.problems == ()
+    assert "1 too long (left out)" in data.report.text()
+
+
+@pytest.mark.parametrize(("way", "text"), [("cut_end", "<|im_start|>user"), ("cut_start", "word")])
+def test_rows_too_long_are_cut(tmp_path, way, text):
+    data = long_rows(tmp_path, way)
+    last = data.examples[39]
+    assert (len(data.examples), len(last.ids)) == (40, 128)
+    assert last.text.lstrip().startswith(text)
+    assert last.text.endswith("<|im_end|>\n") == (way == "cut_start")
+
+
+def test_rows_too_long_are_split(tmp_path):
+    whole = made(tmp_path / "whole", CHATML, {"rows.json": [pair(words(300))]}, cutoff=2048).examples[0]
+    data = made(tmp_path / "split", CHATML, {"rows.json": [pair(words(300))]}, cutoff=128, too_long="split")
+    ids = [number for example in data.examples for number in example.ids.tolist()]
+    assert ids == whole.ids.tolist()
+    flags = [flag for example in data.examples for flag in example.trained.tolist()]
+    assert flags == whole.trained.tolist()
+    assert max(len(example.ids) for example in data.examples) == 128
+
+
+def test_pieces_begin_with_bos_where_the_row_does(tmp_path):
+    tokenizer = with_template(tiny._tokenizer(tiny.SAMPLE, adds_bos=True), LLAMA_3, LLAMA_3_TOKENS)
+    data = made(tmp_path, tokenizer, {"rows.json": [pair(words(300))]}, cutoff=64, too_long="split")
+    assert {int(example.ids[0]) for example in data.examples} == {tokenizer.bos}
+    assert max(len(example.ids) for example in data.examples) == 64
+
+
+def test_too_many_too_long_stop_a_run(tmp_path):
+    rows = [pair(words(n)) for n in (1, 2, 3, 200)]
+    data = made(tmp_path / "a", CHATML, {"rows.json": rows}, cutoff=64)
+    (problem,) = data.report.problems
+    assert problem.startswith(
+        "rows.json: 1 of 4 rows (25 %) are longer than the cutoff of 64 tokens, the longest has"
+    )
+    data = made(tmp_path / "b", CHATML, {"rows.json": rows}, cutoff=64, too_long="drop_any")
+    assert (data.report.problems, len(data.examples)) == ((), 3)
+
+
+def test_a_cut_that_loses_the_answer_leaves_the_row_out(tmp_path):
+    rows = [pair(), pair("No.", words(200))]
+    data = made(tmp_path, CHATML, {"rows.json": rows}, cutoff=64, too_long="cut_end")
+    assert (len(data.examples), data.report.sources[0].rows.nothing_learned) == (1, 1)
+
+
+def test_broken_rows_stop_a_run_and_are_listed(tmp_path):
+    lines = "\n".join(['{"instruction": "a", "output": "b"}', "{", '{"instruction": "a"}', '{"output": 5}'])
+    data = made(tmp_path, CHATML, {"rows.jsonl": lines})
+    assert data.report.verdict == "not ready"
+    assert data.report.problems == (
+        "rows.jsonl, line 2: the row only opens an object. Put each row on one line, or save all of them as an "
+        "array in a .json file.",
+        "rows.jsonl, line 3: the row has no 'output'; its columns are: instruction.",
+        "rows.jsonl, line 4: the row has no 'instruction'; its columns are: output.",
+    )
+
+
+def test_only_the_first_broken_rows_are_listed(tmp_path):
+    data = made(tmp_path, CHATML, {"rows.json": [pair(), *[{"instruction": "a"}] * 25]})
+    assert len(data.report.problems) == 11
+    assert data.report.problems[-1] == "rows.json: 15 more rows cannot be read."
+
+
+def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
+    rows = [*[pair()] * 18, {"instruction": "a"}, {"instruction": "a"}]
+    data = made(tmp_path / "a", CHATML, {"rows.json": rows}, bad_rows="skip")
+    assert (data.report.problems, len(data.examples)) == ((), 18)
+    assert "2 rows cannot be read and are skipped." in data.report.sources[0].notes
+    data = made(tmp_path / "b", CHATML, {"rows.json": rows[1:]}, bad_rows="skip")
+    assert data.report.problems[-1] == (
+        "rows.json: 2 of 19 rows cannot be read, more than a tenth. Mend them, or choose another format."
+    )
+
+
+def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path):
+    with pytest.raises(DataError) as error:
+        made(tmp_path, CHATML, {"a.json": "[", "b.jsonl": " ", "c.txt": b"%PDF"})
+    said = str(error.value).splitlines()
+    assert [line.split()[0].rstrip(",") for line in said] == ["a.json", "b.jsonl", "c.txt"]
+
+
+def test_half_of_a_character_and_a_row_without_end(tmp_path):
+    lines = '{"text": "a \\ud800 b"}\n{"text": "' + "x" * 6_000_000 + '"}\n{"text": "good"}'
+    data = made(tmp_path, CHATML, {"rows.jsonl": lines})
+    assert "line 1: the row holds half of a character" in data.report.problems[0]
+    assert "line 2: the row has 6,000,000 characters" in data.report.problems[1]
+
+
+def test_a_format_of_one_s_own(tmp_path):
+    files = {"rows.json": [{"title": "One", "body": "Text.", "id": 4}], "../formats/mine.json": MINE}
+    data = made(tmp_path, CHATML, files, data=["rows.json"], format="mine")
+    assert data.examples[0].text == "# One\n\nText.<|im_end|>"
+
+
+@pytest.mark.parametrize("mine", ["[", "[]", "{}", '{"a": 5}', '{"a": "no place"}'])
+def test_a_format_that_is_none(tmp_path, mine):
+    with pytest.raises(DataError, match=r"Prompt format: mine[.]json"):
+        made(tmp_path, CHATML, {"r.json": [pair()], "../formats/mine.json": mine}, data=["r.json"], format="mine")
+
+
+def test_a_format_that_is_not_there(tmp_path):
+    with pytest.raises(
+        DataError, match=r"Prompt format: there is no 'nowhere'[.] There are: auto, chat, text, alpaca"
+    ):
+        made(tmp_path, CHATML, {"rows.json": [pair()]}, format="nowhere")
+
+
+def test_columns_that_a_format_lacks(tmp_path):
+    data_rows = [pair(), {"instruction": "a", "other": "b"}]
+    data = made(tmp_path, CHATML, {"rows.json": data_rows}, format="alpaca-format")
+    assert data.report.problems == (
+        "rows.json, row 2: the row has these columns with text: instruction, other. alpaca-format needs: "
+        "instruction, output; or input, instruction, output.",
+    )
+
+
+def test_blank_columns_choose_another_template(tmp_path):
+    rows = [{"instruction": "a", "input": " ", "output": "b"}, {"instruction": "a", "input": "c", "output": "b"}]
+    data = made(tmp_path, CHATML, {"rows.json": rows}, format="alpaca-format")
+    assert ["### Input:" in example.text for example in data.examples] == [False, True]
+
+
+def test_questions_and_answers_fill_instruction_and_output(tmp_path):
+    data = made(tmp_path, CHATML, {"rows.json": [{"question": "a", "answer": "b"}]}, format="vicuna-format")
+    assert data.examples[0].text == "USER: a\nASSISTANT: b<|im_end|>"
+
+
+def test_a_template_s_refusal_is_a_broken_row(tmp_path):
+    rows = [
+        chat("Hi", "No."),
+        {"messages": [{"role": "tool", "content": "x"}, {"role": "assistant", "content": "y"}]},
+    ]
+    data = made(tmp_path, family("Mistral"), {"rows.json": rows})
+    (problem,) = data.report.problems
+    assert problem.startswith(
+        "rows.json, row 2: the row is refused by the model's own chat template: Only user and"
+    )
+
+
+def test_folders_of_rows_and_texts(tmp_path):
+    files = {"mix/a.jsonl": [pair()], "mix/b.txt": "A story. It ends.", "mix/c.json": [pair(), pair()]}
+    data = made(tmp_path, CHATML, files, data=["mix/"])
+    assert [(source.name, source.examples) for source in data.report.sources] == [
+        ("mix/", 1),
+        ("mix/a.jsonl", 1),
+        ("mix/c.json", 2),
+    ]
+
+
+def test_the_same_data_twice_are_the_same_to_the_bit(tmp_path):
+    rows = [chat("Hi", "No."), chat("You", "Yes.")]
+    one, two = (made(tmp_path / name, CHATML, {"rows.jsonl": rows}) for name in "ab")
+    assert one.examples.digest() == two.examples.digest()
+    other = made(tmp_path / "c", CHATML, {"rows.jsonl": rows}, train_on="everything")
+    assert other.examples.digest() != one.examples.digest()
+
+
+@pytest.mark.parametrize("asked", ["auto", "everything"])
+def test_the_collator_hides_what_is_not_learned(tmp_path, asked):
+    from training_pro.engine.collator import collate
+
+    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]}, train_on=asked)
+    batch = collate(list(data.examples))
+    for row, example in enumerate(data.examples):
+        assert batch["labels"][row, : len(example.ids)].tolist() == example.labels.tolist()
+        assert set(batch["labels"][row, len(example.ids) :].tolist()) <= {-100}
+    assert batch["labels"][:, 0].tolist() == [-100, -100]
