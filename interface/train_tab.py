@@ -39,7 +39,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Memory and speed": (("packing", "batching"), ("gradient_checkpointing",)),
     "Records": (("seed",),),
 }
-CUTTING = ("data", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
+CUTTING = ("data", "format", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
 
 
 class TrainTab:

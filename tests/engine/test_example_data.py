@@ -1,0 +1,36 @@
+"""Every example data set, checked and trained on: what Check says is what the run then does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.tests.tiny import Place
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix not in (".md",) and path.name != "settings")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_check_says_what_the_run_does(place: Place, name: str):
+    asked = {"data": [name], "cutoff": "auto", "max_steps": 2, "rank": 2}
+    report = PeftEngine().check(place.settings(**asked), place.host())
+    assert (report.problems, report.verdict) == ((), "ready")
+    place.train(**asked)
+    log = json.loads((place.lora() / "training_log.json").read_text(encoding="utf-8"))
+    graph = json.loads((place.lora() / "training_graph.json").read_text(encoding="utf-8"))
+    for number in ("examples", "tokens", "trained_tokens", "longest", "cutoff", "steps", "steps_per_epoch"):
+        assert log["data"][number] == getattr(report, number)
+    assert (len(graph), log["current_steps"]) == (report.steps, report.steps)
+    assert len(json.loads((place.lora() / "train_dataset_sample.json").read_text(encoding="utf-8"))) > 0
+
+
+def test_an_epoch_sees_each_token_once(place: Place):
+    asked = {"data": ["ferry-chats.jsonl", "ferry-questions.json"], "cutoff": "auto", "epochs": 1, "rank": 2}
+    report = PeftEngine().check(place.settings(**asked), place.host())
+    place.train(**asked)
+    graph = json.loads((place.lora() / "training_graph.json").read_text(encoding="utf-8"))
+    assert sum(entry["tokens"] for entry in graph) == report.tokens
+    assert len(graph) == report.steps == report.steps_per_epoch
