@@ -53,7 +53,8 @@ CSS = """
 .tp-curve {max-height: 340px;}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons button {min-width: 96px !important; padding-left: 8px; padding-right: 8px; white-space: nowrap;}
-#tp-start-from-said:not(:has(p, .tp-card)), #tp-name-said:not(:has(p, .tp-card)), #tp-answer:not(:has(p, .tp-card)),
+#tp-start-from-said:not(:has(p, .tp-card)), #tp-name-said:not(:has(p, .tp-card)),
+#tp-answer:not(:has(p, .tp-card)),
 #tp-data-said:not(:has(p, .tp-card)), #tp-together:not(:has(p)), #tp-try-said:not(:has(p, .tp-card)),
 #tp-preset-said:not(:has(p, li, .tp-card)) {display: none !important;}
 #tp-load {white-space: nowrap;}
