@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+class Place(NamedTuple):
+    """An example by its number; one that `joins` stands in a row with the one before it, and sees it."""
+
+    number: int
+    joins: bool = False
 
 
 def shuffled(numbers: Numbers, seed: int, epoch: int) -> Numbers:
@@ -31,6 +38,41 @@ def by_length(numbers: Numbers, lengths: Sequence[int], batch: int, seed: int, e
     order = np.concatenate([[0], 1 + chance.permutation(whole - 1)])
     found: Numbers = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + left]])
     return found
+
+
+def in_pairs(
+    numbers: Numbers, follows: Sequence[bool], lengths: Sequence[int], most: int, batch: int, seed: int, epoch: int
+) -> list[Place]:
+    """Neighbours two by two, those of like length together; who has none goes with another such one.
+
+    `follows` says of each example whether it goes on from the one before it, `most` how many tokens fit in
+    a row (0: any number).
+    """
+    import numpy as np
+
+    pairs, alone = _paired(numbers, follows, lengths, most)
+    couples = [*pairs, *([Place(a), Place(b)] for a, b in zip(alone[::2], alone[1::2], strict=False))]
+    weights = [sum(lengths[place.number] for place in couple) for couple in couples]
+    order = by_length(np.arange(len(couples)), weights, batch // 2, seed, epoch)
+    rest = [Place(alone[-1])] if len(alone) % 2 else []
+    return [place for number in order for place in couples[number]] + rest
+
+
+def _paired(
+    numbers: Numbers, follows: Sequence[bool], lengths: Sequence[int], most: int
+) -> tuple[list[list[Place]], list[int]]:
+    pairs, alone = [], []
+    waiting: int | None = None
+    for number in sorted(int(n) for n in numbers):
+        fits = waiting is not None and (not most or lengths[waiting] + lengths[number] <= most)
+        if waiting is not None and waiting == number - 1 and follows[number] and fits:
+            pairs.append([Place(waiting), Place(number, joins=True)])
+            waiting = None
+            continue
+        if waiting is not None:
+            alone.append(waiting)
+        waiting = number
+    return pairs, alone if waiting is None else [*alone, waiting]
 
 
 def _chance(seed: int, epoch: int) -> np.random.Generator:

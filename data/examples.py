@@ -30,6 +30,11 @@ class Source(Protocol):
         """How many of them are learned; the first never is."""
         ...
 
+    @property
+    def sections(self) -> Sequence[int]:
+        """Of each example where it belongs: those of one section go on from one another."""
+        ...
+
     def __len__(self) -> int: ...
 
     def ids(self, number: int) -> Ids: ...
@@ -62,6 +67,10 @@ class TextSource:
     @property
     def learned(self) -> Ints:
         return self.sliced.lengths - 1
+
+    @property
+    def sections(self) -> Sequence[int]:
+        return [block.section for block in self.sliced]
 
     def ids(self, number: int) -> Ids:
         return self.sliced.ids_of(self.sliced[number])
@@ -104,6 +113,10 @@ class RowSource:
         sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.all_trained, dtype=np.int64)])
         learned: Ints = sums[self.first[1:]] - sums[np.minimum(self.first[:-1] + 1, self.first[1:])]
         return learned
+
+    @property
+    def sections(self) -> Sequence[int]:
+        return [0] * len(self)
 
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]
@@ -201,6 +214,17 @@ class Examples:
     def longest(self) -> int:
         """The tokens of the longest example."""
         return max(self.lengths(), default=0)
+
+    def follows(self) -> list[bool]:
+        """Of each example whether it goes on from the one before it: the next one in the same section."""
+        found: list[bool] = []
+        for source, pick in zip(self._sources, self._picks, strict=True):
+            numbers, sections = pick.tolist(), source.sections
+            found += [
+                n > 0 and number == numbers[n - 1] + 1 and sections[number] == sections[number - 1]
+                for n, number in enumerate(numbers)
+            ]
+        return [bool(one) for one in found]
 
     def digest(self) -> str:
         """A fingerprint of all ids in their order, and of what is learned: the same data, cut the same way."""

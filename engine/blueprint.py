@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..core.host import ModelCard
 from ..data.assembly import TrainingData
 from ..records.run_folder import RunFolder
 from ..schedulers import SCHEDULES, Phase, Plan, multipliers
-from ..settings.declared import TrainingSettings
+from ..settings.declared import Switching, TrainingSettings
 from ..train_utils import StepPlan
 
 SAMPLE = 10
-_UNCHANGEABLE = ("rank", "targets", "dora", "train_head", "optimizer", "batch_size", "batching", "packing", "seed")
+_SWITCHES = tuple(f.name for f in fields(Switching))
+_UNCHANGEABLE = (
+    "rank",
+    "targets",
+    "dora",
+    "train_head",
+    "optimizer",
+    "batch_size",
+    "batching",
+    *_SWITCHES,
+    "packing",
+    "seed",
+)
 
 
 @dataclass(frozen=True)

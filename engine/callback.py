@@ -14,6 +14,7 @@ from ..settings.declared import Saving
 from ..train_utils import checkpoint_name, smoothed
 from .blueprint import Blueprint
 from .checkpoints import RunState, sealed
+from .ordering import Phases
 
 
 class BetweenSteps(TrainerCallback):  # type: ignore[misc]
@@ -28,6 +29,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._tokens = 0
         self.smoothed = state.smoothed
         self.graph = list(state.graph)
+        self.phases = Phases(blueprint, state.changes)
         self.stopped_by = ""
         self.tokens: Callable[[], int] = lambda: 0
 
@@ -89,9 +91,20 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         loss = float(logs["loss"])
         self.smoothed = smoothed(self.smoothed, loss)
         progress = self._progress(state, loss, logs.get("grad_norm"))
-        self.graph.append(_graph_entry(progress))
+        self.graph.append(_graph_entry(progress) | self._phase(state.global_step))
         self._log.append(progress)
+        if change := self.phases.look_at(self.smoothed):
+            self._log.append(Note(text=f"After step {state.global_step} the order changes over: {change}"))
         self._decide(state.global_step, control)
+
+    def _phase(self, step: int) -> dict[str, str]:
+        """Where an order has several phases, which this step was in; a planned change is said when it is there."""
+        if len(self.phases.names) == 1:
+            return {}
+        phase = self.phases.of_step(step)
+        if step > 1 and phase != self.phases.of_step(step - 1):
+            self._log.append(Note(text=f"From step {step} on: {phase}."))
+        return {"phase": phase}
 
     def _progress(self, state: TrainerState, loss: float, norm: float | None) -> Progress:
         now, tokens = time.monotonic(), self.tokens()
@@ -112,7 +125,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         step, reason = state.global_step, self._reason or ""
-        known = RunState(step, self.smoothed, self.graph, self._unchangeable)
+        known = RunState(step, self.smoothed, self.graph, self._unchangeable, list(self.phases.changes))
         folder = sealed(self._blueprint.folder, checkpoint_name(step, reason), known)
         self._log.append(CheckpointSaved(step=step, folder=folder, reason=reason))
         self._clock = time.monotonic()

@@ -22,6 +22,7 @@ class RunState:
     smoothed: float | None = None
     graph: list[dict[str, Any]] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
+    changes: list[Any] = field(default_factory=list)  # when the order changed over, as epoch and examples taken
 
 
 def sealed(folder: RunFolder, name: str, state: RunState) -> Path:

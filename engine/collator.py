@@ -14,49 +14,84 @@ A packed row has no mask: with one, models take all of it for one text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..data.examples import IGNORED, Example
 
-TOKENS, OWNERS, EXAMPLES = "tokens", "owners", "examples"
+TOKENS, OWNERS, EXAMPLES, JOINS = "tokens", "owners", "examples", "joins"
 """Beside the tensors, and not the model's business: how many tokens, whose they are, what they were made of."""
 
 
-def batched(examples: Sequence[Example], *, in_one_row: bool) -> dict[str, Any]:
-    """A batch either way, with what a trainer wants to know of it."""
-    lengths = torch.tensor([len(e.ids) for e in examples])
-    numbers = torch.arange(len(examples))
-    made = packed(examples) if in_one_row else collate(examples)
-    owners = torch.repeat_interleave(numbers, lengths)[None] if in_one_row else numbers[:, None]
-    return made | {OWNERS: owners.expand_as(made["labels"]), EXAMPLES: tuple(examples)}
+def batched(
+    examples: Sequence[Example], joins: Sequence[bool] | None = None, *, in_one_row: bool
+) -> dict[str, Any]:
+    """A batch either way, with what a trainer wants to know of it; one that joins goes on from the one before."""
+    joined = tuple(joins or [False] * len(examples))
+    texts = _texts(examples, joined)
+    made = _packed(texts) if in_one_row else _padded(texts)
+    tokens = sum(len(text.ids) for text in texts)
+    return {**made, TOKENS: tokens, EXAMPLES: tuple(examples), JOINS: joined}
 
 
 def collate(examples: Sequence[Example]) -> dict[str, Any]:
     """A batch of one row an example, each as long as the longest."""
-    longest = max(len(e.ids) for e in examples)
-    ids = torch.zeros((len(examples), longest), dtype=torch.long)
-    labels = torch.full_like(ids, IGNORED)
-    mask = torch.zeros_like(ids)
-    for row, example in enumerate(examples):
-        length = len(example.ids)
-        ids[row, :length] = torch.as_tensor(example.ids, dtype=torch.long)
-        labels[row, :length] = labels_of(example)
-        mask[row, :length] = 1
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, TOKENS: int(mask.sum())}
+    return _without_owners(batched(examples, in_one_row=False))
 
 
 def packed(examples: Sequence[Example]) -> dict[str, Any]:
     """A batch of one row without padding; the positions begin anew with each example."""
-    return {
-        "input_ids": torch.cat([torch.as_tensor(e.ids, dtype=torch.long) for e in examples])[None],
-        "position_ids": torch.cat([torch.arange(len(e.ids)) for e in examples])[None],
-        "labels": torch.cat([labels_of(e) for e in examples])[None],
-        TOKENS: sum(len(e.ids) for e in examples),
-    }
+    return _without_owners(batched(examples, in_one_row=True))
+
+
+def _without_owners(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in batch.items() if name not in (OWNERS, EXAMPLES, JOINS)}
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What the model reads as one: an example, or two of which the second goes on from the first."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+    owners: torch.Tensor
+
+
+def _texts(examples: Sequence[Example], joins: Sequence[bool]) -> list[_Text]:
+    texts: list[_Text] = []
+    for number, (example, joined) in enumerate(zip(examples, joins, strict=True)):
+        ids = torch.tensor(example.ids, dtype=torch.long)
+        parts = (ids, labels_of(example), torch.full_like(ids, number))
+        if joined:
+            before = texts.pop()
+            parts = tuple(map(torch.cat, zip((before.ids, before.labels, before.owners), parts, strict=True)))
+        texts.append(_Text(*parts))
+    return texts
 
 
 def labels_of(example: Example) -> torch.Tensor:
     """What is to be predicted, at its own place; the first token has nothing before it to predict it from."""
     return torch.as_tensor(example.labels, dtype=torch.long)
+
+
+def _padded(texts: Sequence[_Text]) -> dict[str, torch.Tensor]:
+    longest = max(len(text.ids) for text in texts)
+    ids = torch.zeros((len(texts), longest), dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
+    owners = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        length = len(text.ids)
+        ids[row, :length], labels[row, :length], mask[row, :length] = text.ids, text.labels, 1
+        owners[row, :length], owners[row, length:] = text.owners, text.owners[-1]
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, OWNERS: owners}
+
+
+def _packed(texts: Sequence[_Text]) -> dict[str, torch.Tensor]:
+    return {
+        "input_ids": torch.cat([text.ids for text in texts])[None],
+        "position_ids": torch.cat([torch.arange(len(text.ids)) for text in texts])[None],
+        "labels": torch.cat([text.labels for text in texts])[None],
+        OWNERS: torch.cat([text.owners for text in texts])[None],
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+from importlib.metadata import version
 
 from transformers.training_args import OptimizerNames
 
@@ -52,3 +53,11 @@ def _missing(asked: str) -> str | None:
         if any(part in asked for part in parts) and importlib.util.find_spec(package) is None:
             return package
     return None
+
+
+def refuse_on_this_device(name: str, device: str) -> None:
+    """bitsandbytes came to the processor later than to graphics cards."""
+    if device != "cpu" or not any(part in name for part in _NEEDS["bitsandbytes"]) or name == "adamw_torch_8bit":
+        return
+    if "paged" in name or tuple(map(int, version("bitsandbytes").split(".")[:2])) < (0, 50):
+        raise SettingsError([f"Optimizer: {name} wants a graphics card here. Choose adamw_torch or adafactor."])

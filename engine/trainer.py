@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
+from ..data.batching import Place
 from ..data.examples import Example, Examples
 from . import adapter
 from .blueprint import Blueprint
 from .callback import BetweenSteps
-from .collator import EXAMPLES, OWNERS, TOKENS, batched
+from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .noise import noisy
-from .optimizers import optimizer_name
+from .optimizers import optimizer_name, refuse_on_this_device
 from .ordering import EachEpoch
 from .precision import computing_type, device
 from .trial import Ways
 
 
-class _AsDataset(Dataset[Example]):  # type: ignore[misc]
+class _Picked(NamedTuple):
+    """An example, and whether it goes on from the one before it in the batch."""
+
+    example: Example
+    joins: bool
+
+
+class _AsDataset(Dataset[_Picked]):  # type: ignore[misc]
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
 
     def __len__(self) -> int:
         return len(self._examples)
 
-    def __getitem__(self, index: int) -> Example:
-        return self._examples[index]
+    def __getitem__(self, place: Place) -> _Picked:
+        return _Picked(self._examples[place.number], place.joins)
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
@@ -45,11 +52,12 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self._blueprint, self._ways = blueprint, ways
         self._tokens = 0
+        self._phases = callback.phases
         super().__init__(
             model=model,
             args=_arguments(blueprint, model, scratch),
             train_dataset=_AsDataset(blueprint.data.examples),
-            data_collator=partial(batched, in_one_row=ways.packed),
+            data_collator=self._batch,
             callbacks=[callback],
         )
         for printing in (ProgressCallback, PrinterCallback):
@@ -76,11 +84,16 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             group["initial_lr"], group["lr"] = rate, now
 
     def _get_train_sampler(self, *_: Any) -> EachEpoch:
-        return EachEpoch(self._blueprint.data.examples, self._blueprint, lambda: self.state.global_step)
+        examples = self._blueprint.data.examples
+        return EachEpoch(examples, self._blueprint, self._phases, lambda: self.state.global_step)
+
+    def _batch(self, picked: Sequence[_Picked]) -> dict[str, Any]:
+        examples, joins = [p.example for p in picked], [p.joins for p in picked]
+        return batched(examples, joins, in_one_row=self._ways.packed)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **more: Any) -> torch.Tensor:
         self._tokens += inputs.pop(TOKENS)
-        del inputs[EXAMPLES]
+        del inputs[EXAMPLES], inputs[JOINS]
         return super().training_step(model, inputs, *args, **more)
 
     def compute_loss(
@@ -114,6 +127,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
     steps, learning, what = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
     place, precision = device(model), computing_type(model)
+    refuse_on_this_device(learning.optimizer, place.type)
     return TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,

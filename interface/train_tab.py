@@ -36,7 +36,12 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("max_grad_norm", "label_smoothing", "neftune_noise"),
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
-    "Memory and speed": (("packing", "batching"), ("gradient_checkpointing",)),
+    "Memory and speed": (("packing", "gradient_checkpointing"),),
+    "Order of examples": (
+        ("batching",),
+        ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
+        ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
+    ),
     "Records": (("seed",),),
 }
 CUTTING = ("data", "format", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")

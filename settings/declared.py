@@ -233,7 +233,50 @@ class Steps:
         "Order",
         "Which examples are learned from together. by_length: those of like length, so that little is padded; "
         "whole batches are shuffled, and the longest comes first. sequential: as they stand in the data.",
-        {"shuffled": "shuffled", "by_length": "by length", "sequential": "as in the data"},
+        {
+            "shuffled": "shuffled",
+            "by_length": "by length",
+            "sequential": "as in the data",
+            "length_then_order": "by length, later as in the data",
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Switching:
+    """When the order 'by length, later as in the data' changes over."""
+
+    switch_after: str = choice(
+        "Change over after",
+        "What decides that examples come as in the data from now on. By loss it is the first step with the "
+        "smoothed loss at or under the upper bound.",
+        {"epochs": "epochs", "steps": "steps", "loss": "the loss"},
+    )
+    switch_at: int = whole(1, "Change over at", "After so many epochs or steps.", minimum=0, maximum=10**8)
+    switch_loss_low: float = number(
+        2.0,
+        "Change over at loss, lower bound",
+        "A run that begins under it is told that its first phase is short.",
+        minimum=0,
+        maximum=100,
+    )
+    switch_loss_high: float = number(
+        2.5, "Change over at loss, upper bound", "The loss at which the change comes.", minimum=0, maximum=100
+    )
+    switch_pairs: bool = yes_no(
+        False,
+        "Pairs in between",
+        "A middle phase in which two neighbours stand in one batch and the second sees the first. It ends at the "
+        "second change, and wants an even batch size.",
+    )
+    second_switch_at: int = whole(
+        2, "Second change at", "After so many epochs or steps, pairs end.", minimum=0, maximum=10**8
+    )
+    second_switch_loss_low: float = number(
+        1.5, "Second change at loss, lower bound", "As for the first change.", minimum=0, maximum=100
+    )
+    second_switch_loss_high: float = number(
+        2.0, "Second change at loss, upper bound", "The loss at which pairs end.", minimum=0, maximum=100
     )
 
 
@@ -420,6 +463,7 @@ class TrainingSettings:
     text: Text = field(default_factory=Text)
     rows: Rows = field(default_factory=Rows)
     steps: Steps = field(default_factory=Steps)
+    switching: Switching = field(default_factory=Switching)
     learning: Learning = field(default_factory=Learning)
     lora: Lora = field(default_factory=Lora)
     saving: Saving = field(default_factory=Saving)
@@ -438,6 +482,7 @@ SECTIONS: Mapping[str, Callable[..., Any]] = {
     "text": Text,
     "rows": Rows,
     "steps": Steps,
+    "switching": Switching,
     "learning": Learning,
     "lora": Lora,
     "saving": Saving,

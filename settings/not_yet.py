@@ -8,14 +8,6 @@ KEYS: frozenset[str] = frozenset(
     {
         "columns",
         "method",
-        "switch_after",
-        "switch_at",
-        "switch_loss_low",
-        "switch_loss_high",
-        "switch_pairs",
-        "second_switch_at",
-        "second_switch_loss_low",
-        "second_switch_loss_high",
         "attention",
         "liger",
         "compile",
@@ -37,9 +29,7 @@ KEYS: frozenset[str] = frozenset(
         "keep_awake",
     }
 )
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "batching": ("length_then_order",),
-}
+CHOICES: Mapping[str, tuple[str, ...]] = {}
 LISTS: frozenset[str] = frozenset()
 
 

@@ -55,6 +55,35 @@ def _end_after_every_block(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
+def _pairs_fill_batches(settings: TrainingSettings) -> Iterator[str]:
+    size = settings.steps.batch_size
+    if _changes_over(settings) and settings.switching.switch_pairs and size % 2:
+        yield (
+            f"Pairs in between: two neighbours stand in one batch, which wants an even batch size. It is {size}; "
+            f"use {size + 1}, or leave pairs off."
+        )
+
+
+def _changes_come_in_order(settings: TrainingSettings) -> Iterator[str]:
+    s = settings.switching
+    if not _changes_over(settings):
+        return
+    if s.switch_after != "loss" and s.switch_pairs and s.second_switch_at < s.switch_at:
+        yield (
+            f"Second change at {s.second_switch_at}: it comes before the first one ({s.switch_at}). "
+            f"Use {s.switch_at + 1} or more."
+        )
+    bands = [("Change over", s.switch_loss_low, s.switch_loss_high)]
+    bands += [("Second change", s.second_switch_loss_low, s.second_switch_loss_high)] if s.switch_pairs else []
+    for name, low, high in bands:
+        if s.switch_after == "loss" and low > high:
+            yield f"{name} at loss: the lower bound {low:g} is above the upper one, {high:g}. Exchange them."
+
+
+def _changes_over(settings: TrainingSettings) -> bool:
+    return settings.steps.batching == "length_then_order"
+
+
 def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
     if settings.lora.train_head and "8bit" not in settings.learning.optimizer:
         yield (
@@ -63,7 +92,12 @@ def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
-_RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (_data_is_named, _shares_wait)
+_RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
+    _data_is_named,
+    _shares_wait,
+    _pairs_fill_batches,
+    _changes_come_in_order,
+)
 _ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _strength,
     _end_after_every_block,

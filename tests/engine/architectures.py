@@ -139,6 +139,7 @@ class Step(list[int]):
     """The numbers of the examples that one batch was made of, and their lengths."""
 
     lengths: tuple[int, ...] = ()
+    joins: tuple[bool, ...] = ()
 
 
 def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
@@ -150,6 +151,7 @@ def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
         everything = [tuple(e.ids) for e in self._blueprint.data.examples]
         step = Step(everything.index(tuple(e.ids)) for e in inputs["examples"])
         step.lengths = tuple(len(e.ids) for e in inputs["examples"])
+        step.joins = tuple(inputs["joins"])
         found.append(step)
         return trained(self, model, inputs, *args, **more)
 

@@ -1,0 +1,183 @@
+"""By length, then in order: which examples each step saw, for each kind of change, also after going on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from training_pro.core.events import Note
+from training_pro.core.session import Job
+from training_pro.data.batching import Place, in_pairs
+from training_pro.engine import trainer
+from training_pro.engine.collator import batched
+from training_pro.tests.engine.architectures import cut_off, examples, graph, seen
+
+ORDER = {"batching": "length_then_order", "batch_size": 2, "epochs": 3, "save_each_epoch": False}
+COUNT = 16  # examples of the story at this cutoff
+EPOCH = COUNT // 2
+IN_ORDER = [[n, n + 1] for n in range(0, COUNT, 2)]
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    return seen(monkeypatch, trainer)
+
+
+def phases(place, name="a"):
+    return [entry["phase"] for entry in graph(place, name)]
+
+
+def each_once(steps):
+    return sorted(n for step in steps for n in step) == list(range(COUNT))
+
+
+def test_after_epochs(place, steps):
+    place.train(**ORDER, switch_at=1)
+    assert len(steps) == 3 * EPOCH
+    assert each_once(steps[:EPOCH])
+    assert steps[:EPOCH] != IN_ORDER
+    assert steps[EPOCH : 2 * EPOCH] == IN_ORDER
+    assert steps[2 * EPOCH :] == IN_ORDER
+    assert phases(place) == ["by length"] * EPOCH + ["as in the data"] * 2 * EPOCH
+
+
+def test_the_first_phase_is_by_length_with_the_longest_first(place, steps):
+    place.train(**ORDER, switch_at=3)
+    place.train(name="b", **{**ORDER, "batching": "by_length"})
+    assert steps[: 3 * EPOCH] == steps[3 * EPOCH :]
+
+
+def test_after_steps_what_is_left_of_the_epoch_follows_in_order(place, steps):
+    place.train(**ORDER, switch_after="steps", switch_at=3)
+    before = [n for step in steps[:3] for n in step]
+    left = [n for n in range(COUNT) if n not in before]
+    assert [n for step in steps[3:EPOCH] for n in step] == left
+    assert steps[EPOCH : 2 * EPOCH] == IN_ORDER
+    assert phases(place)[:4] == ["by length"] * 3 + ["as in the data"]
+
+
+def test_after_steps_with_accumulation_it_is_the_very_step(place, steps):
+    place.train(**ORDER, accumulation=2, switch_after="steps", switch_at=3)
+    before = [n for step in steps[:6] for n in step]
+    assert [n for step in steps[6:EPOCH] for n in step] == [n for n in range(COUNT) if n not in before]
+
+
+def by_loss(place, name="a", job=None, **more):
+    curve = graph(place, "measured")
+    bound = curve[4]["smoothed_loss"]
+    bands = {"switch_after": "loss", "switch_loss_low": 0.1, "switch_loss_high": bound}
+    return place.train(name=name, job=job, **{**ORDER, **bands, **more})
+
+
+@pytest.fixture
+def measured(place):
+    place.train(name="measured", **{**ORDER, "batching": "by_length"})
+    return place
+
+
+def test_by_loss_from_the_first_batch_that_is_not_fetched_yet(measured, steps):
+    job = Job("training", "a test")
+    by_loss(measured, job=job)
+    curve = graph(measured, "a")
+    bound = graph(measured, "measured")[4]["smoothed_loss"]
+    step = next(e["current_steps"] for e in curve if e["smoothed_loss"] <= bound)
+    said = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
+    assert len(said) == 1
+    assert said[0].startswith(f"After step {step} the order changes over: as in the data, because")
+    ahead = step + 1  # one batch lies ready while a step is done
+    before = [n for one in steps[:ahead] for n in one]
+    assert each_once(steps[:EPOCH])
+    assert [n for one in steps[ahead:EPOCH] for n in one] == [n for n in range(COUNT) if n not in before]
+    assert steps[EPOCH : 2 * EPOCH] == IN_ORDER
+
+
+def test_a_loss_under_the_band_changes_over_at_once_with_advice(place, steps):
+    job = Job("training", "a test")
+    place.train(job=job, **ORDER, switch_after="loss", switch_loss_low=50, switch_loss_high=60)
+    (said,) = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
+    assert said.startswith("After step 1 the order changes over")
+    assert said.endswith("It is under 50 already: the phase before was short.")
+
+
+PAIRS = {"switch_pairs": True, "switch_after": "steps", "switch_at": 3, "second_switch_at": 6}
+
+
+def test_pairs_in_between(place, steps):
+    place.train(**{**ORDER, **PAIRS})
+    assert phases(place)[:7] == ["by length"] * 3 + ["pairs of neighbours"] * 3 + ["as in the data"]
+    assert each_once(steps[:EPOCH])
+    in_pairs_ = steps[3:6]
+    for step in in_pairs_:
+        assert step.joins in ((False, True), (False, False))
+        if step.joins[1]:
+            assert step[1] == step[0] + 1
+    assert any(step.joins[1] for step in in_pairs_)
+    assert not any(any(step.joins) for step in [*steps[:3], *steps[6:]])
+
+
+@pytest.mark.parametrize("kind", ["steps", "epochs", "loss"])
+def test_going_on_in_the_middle_phase_replays_the_change(measured, steps, kind):
+    place = measured
+    more = {**PAIRS, "switch_after": kind, "save_every": 1, "dropout": 0.1}
+    more |= {"switch_at": 1, "second_switch_at": 2} if kind == "epochs" else {}
+    run = by_loss if kind == "loss" else lambda place, **more: place.train(**{**ORDER, **more})
+    more |= {"second_switch_loss_low": 0.0, "second_switch_loss_high": 0.1} if kind == "loss" else {}
+    steps.clear()
+    run(place, name="whole", **more)
+    whole, curve = list(steps), graph(place, "whole")
+    middle = next(e["current_steps"] for e in curve if e["phase"] == "pairs of neighbours") + 1
+    run(place, name="cut", **more)
+    cut_off(place, "cut", middle)
+    steps.clear()
+    run(place, name="cut", **more, if_exists="continue")
+    assert steps == whole[middle:]
+    assert [s.joins for s in steps] == [s.joins for s in whole[middle:]]
+    assert place.weights("cut") == place.weights("whole")
+
+
+def test_pairs_written_out():
+    follows = [False, True, True, False, True, True, True, False]
+    lengths = [5, 5, 9, 3, 3, 20, 4, 7]
+    found = in_pairs(np.arange(8), follows, lengths, 12, 2, 42, 0)
+    pairs = {(a.number, b.number) for a, b in zip(found[::2], found[1::2], strict=True) if b.joins}
+    assert pairs == {(0, 1), (3, 4)}  # 5 and 6 are too long for one row; 2 and 7 begin or end a section
+    assert sorted(place.number for place in found) == list(range(8))
+    assert found[0].number in (5, 6, 2, 7)  # the longest couple comes first
+    assert in_pairs(np.arange(8), follows, lengths, 0, 2, 42, 0) != found
+
+
+def test_an_odd_one_is_left_for_the_end():
+    found = in_pairs(np.arange(3), [False, True, False], [4, 4, 4], 0, 2, 42, 0)
+    assert found == [Place(0), Place(1, True), Place(2)]
+
+
+@pytest.mark.parametrize("in_one_row", [False, True])
+def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
+    rows = examples(3, 2, 2)
+    batch = batched(rows, [False, True, False], in_one_row=in_one_row)
+    a, b, c = (row.ids.tolist() for row in rows)
+    labels = [-100, *a[1:], -100, b[1]]
+    if in_one_row:
+        assert batch["input_ids"].tolist() == [a + b + c]
+        assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1]]
+        assert batch["labels"].tolist() == [[*labels, -100, c[1]]]
+        assert batch["owners"].tolist() == [[0, 0, 0, 1, 1, 2, 2]]
+    else:
+        assert batch["input_ids"].tolist() == [a + b, [*c, 0, 0, 0]]
+        assert batch["labels"].tolist() == [labels, [-100, c[1], -100, -100, -100]]
+        assert batch["attention_mask"].tolist() == [[1] * 5, [1, 1, 0, 0, 0]]
+        assert torch.equal(batch["owners"][0], torch.tensor([0, 0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"switch_pairs": True, "batch_size": 3}, "wants an even batch size. It is 3; use 4, or leave pairs off."),
+        ({"switch_pairs": True, "switch_at": 3}, "it comes before the first one (3). Use 4 or more."),
+        ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper one, 2.5."),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(place, more, sentence):
+    with pytest.raises(Exception) as error:
+        place.settings(**{**ORDER, **more})
+    assert sentence in str(error.value)
