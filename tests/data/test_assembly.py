@@ -57,8 +57,10 @@ def test_the_report_counts_what_is_trained(folders):
     assert (found.steps_per_epoch, found.steps) == (2, 6)
     assert found.verdict == "ready"
     (source,) = found.sources
-    assert (source.files, source.parts, source.blocks, source.overlaps) == (1, 2, 2, 0)
-    assert (source.characters, source.left_out, source.characters_lost) == (len(STORY), 0, 0)
+    assert (source.files, source.examples, source.tokens, source.trained_tokens) == (1, 2, 16, 14)
+    text = source.text
+    assert (text.parts, text.sentences, text.blocks, text.overlaps) == (2, 5, 2, 0)
+    assert (text.characters, text.left_out, text.characters_lost) == (len(STORY), 0, 0)
     assert dict(found.resolved)["cutoff"] == 16
 
 
@@ -101,7 +103,12 @@ def test_an_example_of_the_projects_is_marked(folders):
 def test_progress_is_told_by_data_set(folders):
     said = []
     prepared(folders, said=said, data=["story.txt", "story.txt"])
-    assert said == [("Cutting story.txt", 0.0), ("Cutting story.txt", 0.5)]
+    assert said == [
+        ("Reading story.txt", 0.0),
+        ("Reading story.txt", 0.5),
+        ("Cutting story.txt", 0.5),
+        ("Cutting story.txt", 0.5),
+    ]
 
 
 @pytest.mark.parametrize(("context", "cutoff"), [(0, 256), (100, 100), (4096, 256)])

@@ -11,7 +11,7 @@ from training_pro.tests.fakes import made_folders
 @pytest.fixture
 def folders(tmp_path):
     made = made_folders(tmp_path)
-    for name in ("chapter 10.txt", "chapter 2.txt", "notes.MD", "rows.jsonl", "picture.png"):
+    for name in ("chapter 10.txt", "chapter 2.txt", "notes.MD", "rows.jsonl", "table.csv", "picture.png"):
         (made.datasets / name).write_text("text")
     (made.datasets / "put-trainer-datasets-here.txt").write_text("")
     (made.datasets / ".hidden.txt").write_text("")
@@ -30,6 +30,7 @@ def test_the_users_own_come_first_in_natural_order_then_the_examples_they_do_not
         DataSet("chapter 2.txt", own / "chapter 2.txt"),
         DataSet("chapter 10.txt", own / "chapter 10.txt"),
         DataSet("notes.MD", own / "notes.MD"),
+        DataSet("rows.jsonl", own / "rows.jsonl"),
         DataSet("story.txt", examples / "story.txt", example=True),
     ]
 
@@ -77,10 +78,10 @@ def test_what_leads_out_of_the_folder_is_refused(folders, name):
 
 def test_all_that_cannot_be_had_is_named_at_once(folders):
     with pytest.raises(DataError) as refusal:
-        found(["missing.txt", "story.txt", "rows.jsonl", "x" * 300], folders)
-    there = "book/, chapter 2.txt, chapter 10.txt, notes.MD, story.txt"
+        found(["missing.txt", "story.txt", "table.csv", "x" * 300], folders)
+    there = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, story.txt"
     assert str(refusal.value).splitlines() == [
         f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {there}.",
-        "Data: rows.jsonl: .jsonl files are not in this version. Use .txt or .md files.",
+        "Data: table.csv: .csv files are not in this version. Use .txt, .md, .json, .jsonl, .ndjson files.",
         f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {there}.",
     ]

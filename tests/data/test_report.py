@@ -5,27 +5,24 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_pro.data.report import DatasetReport, SourceReport
+from training_pro.data.report import DatasetReport, Lengths, RowReport, SourceReport, TextReport
 
-SOURCE = SourceReport(
-    name="story.txt",
-    what="raw text",
-    files=1,
+TEXT = TextReport(
     parts=2,
     sentences=9,
     blocks=4,
     overlaps=3,
-    tokens=150,
     text_tokens=100,
     characters=400,
     left_out=1,
-    characters_lost=0,
     seen_least=1,
     seen_mean=1.5,
     seen_most=2,
-    notes=("read as cp1252",),
 )
-REPORT = DatasetReport(7, 150, 143, 30, 32, 2, 4, sources=(SOURCE,), advice=("Mind this.",))
+STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
+ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="left out")
+CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=Lengths(8, (4, 5), 16, 15), rows=ROWS)
+REPORT = DatasetReport(7, 150, 143, 30, 32, 2, 4, sources=(STORY,), advice=("Mind this.",), notes=("By the way.",))
 KEYS = [
     "verdict",
     "examples",
@@ -45,6 +42,7 @@ def test_the_report_in_lines():
     assert REPORT.text().splitlines() == [
         "Verdict: ready with advice",
         "Advice: Mind this.",
+        "Note: By the way.",
         "story.txt: raw text, 1 file, 2 parts, 9 sentences -> 4 blocks and 3 overlap blocks, 1 too small; "
         "characters lost: 0",
         "  each sentence is seen 1 to 2 times a pass, 1.5 on average; 1.50 times the tokens of the text are "
@@ -54,11 +52,20 @@ def test_the_report_in_lines():
     ]
 
 
+def test_rows_in_lines_and_the_mixture():
+    report = DatasetReport(16, 240, 220, 30, 32, 4, 8, sources=(STORY, CHATS))
+    assert report.text().splitlines()[4:6] == [
+        "chats.jsonl: chats; 12 rows -> 9 examples; 1 cannot be read; 2 too long (left out); 90 tokens, 77 "
+        "learned from; longest 16, then 15",
+        "Mixture, in tokens learned from: story.txt 65 %, chats.jsonl 35 %",
+    ]
+
+
 def test_the_report_as_json():
     known = json.loads(json.dumps(REPORT.as_json()))
     assert [key for key in known if key in KEYS] == KEYS
     assert known["sources"][0]["name"] == "story.txt"
-    assert "maps" not in known["sources"][0]
+    assert known["sources"][0]["text"]["blocks"] == 4
 
 
 @pytest.mark.parametrize(
