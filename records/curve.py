@@ -67,6 +67,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
         part = points[start : start + stretch]
         ends = {min(part, key=lambda p: p.loss), max(part, key=lambda p: p.loss)}
         kept += sorted(ends, key=lambda p: p.step)
+    if kept[0] is not points[0]:
+        kept.insert(0, points[0])
     if kept[-1] is not points[-1]:
         kept.append(points[-1])
     return kept
