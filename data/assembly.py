@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from ..chunking import Cutting, Encoder, unescaped
 from ..core.errors import DataError, TrainingProError
@@ -13,14 +13,19 @@ from ..core.host import Folders, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
-from . import counting, fitting, library, reading, row_sets
+from . import counting, fitting, library, mixing, reading, row_sets
+from .aside import RUN_WORDS, Aside, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
 from .encoding import RowTokenizer
-from .examples import Examples, Source, TextSource
+from .examples import Examples, RowSource, Source, TextSource
 from .library import DataSet
+from .mixing import EVERYTHING, Share
 from .reading import ReadText
 from .report import DatasetReport, RowReport, SourceReport
 from .row_sets import RowSet
 from .slicing import slices
+
+if TYPE_CHECKING:
+    from ..chunking import Ints
 
 AUTO_CUTOFF = 256
 MOST_DROPPED = 0.05
@@ -31,6 +36,7 @@ HOW_TOO_LONG = {
     "cut_start": "their starts cut",
     "split": "split",
 }
+NOTHING = Aside()
 Say = Callable[[str, float], None]
 
 
@@ -43,11 +49,12 @@ class Tokenizer(RowTokenizer, Protocol):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from, and what Check says of it."""
+    """What a run learns from, what is kept aside for testing, and what Check says of both."""
 
     examples: Examples
     report: DatasetReport
     plan: StepPlan
+    kept_aside: Examples
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Work:
     card: ModelCard
     tokenizer: Tokenizer
     say: Say
+    aside: Aside
 
 
 @dataclass(frozen=True)
@@ -71,27 +79,56 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A data set's examples and their report."""
+class Side:
+    """What is learned of some data sets, or what is kept aside of them."""
 
-    sources: list[Source]
-    reports: list[SourceReport]
+    sources: list[Source] = field(default_factory=list)
+    picks: list[Ints | None] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, sources: Sequence[Source], share: Share, seed: int) -> Examples:
+        """These sources, or so much of them; what is taken of them is the answer."""
+        picks = mixing.picks(sources, share, seed)
+        self.sources.extend(sources)
+        self.picks.extend(picks)
+        return Examples(sources, picks)
+
+    @property
+    def examples(self) -> Examples:
+        return Examples(self.sources, self.picks)
+
+
+@dataclass(frozen=True)
+class Made:
+    """All data sets as they are trained on, and what is kept aside of them."""
+
+    learned: Side = field(default_factory=Side)
+    kept: Side = field(default_factory=Side)
+    reports: list[SourceReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def prepare(
-    settings: TrainingSettings, folders: Folders, card: ModelCard, tokenizer: Tokenizer, say: Say
+    settings: TrainingSettings,
+    folders: Folders,
+    card: ModelCard,
+    tokenizer: Tokenizer,
+    say: Say,
+    aside: Aside = NOTHING,
 ) -> TrainingData:
     """Read, cut and count; DataError or SettingsError where that is not possible."""
-    work = Work(settings, folders, card, tokenizer, say)
-    opened = _opened(work)
+    work = Work(settings, folders, card, tokenizer, say, aside)
+    opened, tests = _opened(work, settings.what.data), _opened(work, aside.data)
     cut = cutting(settings.text, card, tokenizer, _cutoff(work, opened))
-    made = [_made(work, each, cut) for each in opened]
-    problems = [*_problems(card, cut), *(p for m in made for p in m.problems)]
-    examples = Examples([source for m in made for source in m.sources])
-    plan = _plan(settings, len(examples), problems)
-    reports = [report for m in made for report in m.reports]
-    return TrainingData(examples, _report(work, cut, plan, examples, reports, problems), plan)
+    made = Made()
+    for each in opened:
+        _make(made, work, each, cut)
+    for each in tests:
+        _make_test(made, work, each, cut)
+    made.problems.extend(_problems(card, cut))
+    examples = made.learned.examples
+    plan = _plan(settings, len(examples), made.problems)
+    return TrainingData(examples, _report(work, cut, plan, examples, made), plan, made.kept.examples)
 
 
 def checked(
@@ -122,9 +159,9 @@ def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0
     )
 
 
-def _opened(work: Work) -> list[Opened]:
+def _opened(work: Work, names: Sequence[str]) -> list[Opened]:
     """Every data set, read; a DataError names everything that could not be."""
-    sets = library.found(work.settings.what.data, work.folders)
+    sets = library.found(names, work.folders)
     opened, problems = [], []
     for number, data in enumerate(sets):
         work.say(f"Reading {data.name}", number / len(sets))
@@ -165,52 +202,94 @@ def _cutoff(work: Work, opened: Sequence[Opened]) -> int:
     return max(by_rows, AUTO_CUTOFF) if any(o.texts for o in opened) else by_rows
 
 
-def _made(work: Work, opened: Opened, cut: Cutting) -> Made:
-    made = Made([], [])
+def _make(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
+    """A data set, of which a share may be kept aside, and of the rest so much as is asked for."""
     if opened.texts:
         work.say(f"Cutting {opened.data.name}", 0.5)
-        _add_texts(made, opened, work.tokenizer.encode, cut)
+        _make_texts(made, work, opened, cut)
     for rows in opened.rows:
-        _add_rows(made, work, rows, cut)
-    return made
+        _make_rows(made, work, opened.data, rows, cut)
 
 
-def _add_texts(made: Made, opened: Opened, encode: Encoder, cut: Cutting) -> None:
-    data = opened.data
-    sources = [TextSource(_label(data, t.name), slices(t.text, encode, cut)) for t in opened.texts]
-    made.sources.extend(sources)
+def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
+    data, seed, share = opened.data, work.settings.what.seed, work.aside.share
+    learned, kept = whole(opened.texts), list[Stretch]()
+    if share:
+        learned, kept = divided(opened.texts, share, cut.hard_cut, seed=seed, name=data.name)
+        made.problems.extend(_nothing_aside(data.name, kept))
+    sources = _cut(data, learned, work, cut)
+    taken = made.learned.add(sources, data.share, seed)
+    made.kept.add(_cut(data, kept, work, cut), EVERYTHING, seed)
+    for side, stretches in ((made.learned, learned), (made.kept, kept)):
+        side.texts.extend(stretch.text for stretch in stretches)
     what = "raw text" + (" (an example of the project's)" if data.example else "")
-    notes = [note for t in opened.texts for note in t.notes]
-    made.reports.append(counting.of_texts(data.name, what, sources, notes))
+    notes = [*(note for s in learned for note in s.notes), *_share_said(data.share, len(taken))]
+    made.reports.append(counting.of_texts(data.name, what, len(opened.texts), sources, taken, notes))
+
+
+def _cut(data: DataSet, stretches: Sequence[Stretch], work: Work, cut: Cutting) -> list[TextSource]:
+    encode = work.tokenizer.encode
+    return [TextSource(_label(data, s.name), slices(s.text, encode, cut), s.open_end) for s in stretches]
 
 
 def _label(data: DataSet, file: str) -> str:
     return f"{data.name}{file}" if data.name.endswith("/") else data.name
 
 
-def _add_rows(made: Made, work: Work, rows: RowSet, cut: Cutting) -> None:
-    settings, counts = work.settings.rows, rows.counts
-    done = fitting.fitted(rows.source, cut.cutoff, settings.too_long, work.tokenizer.bos)
-    made.sources.append(done.source)
+def _nothing_aside(name: str, kept: Sized) -> Iterator[str]:
+    if not len(kept):
+        yield (
+            f"{name} is too short to keep a part of it aside. Keep data sets of their own aside, or set the "
+            "share to 0."
+        )
+
+
+def _share_said(share: Share, taken: int) -> Iterator[str]:
+    if share.per_cent != 100:
+        yield f"{share.per_cent:g} % of it is used: {taken:,} examples."
+
+
+def _make_rows(made: Made, work: Work, data: DataSet, rows: RowSet, cut: Cutting) -> None:
+    way, counts, seed = work.settings.rows.too_long, rows.counts, work.settings.what.seed
+    source = rows.source
+    if work.aside.share:
+        source, kept = divided_rows(source, work.aside.share, seed=seed)
+        made.problems.extend(_nothing_aside(source.name, kept))
+        made.kept.add([fitting.fitted(kept, cut.cutoff, way, work.tokenizer.bos).source], EVERYTHING, seed)
+    done = fitting.fitted(source, cut.cutoff, way, work.tokenizer.bos)
+    taken = made.learned.add([done.source], data.share, seed)
     report = RowReport(
         rows=counts.rows,
         unreadable=len(counts.bad),
         without_marker=counts.without_marker,
         without_reply=counts.no_reply,
         too_long=done.too_long,
-        too_long_how=HOW_TOO_LONG[settings.too_long],
+        too_long_how=HOW_TOO_LONG[way],
         nothing_learned=done.nothing_learned,
     )
-    made.reports.append(counting.of_rows(rows, done.source, report))
-    made.problems.extend([*rows.problems, *_too_many_dropped(settings.too_long, rows, done.too_long, cut)])
+    notes = [*rows.notes, *_share_said(data.share, len(taken))]
+    made.reports.append(counting.of_rows(rows.what, done.source.name, taken, report, notes))
+    made.problems.extend([*rows.problems, *_too_many_dropped(way, source, done.too_long, cut)])
 
 
-def _too_many_dropped(way: str, rows: RowSet, long: int, cut: Cutting) -> Iterator[str]:
-    whole = len(rows.source)
-    if way == "drop" and long > MOST_DROPPED * whole:
+def _make_test(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
+    """A data set that is kept aside as a whole."""
+    seed, share = work.settings.what.seed, opened.data.share
+    stretches = whole(opened.texts)
+    made.kept.add(_cut(opened.data, stretches, work, cut), share, seed)
+    made.kept.texts.extend(stretch.text for stretch in stretches)
+    for rows in opened.rows:
+        done = fitting.fitted(rows.source, cut.cutoff, work.settings.rows.too_long, work.tokenizer.bos)
+        made.kept.add([done.source], share, seed)
+        made.problems.extend(rows.problems)
+
+
+def _too_many_dropped(way: str, source: RowSource, long: int, cut: Cutting) -> Iterator[str]:
+    count = len(source)
+    if way == "drop" and long > MOST_DROPPED * count:
         yield (
-            f"{rows.source.name}: {long} of {whole} rows ({100 * long / whole:.0f} %) are longer than the cutoff "
-            f"of {cut.cutoff} tokens, the longest has {int(rows.source.lengths.max())}. Raise the cutoff, or "
+            f"{source.name}: {long} of {count} rows ({100 * long / count:.0f} %) are longer than the cutoff "
+            f"of {cut.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
             "choose under 'Rows too long' what to do with them."
         )
 
@@ -230,14 +309,7 @@ def _why_nothing(settings: TrainingSettings) -> str:
     return "Raise the cutoff, or change what is learned from ('Learn from'), or choose other data."
 
 
-def _report(
-    work: Work,
-    cut: Cutting,
-    plan: StepPlan,
-    examples: Examples,
-    sources: Sequence[SourceReport],
-    problems: Sequence[str],
-) -> DatasetReport:
+def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
     lengths = examples.lengths()
     return DatasetReport(
         examples=len(examples),
@@ -247,13 +319,27 @@ def _report(
         cutoff=cut.cutoff,
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
-        sources=tuple(sources),
-        problems=tuple(problems),
-        advice=(*rules.advice(work.settings), *_advice(cut, plan, examples)),
+        sources=tuple(made.reports),
+        problems=tuple(made.problems),
+        advice=(*rules.advice(work.settings), *_advice(cut, plan), *_leaks(made)),
         notes=(*rules.notes(work.settings), *_notes(work, cut, examples)),
         resolved={"cutoff": cut.cutoff, "accumulation": plan.accumulated},
         lengths=counting.lengths(lengths),
+        kept_aside=counting.kept(made.kept.examples),
     )
+
+
+def _leaks(made: Made) -> Iterator[str]:
+    """The same text on both sides."""
+    if not len(made.kept.sources):
+        return
+    if runs := shared_runs(made.kept.texts, made.learned.texts):
+        yield (
+            f"Kept aside: {len(runs)} passages of {RUN_WORDS} words and more stand in the training text too, "
+            f"since the text repeats itself; one begins {runs[0][:60]!r}."
+        )
+    if both := shared_rows(made.kept.sources, made.learned.sources):
+        yield f"Kept aside: {both} of its rows stand in the training data too. Take them out of one of the two."
 
 
 def _problems(card: ModelCard, cut: Cutting) -> list[str]:
@@ -265,7 +351,7 @@ def _problems(card: ModelCard, cut: Cutting) -> list[str]:
     return []
 
 
-def _advice(cut: Cutting, plan: StepPlan, examples: Examples) -> Iterator[str]:
+def _advice(cut: Cutting, plan: StepPlan) -> Iterator[str]:
     if plan.accumulated < plan.accumulation:
         yield (
             f"Gradient Accumulation {plan.accumulation} is more than the {plan.batches} batches of an epoch: "

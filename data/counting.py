@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from .examples import RowSource, TextSource
-from .report import Lengths, RowReport, SourceReport, TextReport
+from .examples import Examples, TextSource
+from .report import KeptAside, Lengths, RowReport, SourceReport, TextReport
 from .slice_map import slice_map, together
-
-if TYPE_CHECKING:
-    from .row_sets import RowSet
 
 COLUMNS = 32  # of a histogram
 
@@ -29,17 +25,18 @@ def lengths(values: Sequence[int]) -> Lengths:
     return Lengths(width, tuple(counts.tolist()), longest[-1], longest[0] if len(longest) > 1 else 0)
 
 
-def of_texts(name: str, what: str, sources: Sequence[TextSource], notes: Sequence[str]) -> SourceReport:
-    """A data set of raw text."""
-    found = [length for source in sources for length in source.lengths.tolist()]
+def of_texts(
+    name: str, what: str, files: int, sources: Sequence[TextSource], taken: Examples, notes: Sequence[str]
+) -> SourceReport:
+    """A data set of raw text: how it was cut, and what of it is trained on."""
     return SourceReport(
         name=name,
         what=what,
-        files=len(sources),
-        examples=len(found),
-        tokens=sum(found),
-        trained_tokens=sum(found) - len(found),
-        lengths=lengths(found),
+        files=files,
+        examples=len(taken),
+        tokens=sum(taken.lengths()),
+        trained_tokens=sum(taken.learned()),
+        lengths=lengths(taken.lengths()),
         text=_cut(sources),
         notes=tuple(notes),
     )
@@ -64,17 +61,23 @@ def _cut(sources: Sequence[TextSource]) -> TextReport:
     )
 
 
-def of_rows(rows: RowSet, source: RowSource, report: RowReport) -> SourceReport:
+def of_rows(what: str, name: str, taken: Examples, report: RowReport, notes: Sequence[str]) -> SourceReport:
     """A data set of rows, as it is trained on."""
-    found = source.lengths.tolist()
     return SourceReport(
-        name=source.name,
-        what=rows.what,
+        name=name,
+        what=what,
         files=1,
-        examples=len(found),
-        tokens=sum(found),
-        trained_tokens=int(source.learned.sum()),
-        lengths=lengths(found),
+        examples=len(taken),
+        tokens=sum(taken.lengths()),
+        trained_tokens=sum(taken.learned()),
+        lengths=lengths(taken.lengths()),
         rows=report,
-        notes=rows.notes,
+        notes=tuple(notes),
     )
+
+
+def kept(examples: Examples) -> KeptAside | None:
+    """What is kept aside for testing."""
+    if not examples.sources:
+        return None
+    return KeptAside(len(examples), sum(examples.lengths()), sum(examples.learned()))

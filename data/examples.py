@@ -52,28 +52,41 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class TextSource:
-    """One text as it was cut: every token is learned."""
+    """One text as it was cut: every token is learned.
+
+    `open_end`: what follows it is kept aside, so its last section does not end and gets no EOS there.
+    """
 
     name: str
     sliced: Sliced
+    open_end: bool = False
 
     def __len__(self) -> int:
         return len(self.sliced)
 
     @property
     def lengths(self) -> Ints:
-        return self.sliced.lengths
+        lengths: Ints = self.sliced.lengths - self._unended if self.open_end else self.sliced.lengths
+        return lengths
 
     @property
     def learned(self) -> Ints:
-        return self.sliced.lengths - 1
+        return self.lengths - 1
+
+    @property
+    def _unended(self) -> Ints:
+        """1 for each example whose EOS is not the text's."""
+        sliced = self.sliced
+        ends = (sliced.ends == sliced.ends.max(initial=0)) if sliced.rules.closing else sliced.ends < 0
+        return ends.astype(sliced.lengths.dtype)
 
     @property
     def sections(self) -> Sequence[int]:
         return [block.section for block in self.sliced]
 
     def ids(self, number: int) -> Ids:
-        return self.sliced.ids_of(self.sliced[number])
+        ids = self.sliced.ids_of(self.sliced[number])
+        return ids[: int(self.lengths[number])] if self.open_end else ids
 
     def trained(self, number: int) -> Flags | None:
         return None

@@ -38,7 +38,7 @@ def fitted(source: RowSource, cutoff: int, way: str, bos: int | None) -> Fitted:
     long = np.flatnonzero(source.lengths > cutoff)
     cut = source if not len(long) else _cut(source, long, cutoff, way, bos)
     learned = cut.learned > 0
-    kept = cut if learned.all() else _only(cut, np.flatnonzero(learned))
+    kept = cut if learned.all() else only(cut, np.flatnonzero(learned))
     return Fitted(kept, len(long), len(cut) - len(kept))
 
 
@@ -46,7 +46,7 @@ def _cut(source: RowSource, long: Ints, cutoff: int, way: str, bos: int | None) 
     import numpy as np
 
     if way in ("drop", "drop_any"):
-        return _only(source, np.flatnonzero(source.lengths <= cutoff))
+        return only(source, np.flatnonzero(source.lengths <= cutoff))
     which = set(long.tolist())
     pieces = [
         piece
@@ -94,7 +94,7 @@ def _joined(source: RowSource, pieces: list[Piece], bos: int | None) -> RowSourc
     )
 
 
-def _only(source: RowSource, which: Ints) -> RowSource:
+def only(source: RowSource, which: Ints) -> RowSource:
     """These rows alone."""
     import numpy as np
 

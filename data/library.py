@@ -10,6 +10,8 @@ from pathlib import Path
 from ..core.errors import DataError
 from ..core.host import Folders
 from ..train_utils import natural_key
+from . import mixing
+from .mixing import EVERYTHING, Share
 
 TEXTS = (".txt", ".md")
 ROWS = (".json", ".jsonl", ".ndjson")
@@ -36,6 +38,7 @@ class DataSet:
     name: str
     path: Path
     example: bool = False
+    share: Share = EVERYTHING
 
 
 def listed(folders: Folders) -> list[DataSet]:
@@ -59,13 +62,17 @@ def found(names: Sequence[str], folders: Folders) -> list[DataSet]:
 
 
 def _found(name: str, folders: Folders) -> DataSet:
-    plain = name.rstrip("/\\")
+    try:
+        share = mixing.asked(name)
+    except ValueError as error:
+        raise DataError(f"Data: {error}") from error
+    plain = share.name.rstrip("/\\")
     if _leads_out(plain):
         raise DataError(f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = root / plain
         if _stands(path):
-            return _readable(DataSet(plain + "/" * path.is_dir(), path, example))
+            return _readable(DataSet(plain + "/" * path.is_dir(), path, example, share))
     there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
     raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
 

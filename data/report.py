@@ -87,6 +87,15 @@ class SourceReport:
 
 
 @dataclass(frozen=True)
+class KeptAside:
+    """What is kept aside for testing."""
+
+    examples: int
+    tokens: int
+    trained_tokens: int
+
+
+@dataclass(frozen=True)
 class DatasetReport:
     """Everything that Check shows; the run that follows has the same numbers, since it is the same code."""
 
@@ -103,6 +112,7 @@ class DatasetReport:
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Any] = field(default_factory=dict)
     lengths: Lengths = Lengths()
+    kept_aside: KeptAside | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -123,6 +133,8 @@ class DatasetReport:
         lines += [line for source in self.sources for line in told(source)]
         if len(self.sources) > 1:
             lines.append(f"Mixture, in tokens learned from: {mixture(self.sources)}")
+        if self.kept_aside:
+            lines.append(f"Kept aside: {self.kept_aside.examples} examples, {self.kept_aside.tokens} tokens")
         if self.examples:
             lines.append(
                 f"{self.examples} examples, {self.tokens} tokens ({self.trained_tokens} learned from), longest "

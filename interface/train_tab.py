@@ -73,7 +73,7 @@ class TrainTab:
         self._form.draw_row("name", "if_exists")
         self._name_said = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
-            self._form.draw("data", choices=data_menu.choices(self._joined), scale=7, min_width=200)
+            self._form.draw("data", choices=data_menu.choices(self._joined), allow_custom_value=True, scale=7)
             with gr.Column(scale=2, min_width=110):
                 self._add = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh = gr.Button("Refresh", size="sm", elem_id="tp-refresh")

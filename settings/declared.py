@@ -52,7 +52,8 @@ class What:
     data: tuple[str, ...] = names(
         "Data",
         "What to learn from, out of training/datasets: texts (.txt, .md, or folders of them, read in natural "
-        "order, each file beginning anew) and rows of chats or questions and answers (.json, .jsonl).",
+        "order, each file beginning anew) and rows of chats or questions and answers (.json, .jsonl). With a "
+        "per cent behind it so much of one is used, spread evenly: chats.jsonl:50; notes.md:200 twice.",
     )
     if_exists: str = choice(
         "If the name exists",

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.errors import SettingsError
 from .declared import SETTINGS, TrainingSettings
 from .dialects import Exists, converted, nothing_exists
-from .not_yet import refusal, share
+from .not_yet import refusal
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
@@ -67,11 +67,6 @@ def _what_is_built(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str
     """An older file's values without what this version does not have, and what to say about the rest."""
     built = {key: value for key, value in values.items() if not refusal(key, value)}
     notes = [_left_out(key, values[key]) for key in values if key not in built and values[key] not in _NOTHING]
-    if shares := [name for name in built.get("data", ()) if share(name)]:
-        built["data"] = [
-            name.removesuffix(f":{share(name)}") if name in shares else name for name in built["data"]
-        ]
-        notes.append(f"A per cent of a data set is not in this version and was left out: {', '.join(shares)}.")
     return built, tuple(notes)
 
 

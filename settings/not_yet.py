@@ -40,9 +40,3 @@ def refusal(key: str, value: object) -> str:
     if value in CHOICES.get(key, ()) or (key in LISTS and isinstance(value, (list, tuple))):
         return f"{key} = {value!r} is not in this version of Training PRO. Choose another value."
     return ""
-
-
-def share(name: str) -> str:
-    """The per cent of a data set that a name of `data` asks for ('notes.md:50'), which waits too."""
-    _, colon, per_cent = name.rpartition(":")
-    return per_cent if colon and per_cent.isdecimal() else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .declared import TrainingSettings
-from .not_yet import share
 
 
 def problems(settings: TrainingSettings) -> list[str]:
@@ -28,12 +27,6 @@ def advice(settings: TrainingSettings) -> list[str]:
 def _data_is_named(settings: TrainingSettings) -> Iterator[str]:
     if not settings.what.data:
         yield "Data: nothing is chosen. Choose a text, for example story.txt."
-
-
-def _shares_wait(settings: TrainingSettings) -> Iterator[str]:
-    for name in settings.what.data:
-        if per_cent := share(name):
-            yield f"Data: a per cent of a data set ({name!r}) is not in this version. Leave ':{per_cent}' out."
 
 
 def _strength(settings: TrainingSettings) -> Iterator[str]:
@@ -94,7 +87,6 @@ def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
 
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _data_is_named,
-    _shares_wait,
     _pairs_fill_batches,
     _changes_come_in_order,
 )

@@ -24,16 +24,6 @@ def test_data_must_be_named():
     assert problems(TrainingSettings()) == ["Data: nothing is chosen. Choose a text, for example story.txt."]
 
 
-def test_a_share_of_a_data_set_waits(monkeypatch):
-    from training_pro.settings.declared import TrainingSettings, What
-
-    monkeypatch.setattr("training_pro.settings.rules.share", lambda name: name.partition(":")[2])
-    asked = TrainingSettings(what=What(name="a", data=("x.txt", "y.txt:50")))
-    assert problems(asked) == [
-        "Data: a per cent of a data set ('y.txt:50') is not in this version. Leave ':50' out."
-    ]
-
-
 def test_dementor_overlaps_by_itself():
     assert notes(settings(chunking="dementor")) == []
     assert notes(settings(chunking="dementor", overlap=True)) == [

@@ -1,0 +1,131 @@
+"""What is kept aside: whole parts before anything is cut, the same by the same seed, and nothing of it learned."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from training_pro.data.aside import Aside, divided, shared_runs
+from training_pro.data.assembly import prepare
+from training_pro.data.reading import ReadText
+from training_pro.settings.reading import training_settings
+from training_pro.tests import rowing
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.rowing import chat, family
+
+CHATML = family("ChatML")
+
+
+def made(root, files, aside, **values):
+    """As in rowing, with something kept aside."""
+    names = values.pop("data", list(files))
+    folders = made_folders(root)
+    for name, content in files.items():
+        text = content if isinstance(content, str) else rowing.as_json(name, content)
+        (folders.datasets / name).write_text(text, encoding="utf-8")
+    settings = training_settings({"name": "a", "data": names, **values})
+    card = rowing.ModelCard("toy", {}, CHATML.tokenizer, "auto")
+    return prepare(settings, folders, card, CHATML, lambda text, share: None, aside)
+
+
+def book(chapters, seed=3):
+    """Chapters of sentences, no two alike."""
+    rng = random.Random(seed)
+
+    def sentence():
+        return " ".join(f"w{rng.randrange(10**6)}" for _ in range(rng.randrange(4, 30))).capitalize() + "."
+
+    return "\n\n\n".join(" ".join(sentence() for _ in range(rng.randrange(8, 20))) for _ in range(chapters))
+
+
+@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
+@pytest.mark.parametrize("chapters", [1, 4, 30])
+def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
+    data = made(tmp_path, {"book.txt": book(chapters)}, Aside(share=0.1), chunking=chunking, cutoff=128)
+    kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
+    assert shared_runs(kept, learned) == []
+    assert data.report.advice == ()
+    share = sum(data.kept_aside.lengths()) / (sum(data.kept_aside.lengths()) + sum(data.examples.lengths()))
+    assert 0.02 < share < 0.25
+    assert data.report.kept_aside.examples == len(data.kept_aside)
+
+
+def test_nothing_of_the_text_is_lost():
+    text = ReadText("a.txt", book(12))
+    sides = divided([text], 0.2, "\n\n\n", seed=1, name="a.txt")
+    found = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
+    assert "".join(found) == text.text
+    assert not any(stretch.open_end for side in sides for stretch in side)
+
+
+def test_a_short_text_is_divided_at_sentences_first():
+    text = ReadText(
+        "a.txt", "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
+    )
+    learned, kept = divided([text], 0.1, "\n\n\n", seed=1, name="a.txt")
+    assert all(s.text.strip().endswith(".") for s in (*learned, *kept))
+    assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
+
+
+def test_a_text_that_goes_on_behind_what_is_kept_aside_does_not_end_there(tmp_path):
+    data = made(tmp_path, {"a.txt": book(1)}, Aside(share=0.1), cutoff=64, overlap=False)
+    both = [*data.examples, *data.kept_aside]
+    assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
+    assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
+
+
+def test_parts_that_are_alike_stay_on_one_side():
+    parts = [f"Chapter {n % 6} says the same as ever, word for word." for n in range(24)]
+    learned, kept = divided([ReadText("a.txt", "\n\n\n".join(parts))], 0.25, "\n\n\n", seed=2, name="a")
+    assert shared_runs([s.text for s in kept], [s.text for s in learned]) == []
+    assert {w for s in kept for w in s.text.split("\n\n\n")} & {
+        w for s in learned for w in s.text.split("\n\n\n")
+    } <= {""}
+
+
+def test_a_book_that_repeats_itself_says_so(tmp_path):
+    refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
+    text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
+    data = made(tmp_path, {"a.txt": text}, Aside(share=0.1))
+    assert any(
+        "stand in the training text too, since the text repeats itself" in said for said in data.report.advice
+    )
+
+
+def test_rows_are_kept_aside_whole_and_duplicates_together(tmp_path):
+    rows = [chat(f"Q{n % 50}", f"A{n % 50}, at length.") for n in range(100)]
+    data = made(tmp_path, {"rows.jsonl": rows}, Aside(share=0.1))
+    learned, kept = ({e.text for e in side} for side in (data.examples, data.kept_aside))
+    assert learned & kept == set()
+    assert (len(data.kept_aside), len(data.examples)) == (10, 90)
+    assert data.report.examples == 90
+
+
+def test_data_sets_of_their_own(tmp_path):
+    files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
+    data = made(tmp_path, files, Aside(data=("test.jsonl",)), data=["rows.jsonl"])
+    assert (len(data.examples), len(data.kept_aside)) == (2, 2)
+    assert data.report.advice == (
+        "Kept aside: 1 of its rows stand in the training data too. Take them out of one of the two.",
+    )
+
+
+def test_the_same_seed_keeps_the_same_aside(tmp_path):
+    kept = [
+        made(tmp_path / str(n), {"a.txt": book(30)}, Aside(share=0.1), seed=seed).kept_aside.digest()
+        for n, seed in enumerate((1, 1, 2))
+    ]
+    assert kept[0] == kept[1] != kept[2]
+
+
+def test_a_text_too_short_to_keep_anything_of(tmp_path):
+    data = made(tmp_path, {"a.txt": "One sentence only."}, Aside(share=0.1))
+    assert data.report.problems == (
+        "a.txt is too short to keep a part of it aside. Keep data sets of their own aside, or set the share to 0.",
+    )
+
+
+def test_a_share_of_what_is_left(tmp_path):
+    rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
+    data = made(tmp_path, {"rows.jsonl": rows}, Aside(share=0.2), data=["rows.jsonl:50"])
+    assert (len(data.kept_aside), len(data.examples)) == (20, 40)
