@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 Curve = Callable[[float], float]
@@ -221,6 +222,77 @@ _ALL = (
     Schedule("warmup_stable_decay", "constant, then down to 0 over the last 20 %", warmup_stable_decay),
 )
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
+
+
+def schedule_named(name: str) -> Schedule:
+    """A schedule by its name, or one drawn through points: '0:0 0.05:1 0.5:1 1:0'."""
+    return SCHEDULES.get(name) or Schedule(
+        name, "straight lines between points of your own", _through(points(name))
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A share of the learning rate at a place: a share of the run, or the end of an epoch."""
+
+    place: float
+    rate: float
+    in_epochs: bool = False
+
+    def step(self, plan: Plan) -> int:
+        return round(self.place * (plan.steps_per_epoch if self.in_epochs else plan.steps))
+
+
+def points(text: str) -> list[Point]:
+    """The points that a text names; a ValueError says which part is none, and how they look."""
+    found = [_point(part) for part in text.split()]
+    if not found:
+        raise ValueError("points are missing: they look like 0:0 0.05:1 0.5:1 1:0.")
+    for one, other in pairwise(found):
+        if one.in_epochs == other.in_epochs and other.place < one.place:
+            raise ValueError(
+                f"the point at {other.place:g} stands behind the one at {one.place:g}: exchange them."
+            )
+    return found
+
+
+def _point(part: str) -> Point:
+    place, colon, rate = part.partition(":")
+    in_epochs = place.endswith("e")
+    try:
+        point = Point(float(place.removesuffix("e")), float(rate), in_epochs)
+    except ValueError:
+        point = Point(-1, -1)
+    if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
+        raise ValueError(
+            f"{part!r} is neither a schedule nor a point. A point is a place and a share of the learning rate: "
+            "0.5:1 is the full rate at half of the run, 2e:0 none at the end of epoch 2."
+        )
+    return point
+
+
+def _through(places: Sequence[Point]) -> Callable[[Plan], list[Phase]]:
+    def phases(plan: Plan) -> list[Phase]:
+        first, last = places[0], places[-1]
+        found = [Phase(0, first.step(plan), f"hold at {first.rate:g}", steady(first.rate))]
+        found += [_line(one.step(plan), one.rate, two.step(plan), two.rate) for one, two in pairwise(places)]
+        found.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", steady(last.rate)))
+        return [p for p in found if p.end > p.start and p.start < plan.steps]
+
+    return phases
+
+
+def _line(start: int, rate: float, end: int, later: float) -> Phase:
+    words = f"hold at {rate:g}" if rate == later else f"{'rise' if later > rate else 'fall'} straight to {later:g}"
+    return Phase(start, end, words, lambda x: rate + (later - rate) * x, rising=later > rate)
+
+
+def schedule_problem(name: str) -> str:
+    """Why this is neither the name of a schedule nor points, or nothing."""
+    try:
+        return "" if name in SCHEDULES or points(name) else "it is empty."
+    except ValueError as error:
+        return str(error)
 
 
 def multipliers(phases: Sequence[Phase], steps: int) -> list[float]:

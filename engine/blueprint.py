@@ -8,7 +8,7 @@ from typing import Any
 from ..core.host import ModelCard
 from ..data.assembly import TrainingData
 from ..records.run_folder import RunFolder
-from ..schedulers import SCHEDULES, Phase, Plan, multipliers
+from ..schedulers import Phase, Plan, multipliers, schedule_named
 from ..settings.declared import Switching, TrainingSettings
 from ..train_utils import StepPlan
 
@@ -76,6 +76,6 @@ def blueprint(settings: TrainingSettings, card: ModelCard, data: TrainingData, f
     """Resolve the schedule for this many steps."""
     plan = data.plan
     warmup = plan.warmup(settings.learning.warmup_steps)
-    schedule = SCHEDULES[settings.learning.schedule]
+    schedule = schedule_named(settings.learning.schedule)
     phases = schedule.phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
     return Blueprint(settings, card, data, tuple(phases), tuple(multipliers(phases, plan.steps)), folder)

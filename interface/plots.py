@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..data.slice_map import Bar, SliceMap
 from ..records.curve import Mark, svg
-from ..schedulers import SCHEDULES, Phase, Plan, multipliers
+from ..schedulers import Phase, Plan, multipliers, schedule_named
 from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan
 
@@ -62,7 +62,7 @@ def _cuts(places: Sequence[float]) -> Iterator[str]:
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
     """The schedule as it will be: its phases, and the learning rate of each step."""
     warmup = plan.warmup(settings.learning.warmup_steps)
-    phases = SCHEDULES[settings.learning.schedule].phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
+    phases = schedule_named(settings.learning.schedule).phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
     return phases, [settings.learning.learning_rate * m for m in multipliers(phases, plan.steps)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..schedulers import SCHEDULES
+from ..schedulers import SCHEDULES, schedule_problem
 from .names import name_problem
 from .setting import Setting
 
@@ -154,7 +154,7 @@ class Rows:
             "plain-format": "plain: question, answer",
         },
         free=True,
-        one=True,
+        one="another name",
     )
     system: str = text(
         "",
@@ -294,8 +294,13 @@ class Learning:
     )
     schedule: str = choice(
         "LR Scheduler",
-        "How the learning rate changes over the run.",
+        "How the learning rate changes over the run: one of these, or points of your own, straight lines between "
+        "them. 0:0 0.05:1 0.5:1 1:0 rises over a twentieth of the run, holds to its half and falls to 0; 2e:1 is "
+        "the end of epoch 2.",
         {s.name: f"{s.name}: {s.words}" for s in SCHEDULES.values()},
+        free=True,
+        one="points such as 0:0 0.1:1 1:0",
+        check=schedule_problem,
     )
     warmup_steps: float = number(
         0.05,
@@ -343,7 +348,7 @@ class Learning:
             "sgd": "SGD",
         },
         free=True,
-        one=True,
+        one="another name",
     )
     adam_beta1: float = number(0.9, "Adam beta 1", "The memory of the mean gradient.", minimum=0, maximum=0.9999)
     adam_beta2: float = number(

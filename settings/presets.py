@@ -14,6 +14,7 @@ from .declared import SETTINGS
 from .names import name_problem
 
 GOALS = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
+TABLES = ("optimizers", "loras")
 UNTOUCHED = ("name", "data", "if_exists")
 """What a run is about is never a matter of a preset."""
 
@@ -34,9 +35,44 @@ def goals() -> list[Preset]:
     return [Preset(name, row["label"], row["words"], row["values"]) for name, row in table.items()]
 
 
+def table(kind: str, folder: Path) -> list[Preset]:
+    """The rows of a table ('optimizers', 'loras'): ours, and those that a file of the user's adds or replaces."""
+    rows = _rows(GOALS.with_name(f"{kind}.json"))
+    if (added := folder / f"{kind}.json").is_file():
+        rows |= _rows(added)
+    return list(rows.values())
+
+
+def _rows(path: Path) -> dict[str, Preset]:
+    """SettingsError names the file, the row and what is wrong with it."""
+    found = _values(path)
+    if found is None:
+        raise SettingsError([f"{path} is no table of presets: it has to be JSON, a name and values for each row."])
+    return {name: _row(path, name, row) for name, row in found.items()}
+
+
+def _row(path: Path, name: str, row: Any) -> Preset:
+    values = row.get("values") if isinstance(row, dict) else None
+    if not isinstance(values, dict):
+        raise SettingsError([f'{path}, {name!r}: its values are missing. Write {{"values": {{"rank": 32}}}}.'])
+    if wrong := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
+        raise SettingsError(wrong)
+    return Preset(name, str(row.get("label", name)), str(row.get("words", "A row of your own.")), values)
+
+
+def _problems(key: str, value: object) -> list[str]:
+    if key not in SETTINGS:
+        return [f"there is no setting {key!r}."]
+    try:
+        SETTINGS[key].read(value)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
 def own(folder: Path) -> list[Preset]:
     """The user's own, in the order of their names; files that are no presets are passed over."""
-    found = (_read(path) for path in sorted(folder.glob("*.json")))
+    found = (_read(path) for path in sorted(folder.glob("*.json")) if path.stem not in TABLES)
     return [preset for preset in found if preset is not None]
 
 
@@ -68,7 +104,8 @@ def delete(folder: Path, name: str) -> None:
 
 def named(name: str, folder: Path) -> Preset:
     """A preset by its name, the user's own first; SettingsError lists those there are."""
-    known = {p.name: p for p in [*goals(), *own(folder)]}
+    rows = [preset for kind in TABLES for preset in table(kind, folder)]
+    known = {p.name: p for p in [*goals(), *rows, *own(folder)]}
     if name not in known:
         raise SettingsError([f"There is no preset {name!r}. There are: {', '.join(known)}."])
     return known[name]

@@ -15,7 +15,7 @@ Kind = Literal["text", "names", "whole", "number", "yes/no", "choice"]
 class Setting:
     """One setting. `words` says what else than a value of its kind it takes ('auto' for the cutoff).
 
-    A choice that is `free` takes names of the user's own beside those listed; `one` of them, or several.
+    A choice that is `free` takes names of the user's own beside those listed; where `one` says what, only one.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Setting:
     maximum: float | None = None
     words: tuple[str, ...] = ()
     free: bool = False
-    one: bool = False
+    one: str = ""
     live: bool = False
     check: Callable[[Any], str] | None = None
 
@@ -58,7 +58,7 @@ class Setting:
     def _own_names(self) -> str:
         if not self.free:
             return ""
-        return ", or another name" if self.one else ", or names of your own"
+        return f", or {self.one or 'names of your own'}"
 
 
 def _plain(bound: float) -> str:
@@ -119,11 +119,10 @@ def _yes_no(setting: Setting, value: object) -> bool:
 def _choice(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value in setting.choices:
         return value
+    if setting.one and value:
+        return " ".join(_names(setting, value))
     if setting.free and value:
-        several = isinstance(value, str) and not setting.one
-        names = _names(setting, re.split(r"[\s,]+", str(value)) if several else value)
-        if not setting.one or len(names) == 1:
-            return names[0] if setting.one else names
+        return _names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
 
 

@@ -1,0 +1,53 @@
+"""The tables of optimizer and LoRA presets: all rows fit the settings, and a file of the user's adds some."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.settings import presets
+from training_pro.settings.reading import training_settings
+
+
+@pytest.mark.parametrize("kind", presets.TABLES)
+def test_every_row_makes_settings(kind, tmp_path):
+    rows = presets.table(kind, tmp_path)
+    for row in rows:
+        training_settings({"name": "a", "data": ["x.txt"], **row.values})
+        assert presets.named(row.name, tmp_path) == row
+
+
+def test_each_in_four_sizes(tmp_path):
+    names = [row.name for kind in presets.TABLES for row in presets.table(kind, tmp_path)]
+    kinds = ("adamw", "adafactor", "adamw8bit", "lora-8bit", "lora-4bit")
+    assert names == [f"{kind}-{size}" for kind in kinds for size in ("s", "m", "l", "xl")]
+
+
+def write(folder, text):
+    (folder / "optimizers.json").write_text(text if isinstance(text, str) else json.dumps(text), encoding="utf-8")
+
+
+def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
+    write(tmp_path, {"mine": {"values": {"optimizer": "sgd"}}, "adamw-s": {"values": {"learning_rate": 1e-3}}})
+    rows = {row.name: row for row in presets.table("optimizers", tmp_path)}
+    assert rows["mine"].values == {"optimizer": "sgd"}
+    assert rows["adamw-s"].values == {"learning_rate": 1e-3}
+    assert presets.own(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is no table of presets"),
+        ({"mine": 3}, "'mine': its values are missing"),
+        ({"mine": {"values": {"lerning_rate": 1}}}, "'mine': there is no setting 'lerning_rate'."),
+        ({"mine": {"values": {"learning_rate": "fast"}}}, "'mine': Learning Rate: 'fast' is not a number."),
+    ],
+)
+def test_a_wrong_one_is_named_with_its_row(tmp_path, text, sentence):
+    write(tmp_path, text)
+    with pytest.raises(SettingsError) as error:
+        presets.table("optimizers", tmp_path)
+    assert sentence in str(error.value)
+    assert "optimizers.json" in str(error.value)
