@@ -22,7 +22,8 @@ def test_no_step_has_rate_0_on_the_way_up_and_a_fall_begins_at_its_top():
 
 
 def test_ends_of_epochs():
-    assert rates("0:1 1e:1 2e:0.5 3e:0.5", 30) == [1.0] * 10 + [round(1 - 0.05 * s, 6) for s in range(10)] + [0.5] * 10
+    falling = [round(1 - 0.05 * s, 6) for s in range(10)]
+    assert rates("0:1 1e:1 2e:0.5 3e:0.5", 30) == [1.0] * 10 + falling + [0.5] * 10
 
 
 def test_shares_and_epochs_together():
