@@ -46,14 +46,15 @@ BOXES = {
 }
 ENDED = ("finished", "stopped", "failed")
 
-# The smoothed curve, and the steps that its points tell of when pointed at.
+# The smoothed curve: the steps that its points tell of when pointed at, and the last one as it is read out.
 CURVE = """() => {
     const drawing = document.querySelector('#tp-run svg');
     const line = drawing && drawing.querySelector('.tp-smoothed');
     if (!line) return null;
     const told = [...drawing.querySelectorAll('title')].map(t => /^step (\\d+): loss/.exec(t.textContent));
     const steps = told.filter(Boolean).map(m => Number(m[1]));
-    return [line.points.numberOfItems, Math.min(...steps), Math.max(...steps)];
+    const last = Number(/ over (\\d+) of /.exec(drawing.getAttribute('aria-label'))[1]);
+    return [line.points.numberOfItems, Math.min(...steps), last];
 }"""
 # What reaches beyond the right edge and is not cut off or scrolled by something around it.
 TOO_WIDE = """() => {
@@ -182,21 +183,21 @@ class TrainingPage:
         found = self._page.evaluate(CURVE)
         return Curve(*found) if found else None
 
-    def wait_for_points(self, more_than: int = 0) -> Curve:
-        """The curve, once it has more points than so many."""
+    def wait_for_curve(self, after: int = 0) -> Curve:
+        """The curve, once it goes beyond that step."""
 
         def grown() -> Curve | None:
             curve = self.curve()
-            return curve if curve is not None and curve.points > more_than else None
+            return curve if curve is not None and curve.last > after else None
 
-        return self.wait_for(grown, f"more than {more_than} points in the curve")
+        return self.wait_for(grown, f"a curve beyond step {after}")
 
     def start(self, name: str, **values: object) -> Curve:
         """Fill the form, press Start, and come back when the curve of this run has begun."""
         self.fill(**{"name": name, "data": "story.txt", "cutoff": 64, **values})
         self.press("start")
         self.wait_for_words("run", f"Training '{name}'")
-        return self.wait_for_points()
+        return self.wait_for_curve()
 
     def stop(self, name: str) -> str:
         self.press("stop")

@@ -52,12 +52,13 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     assert not demo.loras.exists()
 
     page.press("start")
-    begun = page.wait_for_points()
+    begun = page.wait_for_curve()
     page.press("save")
     saved = page.wait_for(lambda: list((demo.loras / "first").glob("checkpoint-*-user")), "the checkpoint on disk")
     assert trained(demo, "first") == {}
-    grown = page.wait_for_points(more_than=begun.points)
+    grown = page.wait_for_curve(after=begun.last)
     assert (begun.first, grown.first) == (1, 1)
+    assert grown.points > begun.points
     page.wait_until_ended("first")
     assert page.curve().last == trained(demo, "first")["current_steps"] == trained(demo, "first")["steps"]
 
@@ -76,7 +77,7 @@ def test_the_first_look_ends_with_both_answers(demo, open_page):
     page = open_page(demo)
     page.press("first look")
     page.wait_for_words("run", "Training 'first-look'")
-    page.wait_for_points(more_than=1)
+    page.wait_for_curve(after=1)
     page.stop("first-look")
     for side in ("first without", "first with"):
         page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
@@ -89,8 +90,8 @@ def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_
     late = open_page(demo)
     two.reload()
     pages = (one, two, late)
-    seen = [page.wait_for_points(more_than=one.curve().points) for page in pages]
-    moved = [page.wait_for_points(more_than=curve.points) for page, curve in zip(pages, seen, strict=True)]
+    seen = [page.wait_for_curve(after=one.curve().last) for page in pages]
+    moved = [page.wait_for_curve(after=curve.last) for page, curve in zip(pages, seen, strict=True)]
     assert [curve.first for curve in moved] == [1, 1, 1]
     late.stop("watched")
     for page in pages:
@@ -117,7 +118,7 @@ def test_a_page_that_lost_its_stream_comes_back_by_itself(demo, open_page):
     page = open_page(demo)
     page.start("cut-off", epochs=ENDLESS)
     page.lose_the_line(seconds=2)
-    back = page.wait_for_points(more_than=page.curve().points + 2)
+    back = page.wait_for_curve(after=page.curve().last + 2)
     assert back.first == 1
     page.stop("cut-off")
 

@@ -46,11 +46,11 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     assert page.characters_lost() == 0
 
     page.press("start")
-    begun = page.wait_for_points()
+    begun = page.wait_for_curve()
     assert webui.ask("shared.generation_lock.locked()")
     page.press("save")
     page.wait_for(lambda: list((webui.loras / "inside").glob("checkpoint-*-user")), "the checkpoint on disk")
-    page.wait_for_points(more_than=begun.points)
+    page.wait_for_curve(after=begun.last)
     page.wait_until_ended("inside")
     assert not webui.ask("shared.generation_lock.locked()")
     assert webui.ask("fingerprint()") == untouched
@@ -93,9 +93,9 @@ def test_a_run_outlives_an_interface_restart(webui, open_tab):
     first.close()
     webui.tell("restart()")
     page = open_tab()
-    seen = page.wait_for_points(more_than=begun.points)
+    seen = page.wait_for_curve(after=begun.last)
     assert seen.first == 1
-    assert page.wait_for_points(more_than=seen.points).first == 1
+    assert page.wait_for_curve(after=seen.last).first == 1
     page.stop("outlives")
     assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
 
