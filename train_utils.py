@@ -1,10 +1,12 @@
-"""The arithmetic and the names of a run: steps, warm-up, accumulation, smoothed loss, durations."""
+"""The arithmetic and the names of a run: steps, warm-up, accumulation, smoothed loss, memory, durations."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 SMOOTHING = 0.9
 MAX_WARMUP = 100
@@ -97,3 +99,164 @@ def checkpoint_step(folder_name: str) -> int | None:
     """The step that a checkpoint's folder name says, or None for another folder."""
     found = re.fullmatch(r"checkpoint-(\d+)(?:-.+)?", folder_name)
     return int(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model, out of its config.json."""
+
+    hidden: int
+    layers: int
+    feed: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    gated: bool
+    tied: bool
+    experts: int = 1
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> ModelShape | None:
+        """None where the config does not say enough."""
+        known = {**config, **_section(config, "text_config")}
+        hidden, layers = (
+            _size(known, "hidden_size", "n_embd", "d_model"),
+            _size(known, "num_hidden_layers", "n_layer"),
+        )
+        vocabulary, heads = _size(known, "vocab_size"), _size(known, "num_attention_heads", "n_head") or 1
+        if not hidden or not layers or not vocabulary:
+            return None
+        return ModelShape(
+            hidden=hidden,
+            layers=layers,
+            feed=_size(known, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
+            heads=heads,
+            kv_heads=_size(known, "num_key_value_heads", "num_kv_heads") or heads,
+            head=_size(known, "head_dim") or hidden // heads,
+            vocabulary=vocabulary,
+            gated=known.get("model_type") not in UNGATED,
+            tied=bool(known.get("tie_word_embeddings", True)),
+            experts=_size(known, "num_local_experts", "num_experts", "n_routed_experts") or 1,
+        )
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """The linear layers of one layer: how wide they are on both sides."""
+        query, keys = self.heads * self.head, self.kv_heads * self.head
+        found = {
+            "q": (self.hidden, query),
+            "k": (self.hidden, keys),
+            "v": (self.hidden, keys),
+            "o": (query, self.hidden),
+            "up": (self.hidden, self.feed),
+            "down": (self.feed, self.hidden),
+        }
+        return {**found, "gate": (self.hidden, self.feed)} if self.gated else found
+
+    def _of_a_layer(self, parts: Collection[str] | None = None, rank: int = 0) -> int:
+        """Weights of a layer's linear parts, or of a LoRA of this rank on them."""
+        total = 0
+        for name, (wide, narrow) in self.linears.items():
+            if parts is None or name in parts:
+                times = self.experts if name in ("up", "down", "gate") else 1
+                total += times * (rank * (wide + narrow) if rank else wide * narrow)
+        return total
+
+    @property
+    def linear_weights(self) -> int:
+        return self.layers * self._of_a_layer()
+
+    @property
+    def other_weights(self) -> int:
+        """Embeddings, head and norms."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
+
+    def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
+        return self.layers * self._of_a_layer(parts, rank)
+
+
+UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
+BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
+LOSS_ROWS = 256  # so many rows go through the head at a time
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The memory of a step in bytes, part by part: before anything is loaded, so within a fifth or so."""
+
+    weights: int
+    lora: int
+    gradients: int
+    optimizer: int
+    activations: int
+    head: int
+    overhead: int
+
+    @property
+    def total(self) -> int:
+        return sum(vars(self).values())
+
+    def words(self) -> str:
+        """'3.1 GB: weights 2.2 GB, activations ...', the largest part first."""
+        parts = sorted(vars(self).items(), key=lambda part: -part[1])
+        return f"{size(self.total)}: {', '.join(f'{name} {size(count)}' for name, count in parts if count)}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What of a run decides on its memory; `parts` are the layers with a LoRA, None for all."""
+
+    weights_as: str
+    rank: int
+    parts: frozenset[str] | None
+    tokens: int  # of a batch, padding included
+    learned: int  # tokens of a batch that go through the head
+    checkpointing: bool
+    dropout: bool = False
+    state_bytes: float = 8  # of the optimizer, for each trained weight
+    train_head: bool = False
+    graphics_card: bool = True
+
+
+def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
+    """The arithmetic behind what Check expects."""
+    computed = 4 if load.weights_as == "float32" else 2
+    trained = shape.lora_weights(load.rank, load.parts)
+    copied = 2 * shape.vocabulary * shape.hidden if load.train_head else 0
+    weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
+    rows = min(load.learned, LOSS_ROWS)
+    return MemoryEstimate(
+        weights=round(weights),
+        lora=4 * (trained + copied),
+        gradients=4 * (trained + copied),
+        optimizer=round(load.state_bytes * (trained + copied)),
+        activations=load.tokens * _activations(shape, load, computed),
+        head=rows * shape.vocabulary * 12 + load.learned * shape.hidden * computed * 2,
+        overhead=round((6e8 if load.graphics_card else 4e8) + 0.05 * weights),
+    )
+
+
+def _activations(shape: ModelShape, load: Load, computed: int) -> int:
+    """Bytes kept for each token until it goes backward."""
+    kept = _kept_of_a_layer(shape, load)
+    if not load.checkpointing:
+        return shape.layers * kept * computed
+    return (shape.layers * shape.hidden + kept) * computed
+
+
+def _kept_of_a_layer(shape: ModelShape, load: Load) -> int:
+    """Numbers that a layer keeps for each token: inputs of its parts, and with dropout a copy for each LoRA."""
+    query, keys = shape.heads * shape.head, shape.kv_heads * shape.head
+    kept = 6 * shape.hidden + 2 * query + 2 * keys + (4 if shape.gated else 2) * shape.feed
+    parts = shape.linears if load.parts is None else {n: w for n, w in shape.linears.items() if n in load.parts}
+    return kept + (sum(wide for wide, _ in parts.values()) if load.dropout else 0) + load.rank * len(parts)
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _size(config: Mapping[str, Any], *names: str) -> int:
+    return next((int(config[name]) for name in names if isinstance(config.get(name), int)), 0)

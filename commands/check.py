@@ -24,6 +24,9 @@ def run(arguments: Sequence[str]) -> int:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("check", "What a run would learn from: the same report as the Check button.")
     options.add_model(parser)
+    parser.add_argument(
+        "--show", metavar="N", type=int, default=0, help="print N examples as the model will see them"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     add_settings(parser)
     return parser.parse_args(arguments)
@@ -37,4 +40,4 @@ def _report(asked: argparse.Namespace) -> DatasetReport:
         settings = settings_from(asked, host)
     except SettingsError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
-    return PeftEngine().check(settings, host)
+    return PeftEngine().check(settings, host, show=max(0, asked.show))

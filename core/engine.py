@@ -30,7 +30,7 @@ class Question:
 class Engine(Protocol[Settings, Report]):
     """Trains on and answers with the model that a host lends, and gives it back as it was."""
 
-    def check(self, settings: Settings, host: Host) -> Report:
+    def check(self, settings: Settings, host: Host, *, show: int = 0) -> Report:
         """What a run with these settings would learn from; touches no weights."""
         ...
 

@@ -34,6 +34,11 @@ class Folders:
         return self.user_data / "training" / "formats"
 
     @property
+    def refusals(self) -> Path:
+        """Phrases of other assistants that Check looks for, in a list of the user's own."""
+        return self.user_data / "training" / "refusals.txt"
+
+    @property
     def presets(self) -> Path:
         return self.user_data / "training" / "presets"
 

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from ..chunking import Cutting, Encoder, unescaped
 from ..core.errors import DataError, TrainingProError
-from ..core.host import Folders, ModelCard
+from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
-from . import counting, fitting, library, mixing, reading, row_sets
+from . import counting, expecting, fitting, library, mixing, reading, row_sets
 from .aside import RUN_WORDS, Aside, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
 from .encoding import RowTokenizer
 from .examples import Examples, RowSource, Source, TextSource
+from .inspection import Inspector, refusals
 from .library import DataSet
 from .mixing import EVERYTHING, Share
 from .reading import ReadText
 from .report import DatasetReport, RowReport, SourceReport
 from .row_sets import RowSet
+from .showing import shown
 from .slicing import slices
+from .stopping import said, stops
+from .suggestions import padding, suggestions
 
 if TYPE_CHECKING:
     from ..chunking import Ints
@@ -67,6 +71,7 @@ class Work:
     tokenizer: Tokenizer
     say: Say
     aside: Aside
+    machine: Memory | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Side:
         return Examples(self.sources, self.picks)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Made:
     """All data sets as they are trained on, and what is kept aside of them."""
 
@@ -106,6 +111,8 @@ class Made:
     kept: Side = field(default_factory=Side)
     reports: list[SourceReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+    longest_row: int = 0
 
 
 def prepare(
@@ -115,9 +122,10 @@ def prepare(
     tokenizer: Tokenizer,
     say: Say,
     aside: Aside = NOTHING,
+    machine: Memory | None = None,
 ) -> TrainingData:
     """Read, cut and count; DataError or SettingsError where that is not possible."""
-    work = Work(settings, folders, card, tokenizer, say, aside)
+    work = Work(settings, folders, card, tokenizer, say, aside, machine)
     opened, tests = _opened(work, settings.what.data), _opened(work, aside.data)
     cut = cutting(settings.text, card, tokenizer, _cutoff(work, opened))
     made = Made()
@@ -132,13 +140,21 @@ def prepare(
 
 
 def checked(
-    settings: TrainingSettings, folders: Folders, card: ModelCard, tokenizer: Tokenizer, say: Say
+    settings: TrainingSettings,
+    folders: Folders,
+    card: ModelCard,
+    tokenizer: Tokenizer,
+    say: Say,
+    *,
+    show: int = 0,
+    machine: Memory | None = None,
 ) -> DatasetReport:
-    """The report, also where nothing could be prepared: then its problems say why."""
+    """The report, also where nothing could be prepared: then its problems say why. `show` so many examples."""
     try:
-        return prepare(settings, folders, card, tokenizer, say).report
+        data = prepare(settings, folders, card, tokenizer, say, machine=machine)
     except TrainingProError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=tuple(str(error).splitlines()))
+    return replace(data.report, shown=shown(data.examples, show, tokenizer.decode, tokenizer.stops))
 
 
 def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0) -> Cutting:
@@ -222,9 +238,19 @@ def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
     made.kept.add(_cut(data, kept, work, cut), EVERYTHING, seed)
     for side, stretches in ((made.learned, learned), (made.kept, kept)):
         side.texts.extend(stretch.text for stretch in stretches)
+    made.advice.extend(_inspected(work, data.name, opened.texts, cut))
     what = "raw text" + (" (an example of the project's)" if data.example else "")
     notes = [*(note for s in learned for note in s.notes), *_share_said(data.share, len(taken))]
     made.reports.append(counting.of_texts(data.name, what, len(opened.texts), sources, taken, notes))
+
+
+def _inspected(work: Work, name: str, texts: Sequence[ReadText], cut: Cutting) -> list[str]:
+    """What is to be said of the words of a text, part by part."""
+    inspector = Inspector(refusals(work.folders))
+    parts = [part for t in texts for part in (t.text.split(cut.hard_cut) if cut.hard_cut else [t.text])]
+    for number, part in enumerate((p for p in parts if p.strip()), start=1):
+        inspector.look(part, part, f"part {number}")
+    return list(inspector.said(name, "part"))
 
 
 def _cut(data: DataSet, stretches: Sequence[Stretch], work: Work, cut: Cutting) -> list[TextSource]:
@@ -269,6 +295,8 @@ def _make_rows(made: Made, work: Work, data: DataSet, rows: RowSet, cut: Cutting
     )
     notes = [*rows.notes, *_share_said(data.share, len(taken))]
     made.reports.append(counting.of_rows(rows.what, done.source.name, taken, report, notes))
+    made.longest_row = max(made.longest_row, int(source.lengths.max(initial=0)))
+    made.advice.extend(rows.advice)
     made.problems.extend([*rows.problems, *_too_many_dropped(way, source, done.too_long, cut)])
 
 
@@ -310,7 +338,10 @@ def _why_nothing(settings: TrainingSettings) -> str:
 
 
 def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
-    lengths = examples.lengths()
+    lengths, sources, stopping = examples.lengths(), made.learned.sources, work.tokenizer.stops
+    suggested = suggestions(
+        work.settings, plan, longest_row=made.longest_row, cutoff=cut.cutoff, context=work.card.context
+    )
     return DatasetReport(
         examples=len(examples),
         tokens=sum(lengths),
@@ -321,12 +352,30 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         steps=plan.steps,
         sources=tuple(made.reports),
         problems=tuple(made.problems),
-        advice=(*rules.advice(work.settings), *_advice(cut, plan), *_leaks(made)),
+        advice=(
+            *rules.advice(work.settings),
+            *_advice(cut, plan),
+            *said(sources, stopping),
+            *made.advice,
+            *_leaks(made),
+        ),
         notes=(*rules.notes(work.settings), *_notes(work, cut, examples)),
         resolved={"cutoff": cut.cutoff, "accumulation": plan.accumulated},
         lengths=counting.lengths(lengths),
         kept_aside=counting.kept(made.kept.examples),
+        suggestions=tuple(suggested),
+        padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
+        memory=expecting.memory(work.settings, work.card, examples, work.machine),
+        stops=stops(sources, stopping),
+        tokens_known=_tokens_known(work.tokenizer),
     )
+
+
+def _tokens_known(tokenizer: Tokenizer) -> dict[str, str]:
+    """What BOS and EOS are; padding is read by nobody, so any id may pad."""
+    bos = "none is put" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
+    eos = "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos])
+    return {"BOS": bos, "EOS": eos, "padding": "any id, masked"}
 
 
 def _leaks(made: Made) -> Iterator[str]:

@@ -5,13 +5,14 @@ A token that begins before the border is not learned, whatever the tokenizer mer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..chunking import Encoded, Encoder
 from .examples import RowSource
+from .inspection import Inspector
 from .rows import Row, Table
 from .shapes import BadRowError, Chat, Shape, Written
 from .templates import ChatTemplate, Rendered, Renderer, Turn
@@ -40,6 +41,11 @@ class RowTokenizer(Protocol):
     def eos(self) -> int | None: ...
     @property
     def specials(self) -> Collection[str]: ...
+    @property
+    def stops(self) -> Collection[int]:
+        """The ids of special tokens, any of which may end a reply."""
+        ...
+
     @property
     def chat_template(self) -> ChatTemplate: ...
 
@@ -81,9 +87,11 @@ class Counts:
 class RowEncoder:
     """The rows of one file through shape, template and tokenizer."""
 
+    unit: str
     shape: Shape
     tokenizer: RowTokenizer
     learning: Learning
+    inspector: Inspector
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -123,7 +131,15 @@ class RowEncoder:
                 self.counts.bad.append((row.number, str(error)))
                 continue
             if prepared is not None:
+                self._inspect(row, prepared)
                 yield prepared
+
+    def _inspect(self, row: Row, prepared: Prepared) -> None:
+        """Look at the row's own words, not at those that a template puts around them."""
+        own = "\n".join(_texts(row.columns.values()))
+        spans = prepared.spans
+        learned = own if spans is None else "\n".join(prepared.text[start:end] for start, end in spans)
+        self.inspector.look(own, learned, f"{self.unit} {row.number}")
 
     def _row(self, row: Row) -> Prepared | None:
         """A row as text with what is learned of it; nothing where it lacks what is asked for."""
@@ -186,6 +202,17 @@ class RowEncoder:
         ended = ended and not any(stop >= last for _, stop in row.silent)
         flags = [np.zeros(len(edge), bool), trained, np.full(len(end), ended)]
         return np.concatenate([edge, ids, end]), np.concatenate(flags)
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    """All texts in a row, those of messages too."""
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _texts(value[key] for key in value if key in ("content", "value", "text"))
+        elif isinstance(value, (list, tuple)):
+            yield from _texts(value)
 
 
 def _written(meaning: Written) -> Rendered:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ..train_utils import MemoryEstimate
+from .showing import Shown
 from .slice_map import SliceMap
+from .suggestions import Suggestion
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
 
@@ -87,6 +90,14 @@ class SourceReport:
 
 
 @dataclass(frozen=True)
+class Stops:
+    """How many examples end in a stop token that is learned, of those that should."""
+
+    stopping: int
+    of: int
+
+
+@dataclass(frozen=True)
 class KeptAside:
     """What is kept aside for testing."""
 
@@ -113,6 +124,12 @@ class DatasetReport:
     resolved: Mapping[str, Any] = field(default_factory=dict)
     lengths: Lengths = Lengths()
     kept_aside: KeptAside | None = None
+    suggestions: tuple[Suggestion, ...] = ()
+    padding: Mapping[str, float] = field(default_factory=dict)
+    memory: MemoryEstimate | None = None
+    stops: Stops | None = None
+    tokens_known: Mapping[str, str] = field(default_factory=dict)
+    shown: tuple[Shown, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -123,12 +140,16 @@ class DatasetReport:
     def as_json(self) -> dict[str, Any]:
         """Everything but the maps, which are for drawing."""
         bare = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
-        return {"verdict": self.verdict, **asdict(bare)}
+        known = {"verdict": self.verdict, **asdict(bare)}
+        if self.memory:
+            known["memory"]["total"] = self.memory.total
+        return known
 
     def text(self) -> str:
         """The report as lines of text."""
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
+        lines += [f"Suggestion: {s.key} = {s.value}. {s.why}" for s in self.suggestions]
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in told(source)]
         if len(self.sources) > 1:
@@ -140,7 +161,18 @@ class DatasetReport:
                 f"{self.examples} examples, {self.tokens} tokens ({self.trained_tokens} learned from), longest "
                 f"{self.longest} of {self.cutoff}; {self.steps_per_epoch} steps an epoch, {self.steps} in all"
             )
-        return "\n".join(lines)
+            lines += self._told()
+        return "\n".join([*lines, *(s.text() for s in self.shown)])
+
+    def _told(self) -> Iterator[str]:
+        """Padding, stop tokens, memory."""
+        if self.stops:
+            yield f"Will it stop: {self.stops.stopping} of {self.stops.of} ends are learned with a stop token"
+        if self.tokens_known:
+            yield "Tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
+        yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
+        if self.memory:
+            yield f"Memory expected: {self.memory.words()}"
 
 
 def _several(count: int, what: str) -> str:

@@ -12,6 +12,7 @@ from ..settings.declared import TrainingSettings
 from . import format_files, shapes
 from .encoding import Counts, Learning, RowEncoder, RowTokenizer
 from .examples import RowSource
+from .inspection import Inspector, refusals
 from .rows import Row, Table, json_table, jsonl_table
 from .shapes import Chats, Pair, Plain, Shape
 
@@ -34,6 +35,7 @@ class RowSet:
     what: str
     notes: tuple[str, ...]
     problems: tuple[str, ...]
+    advice: tuple[str, ...] = ()
 
 
 def is_rows(path: Path) -> bool:
@@ -51,11 +53,14 @@ def row_set(
     """A file's rows; a DataError where it holds none that could be read at all."""
     table = READERS[path.suffix.lower()](path, name)
     shape = _shape(table, settings, folders, tokenizer)
-    encoder = RowEncoder(shape, tokenizer, _learning(settings))
+    inspector = Inspector(refusals(folders))
+    encoder = RowEncoder(table.unit, shape, tokenizer, _learning(settings), inspector)
     source = encoder.encoded(table, say)
     counts = encoder.counts
     notes = (*table.notes, *_notes(shape, counts, settings, tokenizer))
-    return RowSet(source, counts, f"rows: {shape.reason}", notes, tuple(_problems(table, counts, settings)))
+    problems = tuple(_problems(table, counts, settings))
+    advice = tuple(inspector.said(name, "row"))
+    return RowSet(source, counts, f"rows: {shape.reason}", notes, problems, advice)
 
 
 def _learning(settings: TrainingSettings) -> Learning:

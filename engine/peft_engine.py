@@ -14,12 +14,14 @@ from ..settings.declared import TrainingSettings
 class PeftEngine:
     """LoRAs on the model that a host lends."""
 
-    def check(self, settings: TrainingSettings, host: Host) -> DatasetReport:
+    def check(self, settings: TrainingSettings, host: Host, *, show: int = 0) -> DatasetReport:
         from .tokenizer import working_tokenizer
 
         card = host.card()
         tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
-        return checked(settings, host.folders, card, tokenizer, lambda text, share: None)
+        return checked(
+            settings, host.folders, card, tokenizer, lambda text, share: None, show=show, machine=host.memory()
+        )
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         job.log.append(Stage(text="Starting"))

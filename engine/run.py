@@ -83,6 +83,7 @@ def _prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job)
         card,
         working_tokenizer(card.tokenizer, host.chat_template()),
         lambda text, share: job.log.append(Stage(text=text, share=share)),
+        machine=host.memory(),
     )
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))

@@ -37,6 +37,7 @@ class WorkingTokenizer:
     bos: int | None  # only where the tokenizer itself puts one
     eos: int | None
     specials: frozenset[str]
+    stops: frozenset[int]  # the ids of special tokens, any of which may end a reply
     chat_template: Template
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -56,18 +57,15 @@ def working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokeniz
     backend = getattr(own, "backend_tokenizer", None)
     made = _quick_encoder if backend is not None else _slow_encoder
     encode, encode_marked = (made(own if backend is None else backend, marked=marked) for marked in (False, True))
-    specials = frozenset(map(str, getattr(own, "all_special_tokens", ()))) | _added(own)
+    added = {n: str(token) for n, token in _added_tokens(own).items() if getattr(token, "special", True)}
+    specials = frozenset(map(str, getattr(own, "all_special_tokens", ()))) | set(added.values())
+    stops = frozenset(getattr(own, "all_special_ids", ())) | added.keys()
     template = _template(own, chat_template)
-    return WorkingTokenizer(own, encode, encode_marked, _own_bos(own), own.eos_token_id, specials, template)
-
-
-def _added(tokenizer: Any) -> frozenset[str]:
-    """Added tokens that count as special: a stop such as <|eot_id|> need not be named in the tokenizer."""
-    added = _added_tokens(tokenizer)
-    return frozenset(str(token) for token in added.values() if getattr(token, "special", True))
+    return WorkingTokenizer(own, encode, encode_marked, _own_bos(own), own.eos_token_id, specials, stops, template)
 
 
 def _added_tokens(tokenizer: Any) -> Mapping[int, Any]:
+    """Special ones among them count too: a stop such as <|eot_id|> need not be named in the tokenizer."""
     found = getattr(tokenizer, "added_tokens_decoder", None)
     return found if isinstance(found, Mapping) else {}
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..data.report import DatasetReport, RowReport, SourceReport, TextReport, left_out, mixture
+from ..data.counting import COLUMNS as MOST_BARS
+from ..data.report import DatasetReport, Lengths, RowReport, SourceReport, TextReport, left_out, mixture
+from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap
+from ..settings.declared import SETTINGS
 from . import plots, wording
 
 MOST_MAPS = 6
@@ -24,8 +27,12 @@ def html(report: DatasetReport, plan: str = "") -> str:
         wording.bullets(report.notes, quiet=True),
         _figures(report) if report.examples else "",
         plan,
+        _suggestions(report),
+        _expected(report),
         _sources(report.sources),
+        _lengths(report.lengths),
         _maps(report.sources),
+        _examples(report.shown),
         mood=_MOODS[report.verdict],
     )
 
@@ -42,6 +49,75 @@ def _figures(report: DatasetReport) -> str:
     return wording.figures(
         [*shown, *([("characters lost", f"{lost:,}")] if any(s.text for s in report.sources) else [])]
     )
+
+
+def _suggestions(report: DatasetReport) -> str:
+    """What would fit better, each with its reason."""
+    said = (f"{SETTINGS[s.key].label}: use {s.value:g}. {s.why}" for s in report.suggestions)
+    return wording.bullets(said)
+
+
+def _expected(report: DatasetReport) -> str:
+    """Memory, padding, stop tokens, one line each."""
+    said = []
+    if report.memory:
+        said.append(f"Memory expected: {report.memory.words()}.")
+    if report.padding:
+        shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f} %" for name, n in report.padding.items())
+        said.append(f"Share of a step that is padding: {shares}.")
+    if report.stops:
+        said.append(
+            f"Will it stop: {report.stops.stopping} of {report.stops.of} ends are learned with a stop token."
+        )
+    if report.kept_aside:
+        said.append(f"Kept aside for testing: {report.kept_aside.examples:,} examples.")
+    return wording.bullets(said, quiet=True)
+
+
+def _lengths(lengths: Lengths) -> str:
+    """A bar for each step of lengths."""
+    most = max(lengths.counts, default=0)
+    if len(lengths.counts) < 2:
+        return ""
+    bars = "".join(_bar(n, count, most, lengths.width) for n, count in enumerate(lengths.counts))
+    words = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} a bar."
+    return wording.paragraph(words, quiet=True) + f'<svg {_CHART} aria-label="{escape(words)}">{bars}</svg>'
+
+
+_CHART = 'viewBox="0 0 320 64" role="img" preserveAspectRatio="none" style="width:100%;height:64px;color:#2f74c0"'
+_CHART_WIDTH, _CHART_HEIGHT = 320, 64
+
+
+def _bar(number: int, count: int, most: int, width: int) -> str:
+    wide, tall = _CHART_WIDTH / MOST_BARS, _CHART_HEIGHT * count / most
+    title = f"{number * width + 1} to {(number + 1) * width} tokens: {count} examples"
+    return (
+        f'<rect x="{number * wide:.1f}" y="{_CHART_HEIGHT - tall:.1f}" width="{wide * 0.8:.1f}" height="{tall:.1f}" '
+        f'fill="currentColor"><title>{title}</title></rect>'
+    )
+
+
+def _examples(shown: Sequence[Shown]) -> str:
+    """Examples as the model will see them: what is learned is tinted and underlined, special tokens are framed."""
+    if not shown:
+        return ""
+    told = "".join(
+        wording.paragraph(f"{s.source}, {s.place}, {s.tokens} tokens", quiet=True)
+        + f'<pre style="white-space:pre-wrap">{"".join(map(_piece, s.pieces))}</pre>'
+        for s in shown
+    )
+    key = "As the model will see them; what it learns is underlined, special tokens are framed"
+    return f"<details><summary>{len(shown)} examples. {key}</summary>{told}</details>"
+
+
+def _piece(piece: Piece) -> str:
+    style = _LEARNED * piece.learned + _SPECIAL * piece.special
+    text = escape(piece.text)
+    return f'<span style="{style}">{text}</span>' if style else text
+
+
+_LEARNED = "background:#2f9e5b33;text-decoration:underline;text-decoration-color:#2f9e5b;"
+_SPECIAL = "border:1px solid currentColor;border-radius:4px;padding:0 2px;"
 
 
 def _sources(sources: tuple[SourceReport, ...]) -> str:

@@ -24,6 +24,7 @@ from .joined import Joined, on_load
 from .run_view import RunView
 
 PAUSE_SECONDS = 0.5
+SHOWN = 3  # examples in Check's report
 # A page whose stream was cut (a closed lid) shows no new beat: its hidden button opens a new one. Gradio 4.37
 # never opens a stream anew, so that a page that is being looked at is then loaded again: the form is kept.
 COME_BACK = """() => {
@@ -151,7 +152,7 @@ class RunPanel:
 
 def checked(settings: TrainingSettings, joined: Joined) -> str:
     """Check's report, with the plan of the run to come."""
-    report = joined.engine.check(settings, joined.host)
+    report = joined.engine.check(settings, joined.host, show=SHOWN)
     if not report.examples:
         return report_view.html(report)
     steps = settings.steps

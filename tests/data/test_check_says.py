@@ -1,0 +1,178 @@
+"""What Check says beside the numbers: suggestions, padding, stop tokens, memory, and the examples themselves."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.host import Memory, ModelCard
+from training_pro.data.assembly import checked
+from training_pro.data.expecting import weights_as
+from training_pro.data.showing import shown
+from training_pro.data.suggestions import Suggestion, padding
+from training_pro.settings.reading import training_settings
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.rowing import chat, family, made, with_template
+
+CHATML = family("ChatML")
+SMOL = {
+    "model_type": "llama",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+
+
+def pair(words):
+    return {"instruction": "Hi", "output": " ".join(["word"] * words)}
+
+
+def suggested(tmp_path, rows, **values):
+    data = made(tmp_path, CHATML, {"rows.json": rows}, **values)
+    return {s.key: s.value for s in data.report.suggestions}
+
+
+def test_nothing_is_suggested_where_all_is_well(tmp_path):
+    assert suggested(tmp_path, [pair(n % 9 + 1) for n in range(100)]) == {}
+
+
+def test_a_cutoff_that_cuts_rows(tmp_path):
+    data = made(
+        tmp_path, CHATML, {"rows.json": [pair(n % 90 + 1) for n in range(99)]}, cutoff=64, too_long="cut_end"
+    )
+    whole = made(tmp_path / "b", CHATML, {"rows.json": [pair(90)]}).report
+    assert data.report.suggestions[0] == Suggestion(
+        "cutoff", whole.cutoff, f"The longest row has {whole.longest} tokens, the cutoff is 64."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "expected"),
+    [
+        (8, {"accumulation": 9, "max_steps": 40}, {"accumulation": 2}),
+        (8, {}, {"epochs": 10.0}),
+        (40, {"warmup_steps": 15}, {"warmup_steps": 0.05, "epochs": 3.0}),
+        (3000, {"batch_size": 1}, {"save_every": 600}),
+    ],
+)
+def test_suggestions(tmp_path, rows, values, expected):
+    assert suggested(tmp_path, [pair(n % 9 + 1) for n in range(rows)], **values) == expected
+
+
+def test_padding_under_each_order():
+    lengths = [10, 20, 10, 20, 10, 20, 10, 20]
+    found = padding(lengths, 2, 1)
+    assert (found["sequential"], found["by_length"], found["packed"]) == (0.25, 0.0, 0.0)
+    assert 0 <= found["shuffled"] <= 0.25
+    assert padding([5, 5, 5], 2, 1) == {"shuffled": 0, "by_length": 0, "sequential": 0, "packed": 0}
+
+
+def test_rows_that_stop_and_rows_that_do_not(tmp_path):
+    data = made(tmp_path / "a", CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 3})
+    assert (data.report.stops.stopping, data.report.stops.of) == (3, 3)
+    plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    without = with_template(CHATML.tokenizer, plain)
+    data = made(tmp_path / "b", without, {"rows.jsonl": [chat("Hi", "No.", "You", "Yes.")]})
+    assert (data.report.stops.stopping, data.report.stops.of) == (0, 1)
+    assert any("0 of 1 examples end in a stop token" in sentence for sentence in data.report.advice)
+
+
+def test_ends_of_parts_that_stop(tmp_path):
+    text = "One is here. Two is here.\n\n\nThree is here."
+    data = made(tmp_path / "a", CHATML, {"a.txt": text})
+    assert (data.report.stops.stopping, data.report.stops.of) == (2, 2)
+    data = made(tmp_path / "b", CHATML, {"a.txt": text}, add_eos="never")
+    assert (data.report.stops.stopping, data.report.stops.of) == (0, 2)
+
+
+def test_a_long_text_with_one_end_is_said(tmp_path):
+    text = "A sentence of a few words is here. " * 300
+    (sentence,) = made(tmp_path, CHATML, {"a.txt": text}, cutoff=64).report.advice
+    assert sentence.startswith("a.txt: no hard cut was found, so an end token stands only at the end")
+
+
+def test_examples_are_shown_with_what_is_learned(tmp_path):
+    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")], "a.txt": "One is here."})
+    row, text = shown(data.examples, 5, CHATML.decode, CHATML.stops)
+    assert [(p.text, p.learned, p.special) for p in row.pieces] == [
+        ("<|im_start|>", False, True),
+        ("user\nHi", False, False),
+        ("<|im_end|>", False, True),
+        ("\n", False, False),
+        ("<|im_start|>", False, True),
+        ("assistant\n", False, False),
+        ("No.", True, False),
+        ("<|im_end|>", True, True),
+        ("\n", False, False),
+    ]
+    assert row.text().endswith("<|im_start|>assistant\n⟦No.<|im_end|>⟧\n")
+    assert "".join(p.text for p in text.pieces) == "One is here.<|im_end|>"
+    assert (row.source, row.place, text.source) == ("rows.jsonl", "line 1", "a.txt")
+
+
+def test_so_many_examples_are_shown_of_each_source_in_turn(tmp_path):
+    files = {
+        "a.jsonl": [chat(f"A{n}", "No.") for n in range(5)],
+        "b.jsonl": [chat(f"B{n}", "No.") for n in range(5)],
+    }
+    data = made(tmp_path, CHATML, files)
+    places = [(s.source, s.place) for s in shown(data.examples, 3, CHATML.decode, CHATML.stops)]
+    assert places == [("a.jsonl", "line 1"), ("a.jsonl", "line 2"), ("b.jsonl", "line 1")]
+
+
+def test_memory_is_expected_by_the_settings(tmp_path):
+    def total(name, machine=None, loading="auto", **values):
+        folders = made_folders(tmp_path / name)
+        (folders.datasets / "a.txt").write_text("A sentence is here. " * 400, encoding="utf-8")
+        settings = training_settings({"name": "a", "data": ["a.txt"], **values})
+        card = ModelCard("toy", SMOL, CHATML.tokenizer, loading)
+        return checked(settings, folders, card, CHATML, lambda text, share: None, machine=machine).memory
+
+    card = Memory("A card", 0, 24 * 10**9)
+    cpu, half, quarter = total("a"), total("b", card), total("c", card, "4bit")
+    assert cpu.weights == 4 * 134_515_008
+    assert half.weights == 2 * 134_515_008
+    assert quarter.weights < half.weights < cpu.weights
+    assert total("d", card, gradient_checkpointing="off").activations > half.activations
+    assert total("e", card, rank=64).lora == 2 * half.lora
+    assert total("f", card, optimizer="adamw_8bit").optimizer == half.optimizer // 4
+    assert total("g", card, targets="q-v").lora < half.lora
+    assert total("h", card, train_head=True).lora > half.lora
+    assert half.words().startswith("1")
+
+
+@pytest.mark.parametrize(
+    ("loading", "on_card", "held"),
+    [
+        ("auto", True, "bfloat16"),
+        ("auto", False, "float32"),
+        ("4bit", True, "4bit"),
+        ("float16", False, "float16"),
+    ],
+)
+def test_how_weights_are_held(loading, on_card, held):
+    assert weights_as(ModelCard("toy", SMOL, None, loading), on_card=on_card) == held
+
+
+def test_a_model_of_unknown_size_has_no_estimate(tmp_path):
+    assert made(tmp_path, CHATML, {"rows.json": [pair(3)]}).report.memory is None
+
+
+def test_the_report_says_all_of_it(tmp_path):
+    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 2}, config=SMOL)
+    text = data.report.text()
+    for line in (
+        "Suggestion: epochs = 10.0.",
+        "Will it stop: 2 of 2",
+        "EOS <|im_end|>",
+        "Padding: 0 % shuffled",
+        "Memory",
+    ):
+        assert line in text
+    known = data.report.as_json()
+    assert known["suggestions"][0]["key"] == "epochs"
+    assert known["memory"]["total"] == data.report.memory.total

@@ -1,0 +1,45 @@
+"""Check's report as HTML: everything in it, and nothing of the user's as markup."""
+
+from __future__ import annotations
+
+import re
+
+from training_pro.data.report import DatasetReport
+from training_pro.data.showing import shown
+from training_pro.interface import report_view
+from training_pro.tests.rowing import chat, family, made
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def test_no_text_of_the_user_s_is_markup(tmp_path):
+    rows = [chat(f"Hi {EVIL}", f"No {EVIL}"), chat("a", "b")]
+    data = made(tmp_path, family("ChatML"), {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
+    tokenizer = family("ChatML")
+    report = data.report.__class__(
+        **{**vars(data.report), "shown": shown(data.examples, 3, tokenizer.decode, tokenizer.stops)}
+    )
+    page = report_view.html(report)
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "onerror" not in re.sub(r"&lt;.*?&gt;", "", page)
+
+
+def test_what_a_report_holds(tmp_path):
+    data = made(tmp_path, family("ChatML"), {"rows.jsonl": [chat("Hi", f"No{' no' * n}.") for n in range(20)]})
+    page = report_view.html(data.report)
+    for words in (
+        "Check: ready",
+        "tokens it learns from",
+        "Will it stop: 20 of 20",
+        "Share of a step that is padding",
+    ):
+        assert words in page
+    assert page.count("<rect") == len(data.report.lengths.counts)
+    assert "Epochs: use" in page
+
+
+def test_a_report_without_data():
+    page = report_view.html(DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=("a < b",)))
+    assert "Check: not ready" in page
+    assert "a &lt; b" in page
