@@ -91,10 +91,8 @@ _CHART_WIDTH, _CHART_HEIGHT = 320, 64
 def _bar(number: int, count: int, most: int, width: int) -> str:
     wide, tall = _CHART_WIDTH / MOST_BARS, _CHART_HEIGHT * count / most
     title = f"{number * width + 1} to {(number + 1) * width} tokens: {count} examples"
-    return (
-        f'<rect x="{number * wide:.1f}" y="{_CHART_HEIGHT - tall:.1f}" width="{wide * 0.8:.1f}" height="{tall:.1f}" '
-        f'fill="currentColor"><title>{title}</title></rect>'
-    )
+    place = f'x="{number * wide:.1f}" y="{_CHART_HEIGHT - tall:.1f}" width="{wide * 0.8:.1f}" height="{tall:.1f}"'
+    return f'<rect {place} fill="currentColor"><title>{title}</title></rect>'
 
 
 def _examples(shown: Sequence[Shown]) -> str:
