@@ -170,7 +170,8 @@ class DatasetReport:
             yield f"Will it stop: {self.stops.stopping} of {self.stops.of} ends are learned with a stop token"
         if self.tokens_known:
             yield "Tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
-        yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
+        if self.padding:
+            yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
         if self.memory:
             yield f"Memory expected: {self.memory.words()}"
 

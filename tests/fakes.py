@@ -34,8 +34,16 @@ class WordTokenizer:
     eos: int | None = EOS
     known: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def stops(self) -> tuple[int, ...]:
+        return () if self.eos is None else (self.eos,)
+
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         return [self._encoded(text) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        words = {BOS: "<s>", EOS: "</s>"} | {number: word for word, number in self.known.items()}
+        return " ".join(words[i] for i in ids)
 
     def _encoded(self, text: str) -> Encoded:
         found = list(re.finditer(r"\s*\S+|\s+$", text))

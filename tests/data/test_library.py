@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.library import DataSet, found, listed
+from training_pro.data.mixing import EVERYTHING
 from training_pro.tests.fakes import made_folders
 
 
@@ -44,7 +47,8 @@ def test_without_a_folder_there_are_the_examples(folders, tmp_path):
 
 def test_names_are_looked_for_among_the_users_then_among_the_examples(folders):
     names = ["notes.MD", "story.txt", "book", "book/", "book/part/one.txt"]
-    assert found(names, folders) == [
+    bare = [replace(data, share=EVERYTHING) for data in found(names, folders)]
+    assert bare == [
         DataSet("notes.MD", folders.datasets / "notes.MD"),
         DataSet("story.txt", folders.examples / "story.txt", example=True),
         DataSet("book/", folders.datasets / "book"),
