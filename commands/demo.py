@@ -40,5 +40,6 @@ def _model(models: Path, *, tiny: bool) -> Path:
             return make_embedded(models, say)
         except ModelError as error:
             say(f"{error}\nGoing on with a tiny random model: it knows nothing, but every button works.")
-    say("Making a tiny random model ...")
+    if not (models / TINY).exists():
+        say("Making a tiny random model ...")
     return make_tiny(models / TINY)

@@ -160,7 +160,10 @@ class TrainTab:
         return data_menu.name_for(given[parts["data"]][0], self._joined.host.standing().model)
 
     def _standing(self, name: str) -> str:
-        """What stands under the name already."""
+        """What stands under the name already, unless it is being made just now."""
+        job = self._joined.session.current
+        if job is not None and job.title == f"Training '{name}'":
+            return ""
         try:
             standing = loras.standing(self._joined.host.folders.loras / name) if name.strip() else "nothing"
         except (TrainingProError, ValueError):

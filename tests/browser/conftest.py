@@ -38,13 +38,14 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     sound: list[servers.Server] = []
 
     def open_one(server: Any, *, width: int = 1200, whole: bool = True, **how: Any) -> driver.TrainingPage:
-        """`whole`: our tab can be expected to be there, with its form filled."""
+        """`whole`: our tab can be expected to be there, with its form filled; `url`: another way to the server."""
         pages.append(driver.new_page(browser, width))
+        how = {"url": server.url, **how}
         if not whole:
-            return pages[-1].open(server.url, **how)
+            return pages[-1].open(**how)
         sound.append(server)
         server.leave_form()
-        return pages[-1].open(server.url, left=servers.LEFT, **how)
+        return pages[-1].open(left=servers.LEFT, **how)
 
     yield open_one
     left = [page for page in pages if not page.closed]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Error, Locator, Page
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "screenshots"
 PATIENCE_SECONDS = 60
@@ -102,12 +102,6 @@ class TrainingPage:
     def reload(self) -> None:
         self._page.reload()
 
-    def lose_the_line(self, seconds: float) -> None:
-        """As when a lid is closed and opened again."""
-        self._page.context.set_offline(True)
-        self._page.wait_for_timeout(seconds * 1000)
-        self._page.context.set_offline(False)
-
     def close(self) -> None:
         self._page.context.close()
 
@@ -163,6 +157,9 @@ class TrainingPage:
             self._page.wait_for_timeout(100)
         return there
 
+    def pause(self, seconds: float) -> None:
+        self._page.wait_for_timeout(seconds * 1000)
+
     def wait_for_words(self, part: str, *words: str) -> str:
         """The text of that part, once all these words stand in it."""
         self.wait_for(lambda: all(word in self.words(part) for word in words), f"{words} in {part!r}")
@@ -180,7 +177,10 @@ class TrainingPage:
         return int(figure[1].replace(",", ""))
 
     def curve(self) -> Curve | None:
-        found = self._page.evaluate(CURVE)
+        try:
+            found = self._page.evaluate(CURVE)
+        except Error:  # the page is being loaded anew
+            return None
         return Curve(*found) if found else None
 
     def wait_for_curve(self, after: int = 0) -> Curve:

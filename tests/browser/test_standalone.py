@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.tests.browser import servers
+from training_pro.tests.browser.line import line_to
 from training_pro.tests.tiny import tree
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
@@ -115,12 +116,14 @@ def test_with_all_pages_closed_the_run_finishes(demo, open_page):
 
 
 def test_a_page_that_lost_its_stream_comes_back_by_itself(demo, open_page):
-    page = open_page(demo)
-    page.start("cut-off", epochs=ENDLESS)
-    page.lose_the_line(seconds=2)
-    back = page.wait_for_curve(after=page.curve().last + 2)
-    assert back.first == 1
-    page.stop("cut-off")
+    with line_to(demo.url) as line:
+        page = open_page(demo, url=line.url)
+        page.start("interrupted", epochs=ENDLESS)
+        assert line.cut()
+        page.pause(2)  # what came in before the cut is drawn
+        back = page.wait_for_curve(after=page.wait_for_curve().last)
+        assert back.first == 1
+        page.stop("interrupted")
 
 
 def test_a_bad_form_is_told_all_at_once_and_writes_nothing(demo, open_page):
