@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Note
 from training_pro.core.session import Job
+from training_pro.data.examples import Example
 from training_pro.engine import trial
 from training_pro.engine.collator import packed
 from training_pro.settings.reading import training_settings
@@ -87,7 +86,7 @@ def test_dropout_and_modes_do_not_disturb_and_come_back():
 
 
 def test_a_packed_row_written_out():
-    batch = packed([SimpleNamespace(ids=np.array(ids, np.int32)) for ids in ([5, 6, 7], [9], [5, 8])])
+    batch = packed([Example(np.array(ids, np.int32), None, None, 0) for ids in ([5, 6, 7], [9], [5, 8])])
     assert batch.pop("tokens") == 6
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[5, 6, 7, 9, 5, 8]],
