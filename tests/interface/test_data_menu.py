@@ -1,0 +1,62 @@
+"""Files from the browser: safe names, never over another file; and names for LoRAs out of data and model."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.core.session import Session
+from training_pro.interface import data_menu
+from training_pro.interface.joined import Joined
+from training_pro.settings.names import name_problem
+from training_pro.tests.fakes import FakeHost, made_folders
+
+
+@pytest.fixture
+def joined(tmp_path):
+    return Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("story.txt", "story.txt"),
+        ("My: odd (name).txt", "My_ odd (name).txt"),
+        ("..txt", "text.txt"),
+        ("\u00e4 b?.md", "\u00e4 b_.md"),
+        ("x" * 200 + ".txt", "x" * 80 + ".txt"),
+    ],
+)
+def test_safe_names(name, safe):
+    assert data_menu.safe_name(name) == safe
+
+
+def test_files_are_taken_in_beside_what_is_there(joined, tmp_path):
+    folder = joined.host.folders.datasets
+    (folder / "story.txt").write_text("the old one")
+    (tmp_path / "story.txt").write_text("the new one")
+    assert data_menu.take_in(joined, [str(tmp_path / "story.txt")]) == ["story-2.txt"]
+    assert (folder / "story.txt").read_text() == "the old one"
+    assert (folder / "story-2.txt").read_text() == "the new one"
+    assert sorted(p.name for p in folder.iterdir()) == ["story-2.txt", "story.txt"]
+
+
+def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(joined, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_menu, "LARGEST", 10)
+    (tmp_path / "long.txt").write_text("more than ten characters")
+    with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes go through the browser"):
+        data_menu.take_in(joined, [str(tmp_path / "long.txt")])
+    assert list(joined.host.folders.datasets.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "name"),
+    [
+        ("story.txt", "SmolLM2-135M-Instruct", "story-SmolLM2-135M-Instruct"),
+        ("book/", "Llama-3.1-8B", "book-Llama-3_1-8B"),
+        ("My odd (one).txt", "", "My_odd_one"),
+        ("x" * 90 + ".txt", "m", "x" * 50),
+    ],
+)
+def test_a_name_out_of_data_and_model_is_one_that_a_lora_may_have(data, model, name):
+    assert data_menu.name_for(data, model) == name
+    assert name_problem(name) == ""

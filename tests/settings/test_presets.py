@@ -1,0 +1,56 @@
+"""Goals, presets of one's own, and the form as it was left."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.settings import presets
+from training_pro.settings.declared import SETTINGS
+from training_pro.settings.reading import training_settings
+
+
+def test_every_goal_asks_for_what_this_version_has_and_never_for_what_the_run_is_about():
+    assert [p.name for p in presets.goals()] == ["style", "by-heart", "character", "questions", "field"]
+    for goal in presets.goals():
+        training_settings({"name": "a", "data": ["x.txt"], **goal.values})
+        assert not set(goal.values) & set(presets.UNTOUCHED)
+        assert goal.label and goal.words.endswith(".")
+
+
+def test_a_preset_of_ones_own_is_kept_listed_and_deleted(tmp_path):
+    presets.save(tmp_path, "mine", {"rank": 8, "name": "a", "data": ["x"], "if_exists": "replace", "unknown": 1})
+    (tmp_path / "broken.json").write_text("{")
+    (found,) = presets.own(tmp_path)
+    assert (found.name, found.values) == ("mine", {"rank": 8})
+    assert presets.named("mine", tmp_path).values == {"rank": 8}
+    presets.delete(tmp_path, "mine")
+    assert presets.own(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["", "../outside", "a.b", "CON"])
+def test_a_preset_needs_a_name_that_can_be_a_files(tmp_path, name):
+    with pytest.raises(SettingsError, match=r"^Preset: "):
+        presets.save(tmp_path, name, {"rank": 8})
+    with pytest.raises(SettingsError, match="there is no preset of your own"):
+        presets.delete(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
+    with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. There are: style, by-heart"):
+        presets.named("nope", tmp_path)
+
+
+def test_changes_are_told_in_words_and_equal_values_are_none():
+    before = {key: s.default for key, s in SETTINGS.items()} | {"learning_rate": "0.0002"}
+    after = {"rank": 64, "learning_rate": 2e-4, "chunking": "dementor"}
+    assert presets.changes(before, after) == ["LoRA Rank 32 \u2192 64", "How to cut blocks \u2192 dementor"]
+
+
+def test_the_form_comes_back_without_what_is_unknown(tmp_path):
+    path = tmp_path / "training" / "form.json"
+    assert presets.left_form(path) == {}
+    presets.leave_form(path, {"rank": 8, "of_a_later_version": True})
+    assert presets.left_form(path) == {"rank": 8}
+    path.write_text("[1]")
+    assert presets.left_form(path) == {}
