@@ -97,9 +97,10 @@ def multiples(folder: Path, text: str) -> None:
 
 def growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
     print(
-        "\n| text, MB | chunking | seconds | times the one before | peak above the tokenizer, bytes a character |"
+        "\n| text, MB | chunking | seconds by the clock | of the processor | times the one before | "
+        "peak above the tokenizer, bytes a character |"
     )
-    print("| --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for chunking in ("blocks", "dementor"):
         before = 0.0
         for size in megabytes:

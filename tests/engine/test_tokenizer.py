@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from training_pro.chunking import Cutting
@@ -10,6 +12,7 @@ from training_pro.engine.tokenizer import WorkingTokenizer, working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import ODD_TEXTS, WORDS, assert_laws, random_rules, random_text
 
+ROOT = Path(__file__).resolve().parents[2]
 LETTER_FOR_LETTER = ("byte-level", "small byte-level")
 SAMPLES = [
     "",
@@ -113,6 +116,16 @@ def test_a_bos_that_the_tokenizer_puts_is_it():
 def test_laws_over_random_texts(seed: int, kind: str, working: WorkingTokenizer):
     text, rules = random_text(seed), random_rules(seed, working.bos, working.eos)
     _assert_laws(kind, working, text, rules)
+
+
+@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
+def test_laws_over_every_example(chunking, kind: str, working: WorkingTokenizer):
+    files = sorted(p for p in (ROOT / "examples").rglob("*") if p.is_file())
+    assert len(files) >= 3
+    for file in files:
+        for cutoff in (32, 256):
+            rules = Cutting(cutoff=cutoff, chunking=chunking, bos=working.bos, eos=working.eos)
+            assert_laws(slices(file.read_text(encoding="utf-8"), working.encode, rules), working.encode)
 
 
 @pytest.mark.parametrize("name", ODD_TEXTS)
