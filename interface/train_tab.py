@@ -15,35 +15,10 @@ from . import data_menu, model_line, summary, wording
 from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
+from .places import FOLDED, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
 
-VISIBLE: tuple[tuple[str, ...], ...] = (
-    ("chunking", "hard_cut"),
-    ("format", "train_on"),
-    ("cutoff", "epochs", "learning_rate"),
-    ("schedule",),
-    ("rank", "batch_size", "accumulation"),
-)
-FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
-    "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
-    "Rows": (("system",), ("train_only_after", "too_long"), ("bad_rows",)),
-    "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
-    "Learning rate and optimizer": (
-        ("warmup_steps", "max_steps"),
-        ("optimizer", "weight_decay"),
-        ("max_grad_norm", "label_smoothing", "neftune_noise"),
-        ("adam_beta1", "adam_beta2", "adam_epsilon"),
-    ),
-    "Memory and speed": (("packing", "gradient_checkpointing"),),
-    "Order of examples": (
-        ("batching",),
-        ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
-        ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
-    ),
-    "Records": (("seed",),),
-}
 CUTTING = ("data", "format", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
 
 
@@ -82,7 +57,7 @@ class TrainTab:
             self._form.draw_row(*keys)
         self._together = gr.HTML(elem_id="tp-together")
         for title, rows in FOLDED.items():
-            with gr.Accordion(title, open=False) as folded:
+            with gr.Accordion(title, open=False, elem_id=part_id(title)) as folded:
                 for keys in rows:
                     self._form.draw_row(*keys)
             self._folded[title] = folded

@@ -1,0 +1,44 @@
+"""Where each setting stands on the page: visible at once, or folded away under a title."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+VISIBLE: tuple[tuple[str, ...], ...] = (
+    ("chunking", "hard_cut"),
+    ("format", "train_on"),
+    ("cutoff", "epochs", "learning_rate"),
+    ("schedule",),
+    ("rank", "batch_size", "accumulation"),
+)
+FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
+    "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
+    "Rows": (("system",), ("train_only_after", "too_long"), ("bad_rows",)),
+    "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
+    "Learning rate and optimizer": (
+        ("warmup_steps", "max_steps"),
+        ("optimizer", "weight_decay"),
+        ("max_grad_norm", "label_smoothing", "neftune_noise"),
+        ("adam_beta1", "adam_beta2", "adam_epsilon"),
+    ),
+    "Memory and speed": (("packing", "gradient_checkpointing"),),
+    "Order of examples": (
+        ("batching",),
+        ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
+        ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
+    ),
+    "Records": (("seed",),),
+}
+
+
+def part_id(title: str) -> str:
+    """The id on the page of a folded part."""
+    return "tp-part-" + re.sub(r"[^a-z]+", "-", title.lower())
+
+
+def part_of(key: str) -> str:
+    """The id of the folded part that a setting stands in; empty where it is visible at once."""
+    found = (part_id(title) for title, rows in FOLDED.items() for row in rows if key in row)
+    return next(found, "")
