@@ -12,6 +12,7 @@ class RunControl:
         self._stop = threading.Event()
         self._throw_away = threading.Event()
         self._checkpoint = threading.Event()
+        self._sample = threading.Event()
         self._moving = threading.Event()
         self._moving.set()
 
@@ -60,4 +61,18 @@ class RunControl:
         """Whether a checkpoint was asked for; asking twice before it is saved is one wish."""
         wanted = self._checkpoint.is_set()
         self._checkpoint.clear()
+        return wanted
+
+    def sample(self) -> None:
+        """Answer the prompts of the run after this step."""
+        self._sample.set()
+
+    @property
+    def sampling(self) -> bool:
+        return self._sample.is_set()
+
+    def take_sample(self) -> bool:
+        """Whether answers were asked for; asking twice before they are given is one wish."""
+        wanted = self._sample.is_set()
+        self._sample.clear()
         return wanted

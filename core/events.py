@@ -96,6 +96,16 @@ class Answer(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sampled(Event):
+    """A prompt answered in the middle of a run: by the LoRA as it is after so many steps, and without it."""
+
+    step: int
+    prompt: str
+    text: str
+    without: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended(Event):
     """The last event of every job. `details` is for whoever wants to look under the bonnet."""
 

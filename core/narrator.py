@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
+from textwrap import shorten
 from typing import Any
 
 from ..train_utils import duration
@@ -19,6 +20,7 @@ from .events import (
     Note,
     Planned,
     Progress,
+    Sampled,
     Stage,
 )
 from .session import Job
@@ -26,6 +28,7 @@ from .session import Job
 Write = Callable[[str], object]
 PAUSE_SECONDS = 2.0
 RECENT_STEPS = 20
+IN_SHORT = 100  # characters of a prompt, and of its answer
 
 
 class Pace:
@@ -83,6 +86,9 @@ class Narrator:
     def _saved(self, event: CheckpointSaved) -> str:
         return f"Checkpoint saved at step {event.step}: {event.folder}"
 
+    def _sampled(self, event: Sampled) -> str:
+        return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
+
     def _text(self, event: Note | Advice) -> str:
         return event.text
 
@@ -94,11 +100,17 @@ class Narrator:
         return "\n".join(part for part in (event.text, event.details) if part)
 
 
+def _in_short(text: str) -> str:
+    """The beginning of a text, on one line."""
+    return repr(shorten(text, IN_SHORT, placeholder=" ..."))
+
+
 _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     Progress: Narrator._progress,
     Stage: Narrator._stage,
     Planned: Narrator._planned,
     CheckpointSaved: Narrator._saved,
+    Sampled: Narrator._sampled,
     Note: Narrator._text,
     Advice: Narrator._text,
     LibraryMessage: Narrator._library,

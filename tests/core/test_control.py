@@ -22,3 +22,12 @@ def test_asking_twice_for_a_checkpoint_is_one_wish():
     control.save_checkpoint()
     assert control.saving
     assert (control.take_checkpoint(), control.take_checkpoint(), control.saving) == (True, False, False)
+
+
+def test_asking_twice_for_samples_is_one_wish():
+    control = RunControl()
+    assert not control.take_sample()
+    control.sample()
+    control.sample()
+    assert control.sampling
+    assert (control.take_sample(), control.take_sample(), control.sampling) == (True, False, False)

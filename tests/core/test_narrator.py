@@ -16,6 +16,7 @@ from training_pro.core.events import (
     Note,
     Planned,
     Progress,
+    Sampled,
     Stage,
 )
 from training_pro.core.narrator import Narrator, Pace, tell, telling
@@ -49,6 +50,10 @@ LINES = [
     (Answer(side="with", piece="once"), ""),
     (Ended(outcome="finished", text="done"), "done"),
     (Ended(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
+    (
+        Sampled(step=3, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no"),
+        f"Step 3, 'Once upon' -> 'a {19 * 'time '}...'",
+    ),
     (CheckpointSaved(step=3, folder=Path("c"), reason="user"), "Checkpoint saved at step 3: c"),
 ]
 
