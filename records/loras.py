@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..core.errors import SavingError
 from ..train_utils import checkpoint_step, natural_key
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+ITSELF = ("adapter_config.json", *WEIGHTS)
 LOG_FILE = "training_log.json"
 STATE_FILE = "run_state.json"
 
@@ -77,6 +80,30 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
         if (step := checkpoint_step(p.name)) is not None and (p / STATE_FILE).is_file()
     ]
     return sorted(found, key=lambda c: (c.step, c.folder.name))
+
+
+def slim(checkpoint: Path) -> int:
+    """Reduce a checkpoint to the LoRA itself, to load and compare, not to go on from. The bytes that it freed."""
+    if not has_lora(checkpoint):
+        raise SavingError(f"{checkpoint} holds no LoRA, so nothing would be left of it. Delete it instead.")
+    before = size_on_disk(checkpoint)
+    # First what makes it whole: a kill in between leaves a LoRA, and nothing that only looks whole.
+    (checkpoint / STATE_FILE).unlink(missing_ok=True)
+    for item in [p for p in checkpoint.iterdir() if p.name not in ITSELF]:
+        shutil.rmtree(item) if item.is_dir() else item.unlink()
+    return before - size_on_disk(checkpoint)
+
+
+def size_on_disk(folder: Path) -> int:
+    """The bytes of all files below a folder; one that goes away meanwhile counts for nothing."""
+    return sum(_bytes(file) for file in folder.rglob("*"))
+
+
+def _bytes(file: Path) -> int:
+    try:
+        return file.lstat().st_size if not file.is_dir() else 0
+    except OSError:
+        return 0
 
 
 def free_name(loras: Path, name: str) -> str:

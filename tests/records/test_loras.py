@@ -5,7 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_pro.records.loras import Checkpoint, checkpoints, finished_steps, free_name, listed, standing
+from training_pro.core.errors import SavingError
+from training_pro.records.loras import (
+    Checkpoint,
+    checkpoints,
+    finished_steps,
+    free_name,
+    has_lora,
+    listed,
+    size_on_disk,
+    slim,
+    standing,
+)
 
 
 def lora(folder, file="adapter_model.safetensors"):
@@ -81,3 +92,24 @@ def test_the_first_free_name(tmp_path):
     assert free_name(tmp_path, "a") == "a-2"
     (tmp_path / "a-2").mkdir()
     assert free_name(tmp_path, "a") == "a-3"
+
+
+def test_slimmed_is_the_lora_itself(tmp_path):
+    folder = lora(checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4")
+    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
+    (folder / "optimizer.pt").write_bytes(100 * b"o")
+    (folder / "more").mkdir()
+    (folder / "more" / "rng_state.pth").write_bytes(b"r")
+    assert size_on_disk(folder) == 7 + 2 + 2 + 100 + 1
+    assert slim(folder) == 2 + 100 + 1
+    assert sorted(p.name for p in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert has_lora(folder)
+    assert checkpoints(tmp_path) == []
+    assert slim(folder) == 0
+
+
+def test_nothing_is_left_of_a_checkpoint_without_a_lora(tmp_path):
+    folder = checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4"
+    with pytest.raises(SavingError, match="holds no LoRA"):
+        slim(folder)
+    assert (folder / "run_state.json").is_file()
