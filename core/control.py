@@ -13,6 +13,7 @@ class RunControl:
         self._throw_away = threading.Event()
         self._checkpoint = threading.Event()
         self._sample = threading.Event()
+        self._evaluate = threading.Event()
         self._moving = threading.Event()
         self._moving.set()
 
@@ -75,4 +76,18 @@ class RunControl:
         """Whether answers were asked for; asking twice before they are given is one wish."""
         wanted = self._sample.is_set()
         self._sample.clear()
+        return wanted
+
+    def evaluate(self) -> None:
+        """Go through the part kept aside after this step."""
+        self._evaluate.set()
+
+    @property
+    def evaluating(self) -> bool:
+        return self._evaluate.is_set()
+
+    def take_evaluation(self) -> bool:
+        """Whether an evaluation was asked for; asking twice before it is done is one wish."""
+        wanted = self._evaluate.is_set()
+        self._evaluate.clear()
         return wanted

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 Outcome = Literal["finished", "stopped", "failed"]
+Occasion = Literal["start", "planned", "asked", "end"]
+"""Why something is measured: before the first step, by plan, at a wish, or because the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,30 @@ class Progress(Event):
     gradient_norm: float | None
     tokens: int
     seconds: float
+    by_source: Mapping[str, float] = field(default_factory=dict)
+    """The mean loss of each data set in this step, where there are several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """The part kept aside was gone through, without learning from it, after so many steps.
+
+    `by_source` is the loss of each data set, where there are several. `context_gain` is by how much the loss of
+    what goes on from something is lower when the model reads that first; None where nothing goes on.
+    `without_improvement` counts the evaluations since the lowest loss: 0 for the lowest so far.
+    """
+
+    step: int
+    epoch: float
+    why: Occasion
+    loss: float
+    perplexity: float
+    accuracy: float
+    tokens: int
+    seconds: float
+    by_source: Mapping[str, float] = field(default_factory=dict)
+    context_gain: float | None = None
+    without_improvement: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from .events import (
     Advice,
     CheckpointSaved,
     Ended,
+    Evaluated,
     Event,
     LibraryMessage,
     Note,
@@ -86,6 +87,14 @@ class Narrator:
     def _saved(self, event: CheckpointSaved) -> str:
         return f"Checkpoint saved at step {event.step}: {event.folder}"
 
+    def _evaluated(self, event: Evaluated) -> str:
+        gain = "" if event.context_gain is None else f", context gain {event.context_gain:.4f}"
+        parts = "".join(f", {name} {loss:.4f}" for name, loss in event.by_source.items())
+        return (
+            f"Kept aside, step {event.step}: loss {event.loss:.4f}, perplexity {event.perplexity:.4g}, "
+            f"{event.accuracy:.1%} of the tokens right{parts}{gain}"
+        )
+
     def _sampled(self, event: Sampled) -> str:
         return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
 
@@ -110,6 +119,7 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     Stage: Narrator._stage,
     Planned: Narrator._planned,
     CheckpointSaved: Narrator._saved,
+    Evaluated: Narrator._evaluated,
     Sampled: Narrator._sampled,
     Note: Narrator._text,
     Advice: Narrator._text,

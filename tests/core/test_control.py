@@ -31,3 +31,12 @@ def test_asking_twice_for_samples_is_one_wish():
     control.sample()
     assert control.sampling
     assert (control.take_sample(), control.take_sample(), control.sampling) == (True, False, False)
+
+
+def test_asking_twice_for_an_evaluation_is_one_wish():
+    control = RunControl()
+    assert not control.take_evaluation()
+    control.evaluate()
+    control.evaluate()
+    assert control.evaluating
+    assert (control.take_evaluation(), control.take_evaluation(), control.evaluating) == (True, False, False)

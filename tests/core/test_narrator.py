@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from training_pro.core.events import (
     Answer,
     CheckpointSaved,
     Ended,
+    Evaluated,
     LibraryMessage,
     Note,
     Planned,
@@ -40,7 +42,16 @@ def progress(step, *, at=0.0, steps=100, tokens=512, seconds=2.0):
 
 
 PLANNED = Planned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
+EVALUATED = Evaluated(
+    step=3, epoch=0.5, why="planned", loss=2.5, perplexity=12.18249, accuracy=0.4567, tokens=99, seconds=1.0
+)
 LINES = [
+    (EVALUATED, "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right"),
+    (
+        replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),
+        "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right, a.txt 2.0000, "
+        "b.txt 3.0000, context gain 0.2500",
+    ),
     (Stage(text="Cutting story.txt", share=0.5), "Cutting story.txt 50% ..."),
     (Stage(text="Starting"), "Starting ..."),
     (PLANNED, "Training 'a' on tiny: 8 steps, 4 an epoch."),
