@@ -19,6 +19,7 @@ from ..core.session import Job
 from ..core.writing import write_json
 from ..data.assembly import TrainingData, prepare
 from ..records import log, picture
+from ..records.in_progress import in_progress
 from ..records.run_folder import RunFolder, run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
@@ -46,7 +47,11 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
         return _nothing_left(run, done)
     state = _state_to_start_from(run, job)
     _tell(job, "Getting the model")
-    with _bare_model(host, job) as base, _ready_to_train(base, run, job) as model:
+    with (
+        in_progress(folder.name, host.folders),
+        _bare_model(host, job) as base,
+        _ready_to_train(base, run, job) as model,
+    ):
         between = BetweenSteps(run, state, job.control, job.log)
         ways = tried(model, settings)
         _announce(run, state, base, ways, job)

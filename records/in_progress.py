@@ -1,0 +1,71 @@
+"""Which LoRA is in training now, here or in another process: a lock that the system drops when its owner dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from ..core.errors import BusyError
+from ..core.host import Folders
+
+
+@contextmanager
+def in_progress(name: str, folders: Folders) -> Iterator[None]:
+    """Inside, nobody else trains this LoRA or throws it away."""
+    if int(os.environ.get("RANK") or 0):  # of one run's several processes the first holds it
+        yield
+        return
+    path = _place(name, folders)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        if not _locked(file):
+            raise BusyError(f"{name!r} is being trained just now, by another page or command. Wait for its end.")
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows removes no open file; what lies there unlocked means nothing
+                path.unlink()
+
+
+def is_in_progress(name: str, folders: Folders) -> bool:
+    """Whether somebody trains it now; what a crash left behind does not count."""
+    try:
+        with _place(name, folders).open("r+b") as file:
+            return not _locked(file)
+    except OSError:
+        return False
+
+
+def _place(name: str, folders: Folders) -> Path:
+    return folders.user_data / "training" / f"{name}.lock"
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Whether the lock is ours now, until the file is closed; also where the disk knows no locks."""
+    try:
+        _lock(file)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+if sys.platform == "win32":
+
+    def _lock(file: IO[bytes]) -> None:
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+else:
+
+    def _lock(file: IO[bytes]) -> None:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

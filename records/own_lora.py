@@ -1,0 +1,92 @@
+"""A checkpoint made a LoRA of its own: a copy under a new name, with what it was asked for and how far it came."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SavingError
+from ..core.host import Folders
+from ..core.writing import write_json
+from ..settings.names import name_problem
+from ..train_utils import checkpoint_step
+from . import loras
+from .log import log_entry
+
+ASIDE = ".part"
+ALONG = ("training_prompt.json", "train_dataset_sample.json")
+PARAMETERS, GRAPH, SAMPLES = "training_parameters.json", "training_graph.json", "samples.jsonl"
+
+
+def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
+    """Copy the LoRA of a checkpoint to `loras/NAME`; the checkpoint stays."""
+    target = folders.loras / name
+    if problem := name_problem(name):
+        raise SavingError(f"Name: {problem}")
+    if target.exists():
+        raise SavingError(f"Name: {name!r} exists already. Choose another one.")
+    if not loras.has_lora(checkpoint):
+        raise SavingError(f"{checkpoint} holds no LoRA. Choose another checkpoint.")
+    aside = folders.loras / f"{name}{ASIDE}-np"  # listed by nobody until it is whole
+    try:
+        _copy(checkpoint, aside, name)
+        return aside.replace(target)
+    except OSError as error:
+        raise SavingError(f"{target} cannot be written: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _copy(checkpoint: Path, aside: Path, name: str) -> None:
+    run = checkpoint.parent.parent if checkpoint.parent.name == "backup" else checkpoint.parent
+    step = checkpoint_step(checkpoint.name) or 0
+    aside.mkdir(parents=True, exist_ok=True)
+    for file in [checkpoint / f for f in loras.ITSELF] + [run / f for f in ALONG]:
+        if file.is_file():
+            shutil.copy2(file, aside / file.name)
+    graph = [e for e in _graph(checkpoint, run) if int(e.get("current_steps") or 0) <= step]
+    write_json(aside / loras.LOG_FILE, _log(checkpoint, run, step, graph))
+    if graph:
+        write_json(aside / GRAPH, graph)
+    if parameters := _json(run / PARAMETERS, {}):
+        write_json(aside / PARAMETERS, {**parameters, "name": name})
+    if samples := _samples(run / SAMPLES, step):
+        (aside / SAMPLES).write_text(samples, encoding="utf-8")
+
+
+def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
+    """The curve: the checkpoint's own, else the whole run's."""
+    found: Sequence[Mapping[str, Any]] = _json(checkpoint / loras.STATE_FILE, {}).get("graph") or _json(
+        run / GRAPH, []
+    )
+    return found
+
+
+def _log(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The run's log where there is one, with the figures of this step."""
+    known: dict[str, Any] = _json(run / loras.LOG_FILE, {})
+    steps = [entry for entry in graph if "loss" in entry]
+    last = steps[-1] if steps else {}
+    figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
+    made = {"current_steps": step, "ended": "stopped", "made_from": f"{run.name}/{checkpoint.name}"}
+    return log_entry({**known, **figures, **made})
+
+
+def _samples(path: Path, step: int) -> str:
+    """The answers that were given up to this step."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return "".join(f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step)
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _json(path: Path, otherwise: Any) -> Any:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return otherwise
+    return found if isinstance(found, type(otherwise)) else otherwise

@@ -1,0 +1,108 @@
+"""`runs` as the user meets it: what is listed, what goes and comes back, and a sentence for a wrong name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.commands.main import main
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
+
+
+@pytest.fixture
+def loras(tmp_path):
+    folder = made_folders(tmp_path).loras  # the same places as a working folder's: tmp_path/loras
+    made(folder, "story", FINISHED)
+    made(folder, "night", CUT_OFF)
+    return folder
+
+
+@pytest.fixture
+def runs(loras, capsys):
+    def call(*words):
+        code = main(["runs", *words, "--user-data", str(loras.parent)])
+        out, err = capsys.readouterr()
+        assert err.splitlines()[0].startswith("Working folder: ")
+        return code, out, "\n".join(err.splitlines()[1:])
+
+    return call
+
+
+def test_all_of_them_in_a_table(runs):
+    code, out, err = runs()
+    assert (code, err) == (0, "")
+    head, night, story, total = out.splitlines()
+    assert head.split() == ["name", "standing", "when", "model", "steps", "loss", "checkpoints", "size"]
+    assert night.split()[:3] == ["night", "cut", "off"]
+    assert night.split()[5:8] == ["toy-7B", "4", "2.5000"]
+    assert "8 of 8" in story
+    assert total.startswith("2 in all, ")
+
+
+def test_one_with_its_parts_and_note(runs):
+    out = runs("story")[1]
+    assert "8 of 8 steps, loss 1.7500" in out
+    assert "  checkpoint-4-epoch-1  whole  " in out
+    assert "  Backup-2026-11-20  what stood here before  " in out
+    assert runs("story/checkpoint-6-user", "--note", "the better one")[0] == 0
+    assert runs("story")[1].endswith("Note: the better one\n")
+
+
+def test_as_json(runs):
+    found = json.loads(runs("--json")[1])
+    assert [one["name"] for one in found["loras"]] == ["night", "story"]
+    assert found["loras"][1]["parts"][3]["kind"] == "earlier"
+    assert found["trash"] == []
+    assert [one["name"] for one in json.loads(runs("night", "--json")[1])["loras"]] == ["night"]
+
+
+def test_deleted_comes_back(runs, loras):
+    code, out, err = runs("story", "--delete")
+    assert (code, out) == (0, "")
+    assert "story is in the trash" in err
+    assert [p.name for p in loras.iterdir() if p.name != "trash-np"] == ["night"]
+    assert "In the trash: story, " in runs()[1]
+    assert json.loads(runs("--json")[1])["trash"][0]["name"] == "story"
+    assert runs("story", "--restore") == (0, "", "story is back.")
+    assert runs("story", "--restore")[::2] == (1, "There is no 'story' in the trash. In it: nothing.")
+    runs("night", "--delete")
+    assert runs("--empty-trash")[2].endswith(" are free again.")
+    assert sorted(p.name for p in loras.iterdir()) == ["story"]
+
+
+def test_slimmed_is_what_a_run_can_do_without(runs, loras):
+    assert "checkpoint-4-epoch-1: " in runs("story", "--slim")[2]
+    assert (loras / "story/checkpoint-6-user/optimizer.pt").exists()
+    assert "checkpoint-6-user: " in runs("story/checkpoint-6-user", "--slim")[2]
+    assert "  checkpoint-6-user  the LoRA only  " in runs("story")[1]
+    assert "Nothing to slim" in runs("story", "--slim")[2]
+
+
+def test_a_checkpoint_made_a_lora(runs, loras):
+    assert "early is a LoRA of its own now" in runs("story/checkpoint-4-epoch-1", "--as", "early")[2]
+    assert "early" in runs()[1]
+    assert runs("story/checkpoint-6-user", "--as", "early")[::2] == (
+        1,
+        "Name: 'early' exists already. Choose another one.",
+    )
+
+
+@pytest.mark.parametrize("act", [("--delete",), ("--slim",), ("--as", "b"), ("--note", "n"), ()])
+def test_a_name_that_is_not_there(runs, act):
+    code, out, err = runs("stroy", *act)
+    assert (code, out) == (1, "")
+    assert "There is no LoRA 'stroy'" in err
+    assert "Did you mean 'story'?" in err
+
+
+@pytest.mark.parametrize("words", [("--delete",), ("--slim",), ("a", "--delete", "--slim")])
+def test_a_wrong_command_line(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["runs", *words])
+    assert ended.value.code == 2
+
+
+def test_an_empty_folder(tmp_path, capsys):
+    assert main(["runs", "--user-data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("There are no LoRAs in ")
