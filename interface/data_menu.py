@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.errors import DataError, TrainingProError
-from ..data import library
+from ..data import library, mixing
 from ..train_utils import size
 from .joined import Joined
 
@@ -23,6 +23,20 @@ def choices(joined: Joined) -> list[tuple[str, str]]:
     except TrainingProError:
         return []
     return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in found]
+
+
+def with_share(chosen: Sequence[str], name: str, per_cent: str) -> list[str]:
+    """The chosen data, of one of them so much per cent; what is no number is told by Check."""
+    asked = name if per_cent.strip() in ("", "100") else f"{name}:{per_cent.strip()}"
+    return [asked if named(entry) == name else entry for entry in chosen]
+
+
+def named(entry: str) -> str:
+    """The data set of an entry such as 'notes.md:50'."""
+    try:
+        return mixing.asked(entry).name
+    except ValueError:
+        return entry.rpartition(":")[0]
 
 
 def take_in(joined: Joined, uploaded: Sequence[str]) -> list[str]:

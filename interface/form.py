@@ -9,6 +9,7 @@ import gradio as gr
 
 from ..settings.declared import SETTINGS
 from ..settings.setting import Setting
+from .places import row_id
 
 
 class Form:
@@ -24,7 +25,7 @@ class Form:
 
     def draw_row(self, *keys: str) -> None:
         """Draw these side by side, where there is room."""
-        with gr.Row():
+        with gr.Row(elem_id=row_id(keys)):
             self.draw(*keys, min_width=120)
 
     def inputs(self) -> set[Any]:
@@ -33,7 +34,7 @@ class Form:
 
     def values(self, given: Mapping[Any, Any]) -> dict[str, Any]:
         """What the page says, by key."""
-        return {key: given[c] for key, c in self.components.items() if c in given}
+        return {key: as_meant(SETTINGS[key], given[c]) for key, c in self.components.items() if c in given}
 
     def shown(self, values: Mapping[str, Any]) -> dict[Any, Any]:
         """Updates that put values into the form."""
@@ -66,8 +67,13 @@ def component(setting: Setting, **more: Any) -> Any:
     if setting.kind == "names":
         return gr.Dropdown(**{"multiselect": True, **common})
     if setting.kind == "whole" and not setting.words:
-        return gr.Number(**{"precision": 0, "minimum": setting.minimum, "maximum": setting.maximum, **common})
+        return gr.Number(**{"precision": 0, **common})  # its bounds are ours to tell: Gradio only says "Error"
     return gr.Textbox(**{"max_lines": 1, **common})
+
+
+def as_meant(setting: Setting, value: Any) -> Any:
+    """A menu of Gradio 4.37 that takes names of one's own gives the words of a choice when it is passed by Tab."""
+    return next((chosen for chosen, words in setting.choices.items() if words == value), value)
 
 
 def as_shown(setting: Setting, value: Any) -> Any:

@@ -36,7 +36,7 @@ class Joined:
             raise BusyError(reason)
 
 
-def on_load(handler: Callable[..., Any], outputs: list[Any], **options: Any) -> None:
+def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: Any) -> None:
     """Run `handler` whenever the page that is being drawn is opened, whoever made that page."""
     assert Context.root_block is not None
     Context.root_block.load(handler, None, outputs, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 VISIBLE: tuple[tuple[str, ...], ...] = (
     ("chunking", "hard_cut"),
@@ -14,8 +14,13 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
 )
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
-    "Text and tokens": (("overlap", "add_bos"), ("add_eos", "min_chars"), ("dementor_repeats",)),
-    "Rows": (("system",), ("train_only_after", "too_long"), ("bad_rows",)),
+    "Text and tokens": (
+        ("overlap", "dementor_repeats", "min_chars"),
+        ("add_bos", "add_eos"),
+        ("system",),
+        ("train_only_after", "too_long"),
+        ("bad_rows",),
+    ),
     "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),
@@ -24,18 +29,24 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
     "Memory and speed": (("packing", "gradient_checkpointing"),),
-    "Order of examples": (
+    "Order of the examples": (
         ("batching",),
         ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
         ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
     ),
     "Records": (("seed",),),
 }
+ALL_ROWS = (*VISIBLE, *(row for rows in FOLDED.values() for row in rows))
 
 
 def part_id(title: str) -> str:
     """The id on the page of a folded part."""
     return "tp-part-" + re.sub(r"[^a-z]+", "-", title.lower())
+
+
+def row_id(row: Sequence[str]) -> str:
+    """The id on the page of a row of settings."""
+    return f"tp-row-{row[0]}"
 
 
 def part_of(key: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 
 from ..data.slice_map import Bar, SliceMap
 from ..records.curve import Mark, svg
-from ..schedulers import Phase, Plan, multipliers, schedule_named
+from ..schedulers import Phase, Plan, described, multipliers, schedule_named
 from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan
 
@@ -70,6 +71,23 @@ def plan_curve(settings: TrainingSettings, plan: StepPlan) -> str:
     """The learning rate of the run to come, with the ends of its epochs and its checkpoints."""
     _, rates = planned_rates(settings, plan)
     return svg((), rates, list(_plan_marks(settings, plan)))
+
+
+def small_curve(settings: TrainingSettings, plan: StepPlan) -> str:
+    """The schedule beside its name: the rate over the run, with the ends of its epochs."""
+    phases, rates = planned_rates(settings, plan)
+    peak, last = max(rates) or 1.0, max(1, len(rates) - 1)
+    every = max(1, len(rates) // 120)
+    places = " ".join(f"{200 * n / last:.1f},{42 - 36 * rates[n] / peak:.1f}" for n in range(0, len(rates), every))
+    ends = "".join(
+        f'<line x1="{200 * step / len(rates):.1f}" x2="{200 * step / len(rates):.1f}" y1="4" y2="42"/>'
+        for step in Plan(plan.steps, plan.steps_per_epoch).epoch_ends[:40]
+    )
+    words = f"{settings.learning.schedule}: {described(phases)}"
+    return (
+        f'<svg viewBox="0 0 200 46" class="tp-small" role="img" aria-label="{escape(words)}" '
+        f'preserveAspectRatio="none"><title>{escape(words)}</title>{ends}<polyline points="{places}"/></svg>'
+    )
 
 
 def _plan_marks(settings: TrainingSettings, plan: StepPlan) -> Iterator[Mark]:

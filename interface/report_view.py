@@ -11,6 +11,7 @@ from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap
 from ..settings.declared import SETTINGS
 from . import plots, wording
+from .ways import pointing, use, way_to
 
 MOST_MAPS = 6
 TEXT_HEAD = ("data", "files", "parts", "sentences", "blocks", "overlaps", "left out")
@@ -22,8 +23,8 @@ def html(report: DatasetReport, plan: str = "") -> str:
     """The report as a card; `plan` is drawn between its figures and the details."""
     return wording.card(
         f"Check: {report.verdict}",
-        wording.bullets(report.problems),
-        wording.bullets(report.advice),
+        wording.listed(map(pointing, report.problems)),
+        wording.listed(map(pointing, report.advice)),
         wording.bullets(report.notes, quiet=True),
         _figures(report) if report.examples else "",
         plan,
@@ -52,9 +53,11 @@ def _figures(report: DatasetReport) -> str:
 
 
 def _suggestions(report: DatasetReport) -> str:
-    """What would fit better, each with its reason."""
-    said = (f"{SETTINGS[s.key].label}: use {s.value:g}. {s.why}" for s in report.suggestions)
-    return wording.bullets(said)
+    """What would fit better, each with its reason and a button that puts it in."""
+    return wording.listed(
+        f"{way_to(s.key, SETTINGS[s.key].label)}: {escape(s.why)} {use(f'use {s.value:g}', {s.key: s.value})}"
+        for s in report.suggestions
+    )
 
 
 def _expected(report: DatasetReport) -> str:

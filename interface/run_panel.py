@@ -18,6 +18,7 @@ from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from ..train_utils import StepPlan
 from . import model_line, plots, report_view, wording
+from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load
@@ -25,26 +26,6 @@ from .run_view import RunView
 
 PAUSE_SECONDS = 0.5
 SHOWN = 3  # examples in Check's report
-# A page whose stream was cut (a closed lid) shows no new beat: its hidden button opens a new one. Gradio 4.37
-# never opens a stream anew, so that a page that is being looked at is then loaded again: the form is kept.
-COME_BACK = """() => {
-  if (window.trainingProBeat) return;
-  let seen = "", since = Date.now(), tries = 0, title = document.title;
-  window.trainingProBeat = setInterval(() => {
-    const beat = document.querySelector("#tp-beat");
-    if (!beat) return;
-    const short = beat.querySelector("b")?.textContent;
-    if (short) document.title = short + " - Training PRO";
-    else if (document.title.endsWith(" - Training PRO")) document.title = title;
-    if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
-      seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = Date.now(); tries = 0; return;
-    }
-    if (Date.now() - since < 12000) return;
-    since = Date.now();
-    if (tries++ < 1) { document.querySelector("#tp-again").click(); return; }
-    if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());
-  }, 2000);
-}"""
 BEAT_SECONDS = 4
 
 
@@ -84,7 +65,7 @@ class RunPanel:
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
         buttons = [self._start, self._stop, self._save, self._pause, self._throw, self._copy]
         seen = [line, self._panel, *buttons, self._beat]
-        on_load(self._follow, seen, js=COME_BACK, **follows())
+        on_load(self._follow, seen, js=script("come_back"), **follows())
         self._again.click(self._follow, None, seen, **follows())
 
     def _on_check(self, given: Mapping[Any, Any]) -> str:

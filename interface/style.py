@@ -53,9 +53,31 @@ CSS = """
 .tp-curve {max-height: 340px;}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons button {min-width: 96px !important; padding-left: 8px; padding-right: 8px; white-space: nowrap;}
-#tp-start-from-said:not(:has(p, .tp-card)), #tp-name-said:not(:has(p, .tp-card)),
-#tp-answer:not(:has(p, .tp-card)),
-#tp-data-said:not(:has(p, .tp-card)), #tp-together:not(:has(p)), #tp-try-said:not(:has(p, .tp-card)),
-#tp-preset-said:not(:has(p, li, .tp-card)) {display: none !important;}
+#tp-start-from-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-name-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-answer:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-data-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-together:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-schedule-drawn:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-try-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
+#tp-preset-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)) {display: none !important;}
 #tp-load {white-space: nowrap;}
+#tp-marks {display: none !important;}
+.tp-back {position: absolute; top: 6px; right: 8px; z-index: 5; max-width: 45%; padding: 0 7px; overflow: hidden;
+  text-overflow: ellipsis; white-space: nowrap; font-size: 0.8rem; line-height: 1.5; border-radius: 9px;
+  cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
+  border: 1px solid var(--border-color-primary);}
+.tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
+.tp-pointed-at {outline: 2px solid var(--color-accent); outline-offset: 2px;}
+.tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;
+  color: var(--body-text-color); background: var(--background-fill-secondary);
+  border: 1px solid var(--color-accent);}
+.tp-card a[data-tp-go] {color: inherit; text-decoration: underline; cursor: pointer;}
+.tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
+  color: var(--body-text-color-subdued);}
+.tp-share input {width: 5.2em; padding: 2px 6px; border-radius: 6px; color: var(--body-text-color);
+  background: var(--input-background-fill); border: 1px solid var(--border-color-primary);}
+.tp-small {width: 100%; height: 46px; display: block;}
+.tp-small polyline {fill: none; stroke: #c98a10; stroke-width: 2; vector-effect: non-scaling-stroke;}
+.tp-small line {stroke: var(--border-color-primary); stroke-width: 1; vector-effect: non-scaling-stroke;}
 """

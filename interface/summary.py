@@ -6,31 +6,63 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..core.errors import TrainingProError
-from ..data import library
+from ..data.expecting import PARTS
 from ..settings import presets
 from ..settings.declared import SETTINGS
 from ..settings.reading import training_settings
-from .joined import Joined
+from ..train_utils import ModelShape, StepPlan, size
+from . import plots
+from .ways import way_back
 
-QUICKLY = 3_000_000
-"""Data of so many bytes are looked at while the form is being filled in; more, when Check is pressed."""
+STEPS = ("batch_size", "accumulation", "epochs", "max_steps")
+NO_DATA_YET = 400  # examples, for a curve of the schedule before any data are chosen
 
 
-def together(values: Mapping[str, Any]) -> str:
-    """Examples a step, and the strength of the LoRA."""
-    try:
-        read = {
-            key: SETTINGS[key].read(values[key])
-            for key in ("batch_size", "accumulation", "rank", "alpha", "rslora")
-        }
-    except ValueError:
+def together(values: Mapping[str, Any], examples: int) -> str:
+    """Examples a step, and how many steps that makes; empty where a number is being typed."""
+    read = _read(values, STEPS)
+    if not read:
         return ""
     each = read["batch_size"] * read["accumulation"]
-    strength = read["alpha"] / (read["rank"] ** 0.5 if read["rslora"] else read["rank"])
-    return (
-        f"Together {each} {'example' if each == 1 else 'examples'} a step. "
-        f"LoRA alpha {read['alpha']:g}, strength {strength:.3g}."
-    )
+    steps = f", {StepPlan(examples, **read).steps:,} steps" if examples else ""
+    return f"Together {each} {'example' if each == 1 else 'examples'} a step{steps}."
+
+
+def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """The LoRA's alpha and strength, and what its file will take."""
+    read = _read(values, ("rank", "alpha", "rslora", "targets"))
+    if not read:
+        return ""
+    strong = read["alpha"] / (read["rank"] ** 0.5 if read["rslora"] else read["rank"])
+    shape = ModelShape.of(config)
+    weights = shape.lora_weights(read["rank"], PARTS.get(read["targets"])) if shape else 0
+    file = f", its file about {size(4 * weights)}" if weights else ""
+    return f"LoRA alpha {read['alpha']:g}, strength {strong:.3g}{file}."
+
+
+def schedule(values: Mapping[str, Any], examples: int) -> str:
+    """The schedule as a small curve; empty where something in it is being typed."""
+    try:
+        settings = training_settings({**values, "name": "look", "data": ["look"]})
+    except TrainingProError:
+        return ""
+    plan = StepPlan(examples or NO_DATA_YET, **_read(values, STEPS))
+    return plots.small_curve(settings, plan)
+
+
+def _read(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """These settings as they are typed; nothing where one of them is not finished."""
+    try:
+        return {key: SETTINGS[key].read(values[key]) for key in keys}
+    except ValueError:
+        return {}
+
+
+def changed(values: Mapping[str, Any]) -> str:
+    """The ways back of all settings that are not at their default."""
+    keys = [key for key in values if key not in presets.UNTOUCHED]
+    apart = presets.apart({key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys})
+    return "".join(way_back(key, presets.shown(key, SETTINGS[key].default)) for key in apart)
 
 
 def title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:
@@ -39,22 +71,3 @@ def title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -
     defaults = {key: SETTINGS[key].default for key in keys}
     changed = presets.changes(defaults, {key: values[key] for key in keys})
     return f"{name}: {'; '.join(changed)}" if changed else name
-
-
-def data(values: Mapping[str, Any], joined: Joined) -> str:
-    """What the chosen data are; nothing where that cannot be said quickly."""
-    if not values.get("data") or joined.host.standing().problem:
-        return ""
-    try:
-        if _bytes_of(values["data"], joined) > QUICKLY:
-            return "Press Check to see what is in these data."
-        report = joined.engine.check(training_settings({**values, "name": "look"}), joined.host)
-    except TrainingProError:
-        return ""  # the form is not finished; Check and Start say what is wrong
-    return " ".join([*(s.short for s in report.sources), *report.problems])
-
-
-def _bytes_of(names: Iterable[str], joined: Joined) -> int:
-    sets = library.found(list(names), joined.host.folders)
-    files = [f for d in sets for f in (d.path.rglob("*") if d.path.is_dir() else [d.path]) if f.is_file()]
-    return sum(f.stat().st_size for f in files)

@@ -11,10 +11,12 @@ import gradio as gr
 from ..core.errors import TrainingProError
 from ..records import loras
 from ..settings import presets
-from . import data_menu, model_line, summary, wording
+from . import concerns, data_menu, model_line, summary, wording
+from .clicks import Clicks
 from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
+from .look import Look, look
 from .places import FOLDED, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
@@ -28,6 +30,7 @@ class TrainTab:
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
         self._form = Form()
+        self._clicks = Clicks(self._form)
         self._start_from = StartFrom(joined, self._form)
         self._run = RunPanel(joined, self._form)
         self._folded: dict[str, gr.Accordion] = {}
@@ -55,6 +58,8 @@ class TrainTab:
         self._data_said = gr.HTML(elem_id="tp-data-said")
         for keys in VISIBLE:
             self._form.draw_row(*keys)
+            if "schedule" in keys:
+                self._schedule = gr.HTML(elem_id="tp-schedule-drawn")
         self._together = gr.HTML(elem_id="tp-together")
         for title, rows in FOLDED.items():
             with gr.Accordion(title, open=False, elem_id=part_id(title)) as folded:
@@ -63,6 +68,9 @@ class TrainTab:
             self._folded[title] = folded
         with gr.Accordion("Presets", open=False):
             self._start_from.draw_keeping()
+        self._found = gr.State(Look())
+        self._marks = gr.HTML(concerns.style(concerns.beside_the_point({}, ())), elem_id="tp-marks")
+        self._clicks.draw()
 
     def _connect(self) -> None:
         parts = self._form.components
@@ -74,11 +82,14 @@ class TrainTab:
         data.change(self._named, {data, name}, name, **private())
         name.change(self._standing, name, self._name_said, **private())
         latest = {"trigger_mode": "always_last", **private()}
-        told = [self._together, *self._folded.values()]
-        gr.on([c.change for c in parts.values()], self._changed, self._form.inputs(), told, **latest)
+        told = [self._together, self._schedule, self._marks, *self._folded.values()]
+        seen = {*self._form.inputs(), self._found}
+        gr.on([c.change for c in parts.values()], self._changed, seen, told, **latest)
         cutting = [parts[key].change for key in CUTTING]
-        gr.on(cutting, self._looked_at, self._form.inputs(), self._data_said, **latest)
+        looked = gr.on(cutting, self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest)
+        looked.then(self._changed, seen, told, **private())
         on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
+        self._clicks.connect()
 
     def _as_left(self) -> dict[Any, Any]:
         """The form as it was left, with the data and LoRAs that there are now."""
@@ -99,7 +110,7 @@ class TrainTab:
 
     def _changed(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
         """What follows from the form at once; and the form is kept as it is."""
-        values = self._form.values(given)
+        values, found = self._form.values(given), given[self._found]
         if not self._joined.host_says_read_only():
             with suppress(TrainingProError, OSError):  # a form that cannot be kept is still a form
                 presets.leave_form(self._joined.host.folders.form, values)
@@ -107,11 +118,28 @@ class TrainTab:
             folded: gr.update(label=summary.title(name, FOLDED[name], values))
             for name, folded in self._folded.items()
         }
-        return {self._together: wording.paragraph(summary.together(values), quiet=True), **titles}
+        said = f"{summary.together(values, found.examples)} {summary.strength(values, self._config())}".strip()
+        gone = concerns.beside_the_point(values, found.kinds)
+        return {
+            self._together: wording.paragraph(said, quiet=True),
+            self._schedule: summary.schedule(values, found.examples),
+            self._marks: concerns.style(gone) + summary.changed(values),
+            **titles,
+        }
 
-    def _looked_at(self, given: Mapping[Any, Any]) -> str:
+    def _config(self) -> Mapping[str, Any]:
+        """The model's, where one is loaded or chosen."""
+        if self._joined.host.standing().problem:
+            return {}
+        try:
+            return self._joined.host.card().config
+        except TrainingProError:
+            return {}
+
+    def _looked_at(self, given: Mapping[Any, Any]) -> tuple[str, Look]:
         """What the chosen data are, as far as that can be said in a moment."""
-        return wording.paragraph(summary.data(self._form.values(given), self._joined), quiet=True)
+        found = look(self._form.values(given), self._joined)
+        return found.html, found
 
     def _new_choices(self) -> tuple[Any, Any]:
         return gr.update(choices=data_menu.choices(self._joined)), self._start_from.refreshed()

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable
 from html import escape
 
+from .ways import pointing
+
 
 def card(title: str, *parts: str, mood: str = "") -> str:
     """A framed part of the page; `mood` is good, fair, bad or live."""
@@ -19,8 +21,13 @@ def paragraph(text: str, *, quiet: bool = False) -> str:
 
 
 def bullets(texts: Iterable[str], *, quiet: bool = False) -> str:
-    rows = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f"<ul{' class=tp-quiet' if quiet else ''}>{rows}</ul>" if rows else ""
+    return listed(map(escape, texts), quiet=quiet)
+
+
+def listed(rows: Iterable[str], *, quiet: bool = False) -> str:
+    """Rows that are HTML already."""
+    inside = "".join(f"<li>{row}</li>" for row in rows)
+    return f"<ul{' class=tp-quiet' if quiet else ''}>{inside}</ul>" if inside else ""
 
 
 def folded(title: str, text: str) -> str:
@@ -47,8 +54,8 @@ def problem(text: str) -> str:
     """Something that stands in the way; several lines are several problems."""
     lines = text.splitlines()
     if len(lines) == 1:
-        return card("", paragraph(text), mood="bad")
-    return card(f"{len(lines)} things to mend", bullets(lines), mood="bad")
+        return card("", f"<p>{pointing(text)}</p>", mood="bad")
+    return card(f"{len(lines)} things to mend", listed(map(pointing, lines)), mood="bad")
 
 
 def clock(seconds_from_now: float) -> str:

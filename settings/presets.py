@@ -124,10 +124,14 @@ def leave_form(path: Path, values: Mapping[str, Any]) -> None:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What a preset changed, in words: 'LoRA Rank 32 → 64'."""
     return [
-        f"{SETTINGS[key].label} {_shown(key, before.get(key))} → {_shown(key, value)}"
-        for key, value in after.items()
-        if key in SETTINGS and not _same(key, before.get(key), value)
+        f"{SETTINGS[key].label} {shown(key, before.get(key))} → {shown(key, after[key])}"
+        for key in apart(before, after)
     ]
+
+
+def apart(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The settings in which the two differ."""
+    return [key for key, value in after.items() if key in SETTINGS and not _same(key, before.get(key), value)]
 
 
 def _touching(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +145,8 @@ def _same(key: str, one: object, other: object) -> bool:
         return False
 
 
-def _shown(key: str, value: object) -> str:
+def shown(key: str, value: object) -> str:
+    """A value in few words."""
     if isinstance(value, str) and value in SETTINGS[key].choices:
         return value
     return f"{value:g}" if isinstance(value, float) else str(value)

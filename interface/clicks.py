@@ -1,0 +1,48 @@
+"""What clicks inside drawn HTML (interface/ways.py) do to the form, and the scripts of ours in the browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ..settings.declared import SETTINGS
+from . import data_menu
+from .form import Form
+from .gradio_versions import private
+from .joined import on_load
+
+HERE = Path(__file__).parent
+
+
+def script(name: str) -> str:
+    """A script of ours for the browser, without the lines that explain it."""
+    lines = (HERE / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("//"))
+
+
+class Clicks:
+    """The hidden text box through which such clicks reach the form."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+
+    def draw(self) -> None:
+        self._wish = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
+
+    def connect(self) -> None:
+        """After the whole form is drawn."""
+        outputs = list(self._form.components.values())
+        self._wish.change(self._carried_out, {*self._form.inputs(), self._wish}, outputs, **private())
+        on_load(None, [], js=script("clicks"), **private())
+
+    def _carried_out(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        wish = json.loads(given[self._wish] or "{}")
+        values = wish.get("set", {})
+        if "share" in wish:
+            chosen = given[self._form.components["data"]] or []
+            values = {"data": data_menu.with_share(chosen, *wish["share"])}
+        return self._form.shown({key: value for key, value in values.items() if key in SETTINGS})

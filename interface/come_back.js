@@ -1,0 +1,20 @@
+// A page whose stream was cut (a closed lid) shows no new beat: its hidden button opens a new one. Gradio 4.37
+// never opens a stream anew, so that a page that is being looked at is then loaded again: the form is kept.
+() => {
+  if (window.trainingProBeat) return;
+  let seen = "", since = Date.now(), tries = 0, title = document.title;
+  window.trainingProBeat = setInterval(() => {
+    const beat = document.querySelector("#tp-beat");
+    if (!beat) return;
+    const short = beat.querySelector("b")?.textContent;
+    if (short) document.title = short + " - Training PRO";
+    else if (document.title.endsWith(" - Training PRO")) document.title = title;
+    if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
+      seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = Date.now(); tries = 0; return;
+    }
+    if (Date.now() - since < 12000) return;
+    since = Date.now();
+    if (tries++ < 1) { document.querySelector("#tp-again").click(); return; }
+    if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());
+  }, 2000);
+}

@@ -1,0 +1,41 @@
+"""What of the form concerns the chosen data and choices: the rest is not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from .places import ALL_ROWS, row_id
+
+Kind = Literal["text", "rows"]
+TEXT = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats")
+ROWS = ("format", "train_on", "system", "train_only_after", "too_long", "bad_rows")
+SECOND = ("second_switch_at", "second_switch_loss_low", "second_switch_loss_high")
+SWITCH = ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high", "switch_pairs", *SECOND)
+
+
+def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[str]:
+    """The keys that change nothing as the form stands; `kinds` are of the chosen data, none for not known yet."""
+    gone: set[str] = set()
+    if "rows" not in kinds:
+        gone |= set(ROWS)
+    if "text" not in kinds and "rows" in kinds:
+        gone |= set(TEXT)
+    gone.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
+    return gone | _of_switching(values)
+
+
+def _of_switching(values: Mapping[str, Any]) -> set[str]:
+    if values.get("batching") != "length_then_order":
+        return set(SWITCH)
+    gone = set() if values.get("switch_pairs") else set(SECOND)
+    by_loss = values.get("switch_after") == "loss"
+    return gone | {key for key in SWITCH if (key.endswith("_at") if by_loss else "_loss_" in key)}
+
+
+def style(gone: Collection[str]) -> str:
+    """A style sheet that hides these settings, and the rows in which nothing is left. Hidden, not taken off the
+    page: what stands in them stays in the form on every version of Gradio."""
+    hidden = [f"#tp-{key}" for key in sorted(gone)]
+    hidden += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(gone)]
+    return f"<style>{', '.join(hidden)} {{display: none !important}}</style>" if hidden else ""

@@ -1,0 +1,81 @@
+"""A quick look at the chosen data while the form is being filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from ..core.errors import TrainingProError
+from ..data import library, mixing
+from ..data.report import DatasetReport, SourceReport
+from ..settings.reading import training_settings
+from . import data_menu, wording
+from .concerns import Kind
+from .joined import Joined
+
+QUICKLY = 3_000_000
+"""Data of so many bytes are looked at at once; more, when Check is pressed."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the chosen data are, as far as that can be said in a moment."""
+
+    kinds: tuple[Kind, ...] = ()
+    examples: int = 0
+    html: str = ""
+
+
+def look(values: Mapping[str, Any], joined: Joined) -> Look:
+    """Nothing where that cannot be said quickly, or where the form is not finished."""
+    chosen = values.get("data") or []
+    if not chosen:
+        return Look()
+    shares = "".join(map(_share, chosen))
+    try:
+        report = _report(values, joined)
+    except TrainingProError:
+        return Look(_by_name(chosen), html=shares)  # Check and Start say what is wrong
+    if report is None:
+        later = wording.paragraph("Press Check to see what is in these data.", quiet=True)
+        return Look(_by_name(chosen), html=shares + later)
+    said = wording.paragraph(" ".join([*(s.short for s in report.sources), *report.problems]), quiet=True)
+    return Look(_kinds(report.sources) or _by_name(chosen), report.examples, said + shares)
+
+
+def _report(values: Mapping[str, Any], joined: Joined) -> DatasetReport | None:
+    if joined.host.standing().problem or _bytes_of(values["data"], joined) > QUICKLY:
+        return None
+    return joined.engine.check(training_settings({**values, "name": "look"}), joined.host)
+
+
+def _kinds(sources: Iterable[SourceReport]) -> tuple[Kind, ...]:
+    found: set[Kind] = {"rows" if source.rows else "text" for source in sources}
+    return tuple(sorted(found))
+
+
+def _by_name(chosen: Iterable[str]) -> tuple[Kind, ...]:
+    """What a name says of its kind."""
+    found: set[Kind] = {"rows" if data_menu.named(name).endswith(library.ROWS) else "text" for name in chosen}
+    return tuple(sorted(found))
+
+
+def _share(entry: str) -> str:
+    """How much of a data set to use, to be typed."""
+    name = data_menu.named(entry)
+    try:
+        per_cent = f"{mixing.asked(entry).per_cent:g}"
+    except ValueError:
+        per_cent = ""
+    return (
+        f'<label class="tp-share">use <input type="number" min="1" max="{mixing.MOST}" value="{per_cent}" '
+        f'data-tp-share="{escape(name)}"> % of {escape(name)}</label>'
+    )
+
+
+def _bytes_of(names: Iterable[str], joined: Joined) -> int:
+    sets = library.found(list(names), joined.host.folders)
+    files = [f for d in sets for f in (d.path.rglob("*") if d.path.is_dir() else [d.path]) if f.is_file()]
+    return sum(f.stat().st_size for f in files)

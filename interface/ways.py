@@ -1,0 +1,41 @@
+"""Ways through the form, as HTML: to a setting, back to its default, and to values put in with one click."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+
+from ..settings.declared import SETTINGS
+from .places import part_of
+
+
+def use(words: str, values: Mapping[str, object]) -> str:
+    """A button in HTML that puts these values into the form."""
+    return f'<button type="button" class="tp-use" data-tp-set="{_wish(values)}">{escape(words)}</button>'
+
+
+def way_to(key: str, words: str) -> str:
+    """A link in HTML that jumps to a setting."""
+    return f'<a href="#tp-{key}" data-tp-go="{key}" data-tp-part="{part_of(key)}">{escape(words)}</a>'
+
+
+def way_back(key: str, default: str) -> str:
+    """The way back to a default, which the script hangs onto the setting that is changed."""
+    words = f"Back to the default: {default or 'nothing'}"
+    wish = _wish({key: SETTINGS[key].default})
+    return (
+        f'<button type="button" data-tp-key="{key}" data-tp-set="{wish}" title="{escape(words)}" '
+        f'aria-label="{escape(SETTINGS[key].label)}. {escape(words)}">\u21ba {escape(default)}</button>'
+    )
+
+
+def _wish(values: Mapping[str, object]) -> str:
+    return escape(json.dumps(dict(values)))
+
+
+def pointing(text: str) -> str:
+    """A sentence that begins with a setting's label and a colon, its label made the way to it."""
+    label, colon, rest = text.partition(":")
+    key = next((key for key, setting in SETTINGS.items() if setting.label == label), "")
+    return f"{way_to(key, label)}:{escape(rest)}" if colon and key else escape(text)
