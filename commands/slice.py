@@ -36,7 +36,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("slice", "How a text is cut into blocks.")
-    parser.add_argument("path", type=Path, metavar="PATH", help="a text file, or a folder of them; any path")
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", help="a text or document, or a folder of them; any path"
+    )
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a block")
     flags.add_to(parser, ("text",))
@@ -49,7 +51,7 @@ def _lines(asked: argparse.Namespace, host: Host, settings: TrainingSettings) ->
     card = host.card()
     tokenizer = working_tokenizer(card.tokenizer)
     rules = cutting(settings.text, card, tokenizer)
-    for text in reading.read(asked.path):
+    for text in reading.read(asked.path, rules.hard_cut):
         for note in text.notes:
             say(note)
         sliced = slices(text.text, tokenizer.encode, rules)

@@ -193,8 +193,10 @@ def _opened(work: Work, names: Sequence[str]) -> list[Opened]:
 def _open(work: Work, data: DataSet) -> Opened:
     """A file or a folder, as texts or as rows."""
     rows = tuple(_open_rows(work, data, file) for file in library.files(data.path) if row_sets.is_rows(file))
-    texts = not rows or (data.path.is_dir() and any(f.suffix in library.TEXTS for f in library.files(data.path)))
-    return Opened(data, tuple(reading.read(data.path)) if texts else (), rows)
+    there = {file.suffix.lower() for file in library.files(data.path)} if data.path.is_dir() else set()
+    texts = not rows or there & set(library.TEXTS)
+    cut = unescaped(work.settings.text.hard_cut)
+    return Opened(data, tuple(reading.read(data.path, cut)) if texts else (), rows)
 
 
 def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:

@@ -78,6 +78,8 @@ class FormatShape:
         filled = {key: value for key, value in named.items() if isinstance(value, str) and value.strip()}
         if self.system:
             filled.setdefault("system", self.system)
+        if not any(columns <= filled.keys() for columns in self.templates):
+            filled |= {key: str(value) for key, value in named.items() if _is_number(value)}
         return self._template(filled).filled(filled)
 
     def _template(self, filled: Mapping[str, str]) -> Template:
@@ -90,6 +92,11 @@ class FormatShape:
             wanted = "; or ".join(", ".join(sorted(columns)) for columns in self.templates)
             raise BadRowError(f"has these columns with text: {there}. {self.name} needs: {wanted}.")
         return self.templates[max(fitting, key=len)]
+
+
+def _is_number(value: Any) -> bool:
+    """Tables have numbers in columns that a template may well name."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def format_shape(

@@ -12,23 +12,12 @@ from ..core.host import Folders
 from ..train_utils import natural_key
 from . import mixing
 from .mixing import EVERYTHING, Share
+from .reading import SIGN
 
-TEXTS = (".txt", ".md")
-ROWS = (".json", ".jsonl", ".ndjson")
+TEXTS = (".txt", ".md", ".html", ".htm", ".epub", ".pdf", ".docx")
+ROWS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".db", ".sqlite", ".sqlite3", ".parquet")
 KINDS = TEXTS + ROWS
-_LATER = (
-    ".csv",
-    ".tsv",
-    ".db",
-    ".sqlite",
-    ".parquet",
-    ".html",
-    ".htm",
-    ".epub",
-    ".pdf",
-    ".docx",
-)
-_SIGN = "put-trainer-datasets-here"
+_UNSEEN = (".", SIGN)
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,7 @@ def _found(name: str, folders: Folders) -> DataSet:
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = root / plain
         if _stands(path):
-            return _readable(DataSet(plain + "/" * path.is_dir(), path, example, share))
+            return DataSet(plain + "/" * path.is_dir(), path, example, share)
     there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
     raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
 
@@ -90,28 +79,19 @@ def _stands(path: Path) -> bool:
         return False
 
 
-def _readable(data: DataSet) -> DataSet:
-    suffix = data.path.suffix.lower()
-    if data.path.is_file() and suffix in _LATER:
-        raise DataError(
-            f"Data: {data.name}: {suffix} files are not in this version. Use {', '.join(KINDS)} files."
-        )
-    return data
-
-
 def _in(folder: Path, *, example: bool) -> list[DataSet]:
     if not folder.is_dir():
         return []
     found = [
         DataSet(p.name + "/" * p.is_dir(), p, example)
         for p in folder.iterdir()
-        if not p.name.startswith((".", _SIGN)) and (_holds_data(p) if p.is_dir() else p.suffix.lower() in KINDS)
+        if not p.name.startswith(_UNSEEN) and (_holds_data(p) if p.is_dir() else p.suffix.lower() in KINDS)
     ]
     return sorted(found, key=lambda d: natural_key(d.name))
 
 
 def _holds_data(folder: Path) -> bool:
-    return any(p.suffix.lower() in KINDS for p in folder.rglob("*") if p.is_file())
+    return bool(files(folder))
 
 
 def files(path: Path) -> list[Path]:
@@ -119,5 +99,5 @@ def files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = [file for file in path.rglob("*") if file.suffix.lower() in KINDS and file.is_file()]
-    seen = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    seen = [file for file in found if not any(p.startswith(_UNSEEN) for p in file.relative_to(path).parts)]
     return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import codecs
+import importlib
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..core.errors import DataError
 from ..train_utils import natural_key
 
 TEXT_ENDINGS = frozenset({".txt", ".md"})
+SIGN = "put-trainer-datasets-here"
 SAMPLE_BYTES = 1 << 18  # of a file in an unknown encoding; more makes the guess slower, not better
 
 MARKS = (
@@ -25,7 +27,7 @@ MARKS = (
 )
 NO_TEXTS = (
     (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive, as Word documents and e-books are"),
+    (b"PK\x03\x04", "a ZIP archive, as Excel tables, Word documents and e-books are"),
     (b"{\\rtf", "an RTF document"),
     (b"\xd0\xcf\x11\xe0", "an old Word document"),
     (b"SQLite format", "a database"),
@@ -61,12 +63,16 @@ class ReadText:
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path) -> list[ReadText]:
-    """The text of a file, or of all texts in a folder; DataError names everything that cannot be read."""
+def read(path: Path, hard_cut: str = "\n\n\n") -> list[ReadText]:
+    """The text of a file, or of all texts in a folder; DataError names everything that cannot be read.
+
+    `hard_cut` is put between the chapters of documents that have some.
+    """
     texts, problems = [], []
     for file in _files(path):
         try:
-            texts.append(_read(file, file.relative_to(path).as_posix() if file != path else path.name))
+            name = file.relative_to(path).as_posix() if file != path else path.name
+            texts.append(_read(file, name, hard_cut))
         except DataError as error:
             problems.append(str(error))
     if problems:
@@ -78,14 +84,29 @@ def _files(path: Path) -> list[Path]:
     """The file itself, or the texts of a folder, chapter 2 before chapter 10."""
     if not path.is_dir():
         return [path]
-    files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_ENDINGS and file.is_file()]
-    seen = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    from .documents import ENDINGS
+
+    kinds = TEXT_ENDINGS | ENDINGS
+    files = [file for file in path.rglob("*") if file.suffix.lower() in kinds and file.is_file()]
+    seen = [file for file in files if not any(_unseen(part) for part in file.relative_to(path).parts)]
     if not seen:
-        raise DataError(f"{path.name}: the folder holds no .txt or .md file. Put the texts to learn from into it.")
+        raise DataError(
+            f"{path.name}: the folder holds no text ({', '.join(sorted(kinds))}). Put the texts to learn from "
+            "into it."
+        )
     return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
 
 
-def _read(file: Path, name: str) -> ReadText:
+def _unseen(part: str) -> bool:
+    """Hidden files, and the sign that the webui puts up."""
+    return part.startswith((".", SIGN))
+
+
+def _read(file: Path, name: str, hard_cut: str) -> ReadText:
+    from . import documents
+
+    if file.suffix.lower() in documents.ENDINGS:
+        return documents.read(file, name, hard_cut)
     text, notes = text_of(file, name)
     if not text or text.isspace():
         raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
@@ -95,7 +116,7 @@ def _read(file: Path, name: str) -> ReadText:
 def text_of(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """A file's text with one kind of line end, and what there is to say about its encoding."""
     with opened(file, name) as stream:
-        text, notes = _decoded(stream.read(), name)
+        text, notes = decoded(stream.read(), name)
     return text.replace("\r\n", "\n").replace("\r", "\n"), notes
 
 
@@ -111,20 +132,64 @@ def opened(file: Path, name: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def library(module: str, package: str, name: str, what: str) -> Any:
+    """A library that reading this file takes; where it is missing, a sentence."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(
+            f"{name}: to read {what}, the library {package} has to be installed (pip install {package})."
+        ) from error
+
+
+def decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The text, and a note where its encoding is not plain UTF-8."""
+    encoding, notes = encoding_of(data, name)
+    try:
+        return data.decode(encoding), notes
+    except UnicodeDecodeError:
+        encoding, notes = broken_encoding_of(data, name)
+    text = data.decode(encoding, errors="replace")
+    return text, (*notes, *_damage(text, name))
+
+
+def encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+    """What the beginning of a file says of its encoding; UTF-8 where it says nothing."""
     refuse_other_formats(data, name)
     marked = next((encoding for mark, encoding in MARKS if data.startswith(mark)), None)
     wide = None if marked else _like_utf_16(data)
     if not marked and not wide:
         _refuse_binary(data, name)
-    try:
-        encoding = marked or wide or "utf-8"
-        return data.decode(encoding), _notes(name, encoding, marked is not None)
-    except UnicodeDecodeError:
-        encoding = "utf-8" if _mostly_utf_8(data) else _guessed(data, name)
-    text = data.decode(encoding, errors="replace")
-    return text, (*_notes(name, encoding, False), *_damage(text, name))
+    encoding = marked or wide or "utf-8"
+    return encoding, _notes(name, encoding, marked is not None)
+
+
+def broken_encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+    """The encoding of what is not UTF-8, or not all of it."""
+    encoding = "utf-8" if _mostly_utf_8(data) else _guessed(data, name)
+    return encoding, _notes(name, encoding, False)
+
+
+def encoding_of_file(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
+    """The same of a file that is too large to be held: UTF-8 if all of it is."""
+    with opened(file, name) as stream:
+        encoding, notes = encoding_of(stream.read(SAMPLE_BYTES), name)
+        if not encoding.startswith("utf-8"):
+            return encoding, notes
+        stream.seek(0)
+        decoder = codecs.getincrementaldecoder(encoding)()
+        while chunk := stream.read(4 * SAMPLE_BYTES):
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError as error:
+                found, notes = broken_encoding_of(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
+                return found, (*notes, *_broken_places(found, name))
+    return encoding, notes
+
+
+def _broken_places(encoding: str, name: str) -> Iterator[str]:
+    if encoding == "utf-8":
+        yield f"{name}: some places are not UTF-8 and stand as \ufffd. Save the file as UTF-8."
 
 
 def _notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from ..core.errors import DataError
 from ..core.host import Folders
+from ..settings import columns as naming
+from ..settings.columns import Columns
 from ..settings.declared import TrainingSettings
-from . import format_files, shapes
+from . import databases, format_files, parquet_files, shapes, tables
 from .encoding import Counts, Learning, RowEncoder, RowTokenizer
 from .examples import RowSource
 from .inspection import Inspector, refusals
@@ -23,7 +26,11 @@ READERS: dict[str, Callable[[Path, str], Table]] = {
     ".json": json_table,
     ".jsonl": jsonl_table,
     ".ndjson": jsonl_table,
+    ".csv": tables.table,
+    ".tsv": tables.table,
+    ".parquet": parquet_files.table,
 }
+DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class RowSet:
 
 
 def is_rows(path: Path) -> bool:
-    return path.suffix.lower() in READERS
+    return path.suffix.lower() in READERS.keys() | DATABASES
 
 
 def row_set(
@@ -51,16 +58,47 @@ def row_set(
     say: Callable[[int], None],
 ) -> RowSet:
     """A file's rows; a DataError where it holds none that could be read at all."""
-    table = READERS[path.suffix.lower()](path, name)
-    shape = _shape(table, settings, folders, tokenizer)
+    asked = naming.read(settings.rows.columns)
+    table, unnamed = _renamed(_table(path, name, asked), asked)
+    shape = _shape(table, settings, folders, tokenizer, asked)
     inspector = Inspector(refusals(folders))
     encoder = RowEncoder(table.unit, shape, tokenizer, _learning(settings), inspector)
     source = encoder.encoded(table, say)
     counts = encoder.counts
     notes = (*table.notes, *_notes(shape, counts, settings, tokenizer))
     problems = tuple(_problems(table, counts, settings))
-    advice = tuple(inspector.said(name, "row"))
-    return RowSet(source, counts, f"rows: {shape.reason}", notes, problems, advice)
+    advice = (*unnamed, *inspector.said(name, "row"))
+    return RowSet(source, counts, _what(table, shape), notes, problems, advice)
+
+
+def _what(table: Table, shape: Shape) -> str:
+    return f"rows ({table.what}): {shape.reason}" if table.what else f"rows: {shape.reason}"
+
+
+def _table(path: Path, name: str, asked: Columns) -> Table:
+    if path.suffix.lower() in DATABASES:
+        return databases.table(path, name, asked)
+    return READERS[path.suffix.lower()](path, name)
+
+
+def _renamed(table: Table, asked: Columns) -> tuple[Table, tuple[str, ...]]:
+    """The table with its columns under the names that the user gave them; advice where it has none of them."""
+    if not asked.names:
+        return table, ()
+    there = {str(column) for row in _first(table) for column in row.columns}
+    missing = [theirs for theirs in asked.names.values() if theirs not in there]
+    if len(missing) == len(asked.names):
+        return table, (f"{table.name} has no column {', '.join(missing)}: Columns is not used for it.",)
+    if missing:
+        listed = ", ".join(sorted(there)[:12])
+        raise DataError(f"{table.name} has no column {', '.join(missing)} (Columns). It has: {listed}.")
+
+    def rows() -> Iterator[Row]:
+        for row in table.rows():
+            named = {ours: row.columns[theirs] for ours, theirs in asked.names.items() if theirs in row.columns}
+            yield row._replace(columns={**row.columns, **named})
+
+    return replace(table, rows=rows), ()
 
 
 def _learning(settings: TrainingSettings) -> Learning:
@@ -68,16 +106,24 @@ def _learning(settings: TrainingSettings) -> Learning:
     return Learning(rows.train_on, rows.train_only_after, text.add_bos, text.add_eos != "never")
 
 
-def _shape(table: Table, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> Shape:
-    """How the rows are read: as asked, or as their columns say."""
+def _shape(
+    table: Table, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer, columns: Columns
+) -> Shape:
+    """How the rows are read: as asked, or as their columns say; those that the user named say it first."""
     rows, asked = settings.rows, settings.rows.format
-    first = _first(table)
+    first = _named(_first(table), columns)
     if asked not in ("auto", "chat", "text"):
         return format_files.format_shape(asked, first, folders, _marks(tokenizer), rows.system)
     found = shapes.found(first, table.name, rows.system)
     if asked == "chat":
         return shapes.as_chat(found, first, table.name, rows.system)
     return shapes.as_text(found, first, table.name) if asked == "text" else found
+
+
+def _named(rows: list[Row], columns: Columns) -> list[Row]:
+    """Only the columns that the user named, where these mean something alone."""
+    bare = [row._replace(columns={k: row.columns[k] for k in columns.names if k in row.columns}) for row in rows]
+    return bare if columns.names and shapes.are_known(bare) else rows
 
 
 def _first(table: Table) -> list[Row]:

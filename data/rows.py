@@ -32,6 +32,7 @@ class Table:
     unit: str
     rows: Callable[[], Iterator[Row]]
     notes: tuple[str, ...] = ()
+    what: str = ""  # how it was read, where that had to be found out
 
 
 def json_table(path: Path, name: str) -> Table:
@@ -221,5 +222,5 @@ def kind(value: Any) -> str:
         return f"{str(value).lower()}"
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
-    names: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
+    names: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bytes: "binary data, not text"}
     return names.get(type(value), type(value).__name__)

@@ -126,6 +126,15 @@ def found(rows: Sequence[Row], name: str, system: str) -> Shape:
     raise DataError(_nothing_known(name, columns))
 
 
+def are_known(rows: Sequence[Row]) -> bool:
+    """Whether the columns of these rows mean something."""
+    try:
+        found(rows, "", "")
+    except DataError:
+        return False
+    return True
+
+
 def pair_shape(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> Pair:
     """Questions and answers in two columns, with a third where there is one."""
     question, answer = columns[pair[0]], columns[pair[1]]
@@ -168,7 +177,8 @@ def _nothing_known(name: str, columns: Mapping[str, str]) -> str:
     there = ", ".join(sorted(columns.values())[:12])
     return (
         f"{name}: the rows have the columns {there}, which are none that are known. Rename them to instruction "
-        "and output, to messages or to text, or choose a format file that names them."
+        "and output, to messages or to text, or say so under Columns (instruction=... output=...), or choose a "
+        "format file that names them."
     )
 
 

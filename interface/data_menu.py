@@ -43,6 +43,8 @@ def take_in(joined: Joined, uploaded: Sequence[str]) -> list[str]:
     """Copy uploaded files among the data sets, under safe names that are free; the names they got."""
     folder = joined.host.folders.datasets
     sources = [Path(path) for path in uploaded]
+    if strange := [path.name for path in sources if path.suffix.lower() not in library.KINDS]:
+        raise DataError(f"{', '.join(strange)} cannot be learned from. Choose {', '.join(library.KINDS)} files.")
     for path in sources:
         if path.stat().st_size > LARGEST:
             raise DataError(

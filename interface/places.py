@@ -19,7 +19,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("add_bos", "add_eos"),
         ("system",),
         ("train_only_after", "too_long"),
-        ("bad_rows",),
+        ("bad_rows", "columns"),
     ),
     "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
     "Learning rate and optimizer": (

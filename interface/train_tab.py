@@ -21,7 +21,7 @@ from .places import FOLDED, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
 
-CUTTING = ("data", "format", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
+CUTTING = ("data", "format", "columns", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
 
 
 class TrainTab:

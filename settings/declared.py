@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..schedulers import SCHEDULES, schedule_problem
+from .columns import problem as columns_problem
 from .names import name_problem
 from .setting import Setting
 
@@ -51,9 +52,10 @@ class What:
     )
     data: tuple[str, ...] = names(
         "Data",
-        "What to learn from, out of training/datasets: texts (.txt, .md, or folders of them, read in natural "
-        "order, each file beginning anew) and rows of chats or questions and answers (.json, .jsonl). With a "
-        "per cent behind it so much of one is used, spread evenly: chats.jsonl:50; notes.md:200 twice.",
+        "What to learn from, out of training/datasets: texts (.txt, .md, .html, .epub, .pdf, .docx, or folders "
+        "of them, read in natural order, each file beginning anew) and rows of chats or questions and answers "
+        "(.json, .jsonl, .csv, .tsv, .db, .sqlite, .parquet). With a per cent behind it so much of one is used, "
+        "spread evenly: chats.jsonl:50; notes.md:200 twice.",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -155,6 +157,13 @@ class Rows:
         },
         free=True,
         one="another name",
+    )
+    columns: str = text(
+        "",
+        "Columns",
+        "For tables whose columns have other names: instruction=Frage output=Antwort (a name with spaces in "
+        "double quotes, a column without a name by its number). For databases: table=NAME, or a SELECT.",
+        check=columns_problem,
     )
     system: str = text(
         "",

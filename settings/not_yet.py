@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 KEYS: frozenset[str] = frozenset(
     {
-        "columns",
         "method",
         "attention",
         "liger",

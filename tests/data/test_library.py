@@ -21,6 +21,8 @@ def folders(tmp_path):
     (made.datasets / "empty").mkdir()
     (made.datasets / "book" / "part").mkdir(parents=True)
     (made.datasets / "book" / "part" / "one.txt").write_text("text")
+    (made.datasets / "signs").mkdir()
+    (made.datasets / "signs" / "put-trainer-datasets-here.txt").write_text("")
     (made.examples / "story.txt").write_text("the example's")
     (made.examples / "notes.MD").write_text("the example's")
     return made
@@ -34,6 +36,7 @@ def test_the_users_own_come_first_in_natural_order_then_the_examples_they_do_not
         DataSet("chapter 10.txt", own / "chapter 10.txt"),
         DataSet("notes.MD", own / "notes.MD"),
         DataSet("rows.jsonl", own / "rows.jsonl"),
+        DataSet("table.csv", own / "table.csv"),
         DataSet("story.txt", examples / "story.txt", example=True),
     ]
 
@@ -82,10 +85,9 @@ def test_what_leads_out_of_the_folder_is_refused(folders, name):
 
 def test_all_that_cannot_be_had_is_named_at_once(folders):
     with pytest.raises(DataError) as refusal:
-        found(["missing.txt", "story.txt", "table.csv", "x" * 300], folders)
-    there = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, story.txt"
+        found(["missing.txt", "story.txt", "x" * 300], folders)
+    there = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
     assert str(refusal.value).splitlines() == [
         f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {there}.",
-        "Data: table.csv: .csv files are not in this version. Use .txt, .md, .json, .jsonl, .ndjson files.",
         f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {there}.",
     ]

@@ -6,11 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from training_pro.data import library
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import Place
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix not in (".md",) and path.name != "settings")
+
+
+def test_there_is_one_of_each_kind():
+    endings = {path.suffix for path in EXAMPLES.rglob("*") if path.is_file()}
+    alike = {".htm": ".html", ".ndjson": ".jsonl", ".sqlite": ".db", ".sqlite3": ".db"}
+    assert {alike.get(kind, kind) for kind in library.KINDS} <= endings
+    assert any(path.is_dir() for path in EXAMPLES.iterdir())
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.session import Session
+from training_pro.data import library
 from training_pro.interface import data_menu
 from training_pro.interface.joined import Joined
 from training_pro.settings.names import name_problem
@@ -60,3 +61,13 @@ def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(joined, tmp_pa
 def test_a_name_out_of_data_and_model_is_one_that_a_lora_may_have(data, model, name):
     assert data_menu.name_for(data, model) == name
     assert name_problem(name) == ""
+
+
+def test_all_kinds_are_taken_in_and_nothing_else(joined, tmp_path):
+    names = [f"a{ending}" for ending in library.KINDS]
+    for name in (*names, "picture.png"):
+        (tmp_path / name).write_text("x")
+    assert data_menu.take_in(joined, [str(tmp_path / name) for name in names]) == names
+    assert {value for _, value in data_menu.choices(joined)} == set(names)
+    with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
+        data_menu.take_in(joined, [str(tmp_path / "picture.png")])

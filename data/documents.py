@@ -1,0 +1,46 @@
+"""Documents that are more than plain text: read by their kind, and said what was found in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ..core.errors import DataError
+from . import books, pdf_files, reading, web_pages, word_files
+from .chapters import Paragraph, joined
+
+
+def _web_page(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+    with reading.opened(path, name) as stream:
+        source, notes = web_pages.text_of(stream.read(), name)
+    reading.refuse_other_formats(source[:16].encode(), name)
+    return web_pages.paragraphs(source, name), notes
+
+
+Reader = Callable[[Path, str], tuple[list[Paragraph], tuple[str, ...]]]
+READERS: Mapping[str, tuple[str, Reader]] = {
+    ".html": ("a web page", _web_page),
+    ".htm": ("a web page", _web_page),
+    ".epub": ("an e-book", lambda path, name: (books.paragraphs(path, name), ())),
+    ".pdf": ("a PDF document", lambda path, name: (pdf_files.paragraphs(path, name), ())),
+    ".docx": ("a Word document", lambda path, name: (word_files.paragraphs(path, name), ())),
+}
+ENDINGS = frozenset(READERS)
+
+
+def read(path: Path, name: str, hard_cut: str) -> reading.ReadText:
+    """A document's text, with hard cuts between its chapters; a DataError says why it has none."""
+    what, reader = READERS[path.suffix.lower()]
+    paragraphs, notes = reader(path, name)
+    text, parts = joined(paragraphs, hard_cut)
+    if not text.strip():
+        raise DataError(f"{name} is {what} without any text. Take it out of the data.")
+    return reading.ReadText(name, text, (*notes, f"{name} was read as {what}{_parts(parts, hard_cut)}."))
+
+
+def _parts(parts: int, hard_cut: str) -> str:
+    if parts == 1:
+        return ", in one part"
+    return f" of {parts} parts, " + (
+        "a hard cut between them" if hard_cut else "uncut, since the hard cut is empty"
+    )
