@@ -58,7 +58,9 @@ def _kinds(sources: Iterable[SourceReport]) -> tuple[Kind, ...]:
 
 def _by_name(chosen: Iterable[str]) -> tuple[Kind, ...]:
     """What a name says of its kind."""
-    found: set[Kind] = {"rows" if data_menu.named(name).endswith(library.ROWS) else "text" for name in chosen}
+    found: set[Kind] = {
+        "rows" if data_menu.named(name).lower().endswith(library.ROWS) else "text" for name in chosen
+    }
     return tuple(sorted(found))
 
 
