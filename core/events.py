@@ -83,6 +83,24 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replanned(Event):
+    """The plan has changed after this step: the last step now, and the rates of all of them, done or planned."""
+
+    step: int
+    steps: int
+    rates: tuple[float, ...]
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveChanged(Event):
+    """Settings that took effect after this step: by their keys, as they were and as they are."""
+
+    step: int
+    changes: Mapping[str, tuple[object, object]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
     """A full checkpoint is on disk, whole."""
 

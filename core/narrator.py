@@ -18,9 +18,11 @@ from .events import (
     Evaluated,
     Event,
     LibraryMessage,
+    LiveChanged,
     Note,
     Planned,
     Progress,
+    Replanned,
     Sampled,
     Stage,
 )
@@ -95,6 +97,15 @@ class Narrator:
             f"{event.accuracy:.1%} of the tokens right{parts}{gain}"
         )
 
+    def _live(self, event: LiveChanged) -> str:
+        changes = ", ".join(f"{key} {now} (was {then})" for key, (then, now) in event.changes.items())
+        return f"From after step {event.step} on: {changes}."
+
+    def _replanned(self, event: Replanned) -> str:
+        rest = event.rates[event.step :]
+        now = f", the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
+        return f"The plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
+
     def _sampled(self, event: Sampled) -> str:
         return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
 
@@ -118,6 +129,8 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     Progress: Narrator._progress,
     Stage: Narrator._stage,
     Planned: Narrator._planned,
+    Replanned: Narrator._replanned,
+    LiveChanged: Narrator._live,
     CheckpointSaved: Narrator._saved,
     Evaluated: Narrator._evaluated,
     Sampled: Narrator._sampled,

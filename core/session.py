@@ -6,7 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from .control import RunControl
 from .errors import BusyError, TrainingProError
@@ -24,7 +24,7 @@ class Job:
 
     kind: Kind
     title: str
-    control: RunControl = field(default_factory=RunControl)
+    control: RunControl[Any] = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
 
     @property

@@ -11,6 +11,7 @@ from ..records.run_folder import RunFolder
 from ..schedulers import Phase, Plan, multipliers, schedule_named
 from ..settings.declared import Switching, TrainingSettings
 from ..train_utils import StepPlan
+from .rates import Rates
 
 SAMPLE = 10
 _SWITCHES = tuple(f.name for f in fields(Switching))
@@ -43,13 +44,9 @@ class Blueprint:
     def plan(self) -> StepPlan:
         return self.data.plan
 
-    def multiplier(self, done: int) -> float:
-        """The share of the learning rate after so many steps; HF asks once more after the last one."""
-        return self.multipliers[min(done, len(self.multipliers) - 1)]
-
-    def rate(self, step: int) -> float:
-        """The learning rate that a step (counted from 1) uses."""
-        return self.settings.learning.learning_rate * self.multiplier(step - 1)
+    def rates(self, factor: float = 1.0) -> Rates:
+        """The learning rates, as they are planned."""
+        return Rates(self.settings.learning.learning_rate, self.multipliers, factor)
 
     def open_folder(self) -> None:
         """Called when the first step is done: from now on there is something to keep."""

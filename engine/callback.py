@@ -1,47 +1,57 @@
-"""What happens between two steps: wishes are read, checkpoints decided on, progress told."""
+"""What happens between two steps: HF's loop calls, and what was decided on is done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.control import RunControl
-from ..core.events import CheckpointSaved, EventLog, Note, Progress
-from ..settings.declared import Saving
-from ..train_utils import checkpoint_name, smoothed
+from ..core.events import CheckpointSaved, EventLog, Note
+from ..records.thinning import thinned
+from ..settings.live import Live
 from .blueprint import Blueprint
 from .checkpoints import RunState, sealed
+from .course import Course
 from .ordering import Phases
+from .rates import Rates, give
+from .saving_rules import Evaluation, Moment
+from .steering import Steering
 
 
 class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     """Follows HF's loop. The order there, at each step: on_step_end, on_log, on_save."""
 
-    def __init__(self, blueprint: Blueprint, state: RunState, control: RunControl, log: EventLog) -> None:
+    def __init__(self, blueprint: Blueprint, state: RunState, control: RunControl[Any], log: EventLog) -> None:
         self._blueprint, self._control, self._log = blueprint, control, log
         self._first = state.step + 1
         self._unchangeable = state.unchangeable
-        self._reason: str | None = None
-        self._clock = time.monotonic()
-        self._tokens = 0
-        self.smoothed = state.smoothed
-        self.graph = list(state.graph)
+        self._reason = ""
+        self.course = Course(blueprint.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = Phases(blueprint, state.changes)
-        self.stopped_by = ""
-        self.tokens: Callable[[], int] = lambda: 0
+        self.steering = Steering(Live.of(blueprint.settings), blueprint.rates(), state.steering, control, log)
+        self.last_saved: Path | None = None
+
+    @property
+    def rates(self) -> Rates:
+        """The learning rates as they are planned now."""
+        return self.steering.rates
+
+    def let_go(self) -> None:
+        """Hold on to nothing that holds the model."""
+        self.course.tokens = lambda: 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._clock = time.monotonic()
+        self.course.begin_step()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
             self._blueprint.open_folder()
-        if self._control.pausing:
+        if self._control.pausing and not self._control.freeing:
             self._pause(state.global_step)
 
     def _pause(self, step: int) -> None:
@@ -49,53 +59,28 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._log.append(Note(text=f"Paused after step {step}; the memory stays in use."))
         began = time.monotonic()
         self._control.wait_while_pausing()
-        self._clock += time.monotonic() - began  # a pause is no slow step
+        self.course.leave_out(time.monotonic() - began)  # a pause is no slow step
         self._log.append(Note(text=f"Going on after step {step}."))
 
-    def _why_stop(self, step: int) -> str:
-        """The rule that ends the run here, in words; empty where none does."""
-        rules, epoch = self._blueprint.settings.stopping, self._blueprint.plan.steps_per_epoch
-        if rules.stop_at_loss and self.smoothed is not None and self.smoothed <= rules.stop_at_loss:
-            return f"the smoothed loss {self.smoothed:.4f} is at or under {rules.stop_at_loss:g}"
-        if rules.stop_at_epoch and step >= rules.stop_at_epoch * epoch:
-            return f"epoch {rules.stop_at_epoch:g} is done"
-        return ""
-
-    def _decide(self, step: int, control: TrainerControl) -> None:
-        """Stop here? Save here? HF saves and stops after the log, so the loss of this step is known."""
-        if not self._control.stopping and (rule := self._why_stop(step)):
-            self.stopped_by = rule
-            self._log.append(Note(text=f"Stopping after step {step}: {rule}."))
-        control.should_training_stop |= self._control.stopping or bool(self.stopped_by)
-        self._reason = self._why_save(step)
-        control.should_save = self._reason is not None
-
-    def _why_save(self, step: int) -> str | None:
-        """The first reason names the checkpoint; None for no checkpoint at this step."""
-        saving: Saving = self._blueprint.settings.saving
-        epoch = self._blueprint.plan.steps_per_epoch
-        if self._control.throwing_away:
-            return None
-        if self._control.take_checkpoint():
-            return "user"
-        if saving.save_each_epoch and step % epoch == 0:
-            return f"epoch-{step // epoch}"
-        every = saving.save_every and step % saving.save_every == 0
-        return "" if every or self._control.stopping or self.stopped_by else None
-
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        lr_scheduler: Any = None,
+        **_: Any,
     ) -> None:
+        """Tell of the step and decide. HF saves and stops after the log, so the loss of this step is known."""
         if not logs or "loss" not in logs:
             return
-        loss = float(logs["loss"])
-        self.smoothed = smoothed(self.smoothed, loss)
-        progress = self._progress(state, loss, logs.get("grad_norm"))
-        self.graph.append(_graph_entry(progress) | self._phase(state.global_step))
+        step, norm = state.global_step, logs.get("grad_norm")
+        progress = self.course.add(step, float(logs["loss"]), None if norm is None else float(norm), self.rates)
+        self.course.graph[-1] |= self._phase(step)
         self._log.append(progress)
-        if change := self.phases.look_at(self.smoothed):
-            self._log.append(Note(text=f"After step {state.global_step} the order changes over: {change}"))
-        self._decide(state.global_step, control)
+        if change := self.phases.look_at(progress.smoothed):
+            self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
+        self._decide(step, control, lr_scheduler)
 
     def _phase(self, step: int) -> dict[str, str]:
         """Where an order has several phases, which this step was in; a planned change is said when it is there."""
@@ -106,39 +91,35 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
             self._log.append(Note(text=f"From step {step} on: {phase}."))
         return {"phase": phase}
 
-    def _progress(self, state: TrainerState, loss: float, norm: float | None) -> Progress:
-        now, tokens = time.monotonic(), self.tokens()
-        seconds, fresh = now - self._clock, tokens - self._tokens
-        self._clock, self._tokens = now, tokens
-        assert self.smoothed is not None
-        return Progress(
-            step=state.global_step,
-            steps=self._blueprint.plan.steps,
-            epoch=state.global_step / self._blueprint.plan.steps_per_epoch,
-            loss=loss,
-            smoothed=self.smoothed,
-            learning_rate=self._blueprint.rate(state.global_step),
-            gradient_norm=None if norm is None else float(norm),
-            tokens=fresh,
-            seconds=seconds,
+    def _decide(self, step: int, control: TrainerControl, scheduler: Any, found: Evaluation | None = None) -> None:
+        assert self.course.smoothed is not None
+        moment = Moment(
+            step,
+            self._blueprint.plan.steps_per_epoch,
+            self.course.smoothed,
+            time.monotonic(),
+            last=self.steering.is_last(step),
         )
+        decided = self.steering.after(moment, self.course.rates_used(), found)
+        control.should_training_stop |= decided.stop
+        control.should_save, self._reason = decided.save is not None, decided.save or ""
+        if decided.replanned:
+            give(self.rates, scheduler)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        step, reason = state.global_step, self._reason or ""
-        known = RunState(step, self.smoothed, self.graph, self._unchangeable, list(self.phases.changes))
-        folder = sealed(self._blueprint.folder, checkpoint_name(step, reason), known)
+        step, reason = state.global_step, self._reason
+        folder = sealed(self._blueprint.folder, reason, self._state(step))
+        self.last_saved = folder
         self._log.append(CheckpointSaved(step=step, folder=folder, reason=reason))
-        self._clock = time.monotonic()
+        thinned(self._blueprint.folder.path, self.steering.live.saving.keep_checkpoints, self.steering.best)
+        self.course.begin_step()
 
-
-def _graph_entry(progress: Progress) -> dict[str, Any]:
-    return {
-        "current_steps": progress.step,
-        "loss": progress.loss,
-        "smoothed_loss": progress.smoothed,
-        "learning_rate": progress.learning_rate,
-        "epoch": round(progress.epoch, 4),
-        "gradient_norm": progress.gradient_norm,
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 3),
-    }
+    def _state(self, step: int) -> RunState:
+        return RunState(
+            step,
+            self.course.smoothed,
+            self.course.graph,
+            self._unchangeable,
+            list(self.phases.changes),
+            self.steering.memory(),
+        )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError
+from ..records import loras
 from ..records.loras import STATE_FILE
 from ..records.run_folder import RunFolder
 
@@ -23,15 +23,17 @@ class RunState:
     graph: list[dict[str, Any]] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
     changes: list[Any] = field(default_factory=list)  # when the order changed over, as epoch and examples taken
+    steering: dict[str, Any] = field(default_factory=dict)  # live settings, and what the rules remember
 
 
-def sealed(folder: RunFolder, name: str, state: RunState) -> Path:
-    """The Trainer's checkpoint of this step, made whole and given its name."""
+def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
+    """The Trainer's checkpoint of this step, made whole and given its name; one folder a step."""
     written = folder.aside / f"checkpoint-{state.step}"
     (written / STATE_FILE).write_text(json.dumps(asdict(state)), encoding="utf-8")
-    target = folder.path / name
-    if target.exists():
-        shutil.rmtree(target)
+    target = folder.checkpoint(state.step, reason)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for earlier in loras.of_step(folder.path, state.step):
+        loras.remove(earlier)
     return written.replace(target)
 
 

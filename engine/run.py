@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from functools import partial
 from typing import Any
 
-import torch
 from transformers import set_seed
 
 from ..core.errors import DataError, ModelError, SettingsError
-from ..core.events import Advice, Ended, Note, Outcome, Planned, Stage
+from ..core.events import Advice, Ended, Note, Planned, Stage
 from ..core.host import Host, ModelCard
 from ..core.session import Job
-from ..core.writing import write_json
 from ..data.assembly import TrainingData, prepare
-from ..records import log, picture
 from ..records.in_progress import in_progress
-from ..records.run_folder import RunFolder, run_folder
+from ..records.run_folder import run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
-from ..train_utils import duration
 from . import adapter
 from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .checkpoints import RunState, refuse_changes, state_of
+from .keeping import Trained, about, kept, thrown_away
 from .optimizers import optimizer_name
+from .parts import Part, next_part
 from .precision import computing_type
 from .targets import resolved
 from .tokenizer import working_tokenizer
@@ -43,24 +39,40 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     folder = run_folder(settings, host.folders, resume)
     card = _card(host)
     run = blueprint(settings, card, _prepared(settings, host, card, job), folder)
-    if (done := folder.finished_steps()) >= run.plan.steps:
-        return _nothing_left(run, done)
-    state = _state_to_start_from(run, job)
+    if (done := folder.finished()) and done.planned >= run.plan.steps:
+        return _nothing_left(run, done.steps)
+    with in_progress(folder.name, host.folders):
+        return _part_by_part(_first_part(run, job), host, job)
+
+
+def _part_by_part(part: Part, host: Host, job: Job) -> Ended:
+    while True:
+        found = _trained(part, host, job)
+        if isinstance(found, Ended):
+            return found
+        following = next_part(found, host, job)
+        if isinstance(following, Ended):
+            return following
+        part = following
+
+
+def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
+    """One part of a run: how the run ended, or what the next part goes on from, the model being given back."""
     _tell(job, "Getting the model")
-    with (
-        in_progress(folder.name, host.folders),
-        _bare_model(host, job) as base,
-        _ready_to_train(base, run, job) as model,
-    ):
-        between = BetweenSteps(run, state, job.control, job.log)
-        ways = tried(model, settings)
-        _announce(run, state, base, ways, job)
-        trained = RunTrainer(run, model, ways, between, host.folders.presets.parent).train(
-            resume_from_checkpoint=str(folder.start.folder) if folder.start else None
-        )
+    run = part.run
+    with _bare_model(host, job) as base, _ready_to_train(base, run, job) as model:
+        between = BetweenSteps(run, part.state, job.control, job.log)
+        ways = tried(model, run.settings)
+        _announce(part, between, base, ways, job)
+        trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent)
+        step = trainer.train(resume_from_checkpoint=str(part.start) if part.start else None).global_step
         if job.control.throwing_away:
-            return _thrown_away(folder, trained.global_step)
-        return _kept(run, model, ways, between, trained.global_step, job)
+            return thrown_away(run, step)
+        trained = Trained(run, between, step, about(run, model, ways))
+        if between.steering.interlude is None:
+            return kept(trained, partial(adapter.write, model), job)
+    between.let_go()
+    return trained
 
 
 def _card(host: Host) -> ModelCard:
@@ -105,15 +117,15 @@ def _nothing_left(run: Blueprint, done: int) -> Ended:
     return Ended(outcome="finished", text=text, folder=run.folder.path)
 
 
-def _state_to_start_from(run: Blueprint, job: Job) -> RunState:
+def _first_part(run: Blueprint, job: Job) -> Part:
     run.folder.refuse_without_start()
     start = run.folder.start
     if start is None:
-        return RunState(unchangeable=run.unchangeable())
+        return Part(run, RunState(unchangeable=run.unchangeable()))
     state = state_of(start.folder)
     refuse_changes(state, run.unchangeable(), start.folder)
     job.log.append(Note(text=f"Going on from {start.folder.name} (step {state.step})."))
-    return state
+    return Part(run, state, start.folder)
 
 
 @contextmanager
@@ -139,16 +151,19 @@ def _checkpoints_gradients(settings: TrainingSettings, base: Any) -> bool:
     return asked == "on" or (asked == "auto" and base.device.type == "cuda")
 
 
-def _announce(run: Blueprint, state: RunState, base: Any, ways: Ways, job: Job) -> None:
-    plan = run.plan
+def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job) -> None:
+    run, plan = part.run, part.run.plan
+    if not part.first:
+        _tell(job, "Training")
+        return
     job.log.append(
         Planned(
             name=run.folder.name,
             model=run.card.name,
-            steps=plan.steps,
+            steps=between.rates.steps,
             steps_per_epoch=plan.steps_per_epoch,
-            first_step=state.step,
-            rates=tuple(run.rate(s) for s in range(1, plan.steps + 1)),
+            first_step=part.state.step,
+            rates=between.rates.all(between.course.rates_used()),
             settings=run.settings.values(),
         )
     )
@@ -158,76 +173,6 @@ def _announce(run: Blueprint, state: RunState, base: Any, ways: Ways, job: Job) 
     for note in ways.notes():
         job.log.append(Note(text=note))
     _tell(job, "Training")
-
-
-def _kept(run: Blueprint, model: Any, ways: Ways, between: BetweenSteps, step: int, job: Job) -> Ended:
-    """The LoRA and the records of its run, on disk."""
-    _tell(job, "Saving the LoRA")
-    folder: RunFolder = run.folder
-    done = step >= run.plan.steps or bool(between.stopped_by)
-    outcome: Outcome = "finished" if done else "stopped"
-    entry = _log_entry(run, model, between, outcome) | ways.as_log()
-    adapter.write(model, folder.aside)
-    folder.keep(folder.aside)
-    write_json(folder.path / "training_graph.json", between.graph)
-    if not picture.draw(between.graph, _title(run), folder.path / "training_graph.png"):
-        entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
-    write_json(folder.path / "training_log.json", log.log_entry(entry))
-    words = f"{outcome} at step {step} of {run.plan.steps}" + (
-        between.stopped_by and f", since {between.stopped_by}"
-    )
-    text = f"'{folder.name}' {words}, smoothed loss {between.smoothed:.4f}. The LoRA is in {folder.path}"
-    return Ended(outcome=outcome, text=text, folder=folder.path)
-
-
-def _thrown_away(folder: RunFolder, step: int) -> Ended:
-    folder.discard()
-    there = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
-    return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{there}")
-
-
-def _log_entry(run: Blueprint, model: Any, between: BetweenSteps, outcome: Outcome) -> dict[str, Any]:
-    base, last = model.get_base_model(), between.graph[-1]
-    report = run.data.report
-    return {
-        "base_model_name": run.card.name,
-        "base_model_class": type(base).__name__,
-        "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
-        "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
-        "projections": ", ".join(_layers(model)),
-        "loss": last["loss"],
-        "learning_rate": last["learning_rate"],
-        "epoch": last["epoch"],
-        "current_steps": last["current_steps"],
-        "ended": outcome,
-        "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "smoothed_loss": between.smoothed,
-        "steps": run.plan.steps,
-        "schedule": f"{run.settings.learning.schedule}: {described(run.phases)}",
-        "computed_in": computing_type(base),
-        "loaded_as": run.card.loading,
-        "resolved": dict(report.resolved),
-        "data": report.as_json(),
-        "data_fingerprint": run.data.examples.digest(),
-        "training_time": duration(sum(e["seconds"] for e in between.graph)),
-        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-        | {"python": platform.python_version()},
-        "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
-    }
-
-
-def _layers(model: Any) -> list[str]:
-    """By their own names; PEFT's versions tell more or less of the path to each."""
-    targets = model.peft_config[model.active_adapter].target_modules
-    return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
-
-
-def _title(run: Blueprint) -> str:
-    s = run.settings
-    return (
-        f"{run.folder.name} on {run.card.name} - rank {s.lora.rank}, alpha {s.lora.alpha:g}, "
-        f"learning rate {s.learning.learning_rate:g} {s.learning.schedule}, cutoff {run.data.report.cutoff}"
-    )
 
 
 def _tell(job: Job, text: str) -> None:

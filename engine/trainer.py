@@ -21,6 +21,7 @@ from .noise import noisy
 from .optimizers import optimizer_name, refuse_on_this_device
 from .ordering import EachEpoch
 from .precision import computing_type, device
+from .rates import give
 from .trial import Ways
 
 
@@ -52,7 +53,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self._blueprint, self._ways = blueprint, ways
         self._tokens = 0
-        self._phases = callback.phases
+        self._between = callback
         super().__init__(
             model=model,
             args=_arguments(blueprint, model, scratch),
@@ -64,28 +65,23 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             self.remove_callback(printing)
         self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
         self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
-        callback.tokens = lambda: self._tokens
+        callback.course.tokens = lambda: self._tokens
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self._blueprint.multiplier)
+            steering = self._between.steering
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: steering.rates.share(done))
         return self.lr_scheduler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """A run that goes on under a new plan takes that plan's rates, not the rates it was saved with."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        schedule, rate = self.lr_scheduler, self._blueprint.settings.learning.learning_rate
-        schedule.base_lrs = [rate for _ in schedule.base_lrs]
-        now = rate * self._blueprint.multiplier(schedule.last_epoch)
-        schedule._last_lr = [now for _ in schedule.base_lrs]
-        for group in schedule.optimizer.param_groups:
-            group["initial_lr"], group["lr"] = rate, now
+        if checkpoint is not None:
+            give(self._between.rates, self.lr_scheduler)
 
     def _get_train_sampler(self, *_: Any) -> EachEpoch:
         examples = self._blueprint.data.examples
-        return EachEpoch(examples, self._blueprint, self._phases, lambda: self.state.global_step)
+        return EachEpoch(examples, self._blueprint, self._between.phases, lambda: self.state.global_step)
 
     def _batch(self, picked: Sequence[_Picked]) -> dict[str, Any]:
         examples, joins = [p.example for p in picked], [p.joins for p in picked]

@@ -21,7 +21,12 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train_only_after", "too_long"),
         ("bad_rows", "columns"),
     ),
-    "Saving and stopping": (("save_every", "save_each_epoch"), ("stop_at_loss", "stop_at_epoch")),
+    "Saving and stopping": (
+        ("save_every", "save_on_loss_drop", "save_each_epoch"),
+        ("backup_minutes", "keep_checkpoints", "keep_best"),
+        ("stop_at_loss", "stop_at_epoch"),
+        ("early_stopping", "stop_how"),
+    ),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),
         ("optimizer", "weight_decay"),

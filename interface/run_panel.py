@@ -86,7 +86,7 @@ class RunPanel:
             return wording.problem(str(error))
         return ""
 
-    def _ask(self, wish: Callable[[RunControl], None]) -> str:
+    def _ask(self, wish: Callable[[RunControl[Any]], None]) -> str:
         """Pass a wish on to the run; the panel says at once that it is heard."""
         try:
             self._joined.refuse_where_read_only()
@@ -160,5 +160,5 @@ def _state(view: RunView | None) -> tuple[Any, ...]:
     return (id(view.job), view.position, control.stopping, control.saving, control.pausing)
 
 
-def _pause_or_go_on(control: RunControl) -> None:
+def _pause_or_go_on(control: RunControl[Any]) -> None:
     control.go_on() if control.pausing else control.pause()

@@ -15,6 +15,7 @@ WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ITSELF = ("adapter_config.json", *WEIGHTS)
 LOG_FILE = "training_log.json"
 STATE_FILE = "run_state.json"
+BACKUPS = "backup"
 
 Standing = Literal["nothing", "finished", "stopped", "cut off", "made elsewhere"]
 
@@ -43,16 +44,28 @@ def standing(folder: Path) -> Standing:
     """How the run that this folder is from ended."""
     if ended := _ended(folder):
         return ended
-    if checkpoints(folder):
+    if to_go_on_from(folder):
         return "cut off"
     if has_lora(folder):
         return "made elsewhere"
     return "nothing"
 
 
-def finished_steps(folder: Path) -> int:
-    """How many steps a finished run took; 0 where it is not finished."""
-    return int(_log(folder).get("current_steps") or 0) if standing(folder) == "finished" else 0
+@dataclass(frozen=True)
+class Finished:
+    """How many steps a finished run took, and how many it was to take: a rule may have ended it before."""
+
+    steps: int
+    planned: int
+
+
+def finished(folder: Path) -> Finished | None:
+    """None for a run that is not finished."""
+    if standing(folder) != "finished":
+        return None
+    log = _log(folder)
+    steps = int(log.get("current_steps") or 0)
+    return Finished(steps, int(log.get("steps") or steps))
 
 
 def _ended(folder: Path) -> Standing | None:
@@ -80,6 +93,28 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
         if (step := checkpoint_step(p.name)) is not None and (p / STATE_FILE).is_file()
     ]
     return sorted(found, key=lambda c: (c.step, c.folder.name))
+
+
+def backups(folder: Path) -> list[Checkpoint]:
+    """The timed copies of a run, oldest first."""
+    return checkpoints(folder / BACKUPS)
+
+
+def to_go_on_from(folder: Path) -> list[Checkpoint]:
+    """Everything that a run can go on from, oldest first."""
+    return sorted([*backups(folder), *checkpoints(folder)], key=lambda c: c.step)
+
+
+def of_step(folder: Path, step: int) -> list[Path]:
+    """The folders of this step, whole or slimmed, backups too."""
+    found = [*folder.glob(f"checkpoint-{step}*"), *folder.glob(f"{BACKUPS}/checkpoint-{step}*")]
+    return [path for path in found if checkpoint_step(path.name) == step]
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint; a kill in between leaves nothing that only looks whole."""
+    (checkpoint / STATE_FILE).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)
 
 
 def slim(checkpoint: Path) -> int:

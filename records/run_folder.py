@@ -13,12 +13,14 @@ from ..core.host import Folders
 from ..core.writing import write_json
 from ..settings import files
 from ..settings.declared import TrainingSettings
-from . import loras
-from .loras import Checkpoint
+from ..train_utils import checkpoint_name
+from . import loras, thinning
+from .loras import Checkpoint, Finished
 
 ASIDE = ".part"
 BEFORE = "before"
-RECORDS = (loras.LOG_FILE, "training_parameters.json", "train_dataset_sample.json")
+PARAMETERS = "training_parameters.json"
+RECORDS = (loras.LOG_FILE, PARAMETERS, "train_dataset_sample.json")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class RunFolder:
     start: Checkpoint | None = None
     goes_on: bool = False
     replaces: bool = False
+    is_open: bool = False
 
     @property
     def name(self) -> str:
@@ -40,9 +43,15 @@ class RunFolder:
         """Where things are written before they are whole."""
         return self.path / ASIDE
 
-    def finished_steps(self) -> int:
-        """The steps of the finished run that is to go on; 0 for a run that is not finished, or a new one."""
-        return loras.finished_steps(self.path) if self.goes_on else 0
+    def checkpoint(self, step: int, reason: str) -> Path:
+        """Where the checkpoint of a step goes; its reason names it, and timed ones have a folder of their own."""
+        if reason == loras.BACKUPS:
+            return self.path / loras.BACKUPS / checkpoint_name(step, "")
+        return self.path / checkpoint_name(step, reason)
+
+    def finished(self) -> Finished | None:
+        """The finished run that is to go on; None for one that is not finished, or a new one."""
+        return loras.finished(self.path) if self.goes_on else None
 
     def refuse_without_start(self) -> None:
         """SavingError where a LoRA stands that nothing can go on from."""
@@ -55,11 +64,15 @@ class RunFolder:
     def open(self, settings: TrainingSettings, sample: Sequence[Mapping[str, str]]) -> None:
         """Make the folder; what it replaces goes into a backup inside it."""
         self.path.mkdir(parents=True, exist_ok=True)
+        if self.is_open:
+            write_json(self.path / PARAMETERS, files.as_file(settings))
+            return
         self.sweep()
+        thinning.finish(self.path)
         if self.replaces:
             _into_backup(self.path)
         self._set_aside()
-        write_json(self.path / "training_parameters.json", files.as_file(settings))
+        write_json(self.path / PARAMETERS, files.as_file(settings))
         for folder in (self.path, self.logs):
             write_json(folder / "train_dataset_sample.json", list(sample))
 
@@ -69,13 +82,17 @@ class RunFolder:
             file.replace(self.path / file.name)
         self.sweep()
 
+    def drop_backups(self) -> None:
+        """The timed copies, which nobody needs after a good end."""
+        shutil.rmtree(self.path / loras.BACKUPS, ignore_errors=True)
+
     def discard(self) -> None:
         """Leave what stood here before the run: nothing, the LoRA out of its backup, or the earlier part of it."""
         before = self.aside / BEFORE
         if self.start is not None:
-            for checkpoint in loras.checkpoints(self.path):
+            for checkpoint in loras.to_go_on_from(self.path):
                 if checkpoint.step > self.start.step:
-                    shutil.rmtree(checkpoint.folder)
+                    loras.remove(checkpoint.folder)
             for file in before.iterdir() if before.is_dir() else ():
                 file.replace(self.path / file.name)
         else:
@@ -110,7 +127,7 @@ def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> Run
 
 
 def _start(path: Path, resume: str) -> Checkpoint | None:
-    found = loras.checkpoints(path)
+    found = loras.to_go_on_from(path)
     if resume not in ("", "newest"):
         named = [c for c in found if c.folder.name == Path(resume).name]
         if not named:

@@ -431,8 +431,45 @@ class Saving:
         "A full checkpoint every so many steps; 0 = never.",
         minimum=0,
         maximum=10**8,
+        live=True,
     )
-    save_each_epoch: bool = yes_no(True, "Checkpoint at each epoch", "A full checkpoint at the end of each epoch.")
+    save_on_loss_drop: float = number(
+        0.0,
+        "Checkpoint as the loss falls under",
+        "Under this, a full checkpoint whenever the smoothed loss has fallen by a tenth and holds for three "
+        "steps; 0 = never.",
+        minimum=0,
+        maximum=100,
+        live=True,
+    )
+    save_each_epoch: bool = yes_no(
+        True, "Checkpoint at each epoch", "A full checkpoint at the end of each epoch.", live=True
+    )
+    backup_minutes: float = number(
+        20.0,
+        "Backup every (minutes)",
+        "So often a full copy goes into the folder backup, to go on from after a crash. The last two stay, and "
+        "are removed when the run ends well; 0 = never.",
+        minimum=0,
+        maximum=10**5,
+        live=True,
+    )
+    keep_checkpoints: int = whole(
+        3,
+        "Full checkpoints kept",
+        "Older ones are slimmed to the LoRA itself, which can be loaded and compared, but not gone on from. Those "
+        "saved by hand and the best are left alone.",
+        minimum=1,
+        maximum=10**6,
+        live=True,
+    )
+    keep_best: str = choice(
+        "Keep the best",
+        "At the end the LoRA is the best one instead of the last, which stays as a checkpoint. Told by the part "
+        "kept aside, else by the smoothed loss; accuracy needs a part kept aside.",
+        {"no": "no, the last", "loss": "by its loss", "accuracy": "by its accuracy"},
+        live=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -445,9 +482,26 @@ class Stopping:
         "End the run when the smoothed loss is at or under this; 0 = off.",
         minimum=0,
         maximum=100,
+        live=True,
     )
     stop_at_epoch: float = number(
-        0.0, "Stop at epoch", "End the run after so many epochs; 0 = off.", minimum=0, maximum=1000
+        0.0, "Stop at epoch", "End the run after so many epochs; 0 = off.", minimum=0, maximum=1000, live=True
+    )
+    early_stopping: int = whole(
+        0,
+        "Early stopping",
+        "End the run after so many evaluations in a row that brought nothing better; 0 = off. Needs a part kept "
+        "aside.",
+        minimum=0,
+        maximum=1000,
+        live=True,
+    )
+    stop_how: str = choice(
+        "How to stop",
+        "What a rule that ends the run does: end it at once, or let the learning rate fall to 0 in a few more "
+        "steps, which is kinder to what was learned.",
+        {"at_once": "at once", "wind_down": "wind down"},
+        live=True,
     )
 
 

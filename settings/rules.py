@@ -85,8 +85,19 @@ def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
+def _evaluations_come(settings: TrainingSettings) -> Iterator[str]:
+    asked = settings.values()
+    if asked.get("eval_share") or asked.get("eval_data"):
+        return
+    if settings.stopping.early_stopping:
+        yield "Early stopping: it looks at evaluations, and nothing is kept aside for them. Keep a part aside."
+    if settings.saving.keep_best == "accuracy":
+        yield "Keep the best, by its accuracy: nothing is kept aside to tell it by. Keep a part aside."
+
+
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _data_is_named,
+    _evaluations_come,
     _pairs_fill_batches,
     _changes_come_in_order,
 )

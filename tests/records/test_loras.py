@@ -8,8 +8,9 @@ import pytest
 from training_pro.core.errors import SavingError
 from training_pro.records.loras import (
     Checkpoint,
+    Finished,
     checkpoints,
-    finished_steps,
+    finished,
     free_name,
     has_lora,
     listed,
@@ -62,13 +63,14 @@ def test_standing(tmp_path):
 def test_a_log_that_cannot_be_read_says_nothing(tmp_path, text):
     (lora(tmp_path / "a") / "training_log.json").write_text(text, encoding="utf-8")
     assert standing(tmp_path / "a") == "made elsewhere"
-    assert finished_steps(tmp_path / "a") == 0
+    assert finished(tmp_path / "a") is None
 
 
 def test_the_steps_of_a_finished_run(tmp_path):
-    assert finished_steps(ended(tmp_path / "a", ended="finished", current_steps=12)) == 12
-    assert finished_steps(ended(tmp_path / "b", ended="stopped", current_steps=12)) == 0
-    assert finished_steps(tmp_path / "c") == 0
+    assert finished(ended(tmp_path / "a", ended="finished", current_steps=12)) == Finished(12, 12)
+    assert finished(ended(tmp_path / "d", ended="finished", current_steps=12, steps=20)) == Finished(12, 20)
+    assert finished(ended(tmp_path / "b", ended="stopped", current_steps=12)) is None
+    assert finished(tmp_path / "c") is None
 
 
 def test_whole_checkpoints_oldest_first(tmp_path):

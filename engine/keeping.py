@@ -1,0 +1,118 @@
+"""What a run leaves when it ends: the LoRA and its records in their folder, or what stood there before."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.events import Ended, Outcome, Stage
+from ..core.session import Job
+from ..core.writing import write_json
+from ..records import log, picture
+from ..schedulers import described
+from ..train_utils import duration
+from .blueprint import Blueprint
+from .callback import BetweenSteps
+from .precision import computing_type
+from .trial import Ways
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run whose last step is done, and what is known of its model; the model itself may be gone."""
+
+    run: Blueprint
+    between: BetweenSteps
+    step: int
+    about: dict[str, Any]
+
+
+def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
+    """The LoRA, which `write` puts into a folder, and the records of its run, on disk."""
+    job.log.append(Stage(text="Saving the LoRA"))
+    run, steering, course = trained.run, trained.between.steering, trained.between.course
+    folder, step = run.folder, trained.step
+    outcome: Outcome = "finished" if step >= run.plan.steps or steering.stopped_by else "stopped"
+    entry = _log_entry(trained, outcome)
+    write(folder.aside)
+    folder.keep(folder.aside)
+    write_json(folder.path / "training_graph.json", course.graph)
+    if not picture.draw(course.graph, _title(run), folder.path / "training_graph.png"):
+        entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
+    write_json(folder.path / "training_log.json", log.log_entry(entry))
+    folder.drop_backups()
+    words = f"{outcome} at step {step} of {run.plan.steps}" + (
+        steering.stopped_by and f", since {steering.stopped_by}"
+    )
+    text = f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. The LoRA is in {folder.path}"
+    return Ended(outcome=outcome, text=text, folder=folder.path)
+
+
+def thrown_away(run: Blueprint, step: int) -> Ended:
+    """Nothing of the run is left."""
+    folder = run.folder
+    folder.discard()
+    there = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
+    return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{there}")
+
+
+def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
+    """What the log says of the model, for as long as it is there to be asked."""
+    base = model.get_base_model()
+    return {
+        "base_model_name": run.card.name,
+        "base_model_class": type(base).__name__,
+        "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
+        "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
+        "projections": ", ".join(_layers(model)),
+        "computed_in": computing_type(base),
+        "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
+        **ways.as_log(),
+    }
+
+
+def _log_entry(trained: Trained, outcome: Outcome) -> dict[str, Any]:
+    run, course, rates = trained.run, trained.between.course, trained.between.rates
+    report, last = run.data.report, course.graph[-1]
+    return {
+        **trained.about,
+        "loss": last["loss"],
+        "learning_rate": last["learning_rate"],
+        "epoch": last["epoch"],
+        "current_steps": last["current_steps"],
+        "ended": outcome,
+        "ended_because": trained.between.steering.stopped_by,
+        "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "smoothed_loss": course.smoothed,
+        "steps": run.plan.steps,
+        "schedule": f"{run.settings.learning.schedule}: {described(run.phases)}",
+        "learning_rate_factor": rates.factor,
+        "loaded_as": run.card.loading,
+        "resolved": dict(report.resolved),
+        "data": report.as_json(),
+        "data_fingerprint": run.data.examples.digest(),
+        "training_time": duration(sum(e.get("seconds", 0) for e in course.graph)),
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
+        | {"python": platform.python_version()},
+    }
+
+
+def _layers(model: Any) -> list[str]:
+    """By their own names; PEFT's versions tell more or less of the path to each."""
+    targets = model.peft_config[model.active_adapter].target_modules
+    return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
+
+
+def _title(run: Blueprint) -> str:
+    s = run.settings
+    return (
+        f"{run.folder.name} on {run.card.name} - rank {s.lora.rank}, alpha {s.lora.alpha:g}, "
+        f"learning rate {s.learning.learning_rate:g} {s.learning.schedule}, cutoff {run.data.report.cutoff}"
+    )

@@ -1,0 +1,79 @@
+"""The parts of a run: HF's loop cannot change its plan, so it ends with a checkpoint and goes on anew."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ..core.events import Ended, Note, Replanned
+from ..core.host import Host
+from ..core.session import Job
+from .adapter import CONFIG, WEIGHTS
+from .blueprint import Blueprint, blueprint
+from .checkpoints import RunState, state_of
+from .keeping import Trained, kept, thrown_away
+
+
+@dataclass(frozen=True)
+class Part:
+    """From a checkpoint, or the beginning, to the end of HF's loop."""
+
+    run: Blueprint
+    state: RunState
+    start: Path | None = None
+    first: bool = True
+
+
+def next_part(trained: Trained, host: Host, job: Job) -> Part | Ended:
+    """What follows on a part that is not the last; or the end, where the user stops while the memory is free."""
+    run, between, wanted = trained.run, trained.between, trained.between.steering.interlude
+    assert wanted is not None and between.last_saved is not None
+    if wanted.frees and not _waited(trained, host, job):
+        if job.control.throwing_away:
+            return thrown_away(run, trained.step)
+        return kept(trained, partial(copied, between.last_saved), job)
+    more = wanted.more_epochs + job.control.take_epochs()
+    part = Part(_longer(run, more), state_of(between.last_saved), between.last_saved, first=False)
+    if more:
+        _tell_plan(part, between.course.rates_used(), f"{more:g} epochs more", job)
+    return part
+
+
+def copied(checkpoint: Path, folder: Path) -> None:
+    """The LoRA of a checkpoint, put into a folder as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (WEIGHTS, CONFIG):
+        shutil.copyfile(checkpoint / name, folder / name)
+
+
+def _waited(trained: Trained, host: Host, job: Job) -> bool:
+    """Whether the run goes on, after a pause in which its model is out of memory."""
+    host.unload()
+    job.log.append(Note(text=f"Paused after step {trained.step}; the model is out of memory."))
+    job.control.wait_while_pausing()
+    if job.control.stopping:
+        return False
+    job.log.append(Note(text=f"Going on after step {trained.step}: the model is loaded again."))
+    card = trained.run.card
+    if host.loaded().card.name != card.name:
+        host.load(card.name, card.loading)
+    return True
+
+
+def _longer(run: Blueprint, more: float) -> Blueprint:
+    """The same run with so many epochs more, in the folder that it has opened."""
+    steps, plan = run.settings.steps, run.plan
+    most = plan.max_steps and plan.max_steps + round(more * plan.steps_per_epoch)
+    asked = replace(run.settings, steps=replace(steps, epochs=steps.epochs + more, max_steps=most))
+    longer = replace(plan, epochs=plan.epochs + more, max_steps=most)
+    report = replace(run.data.report, steps=longer.steps)
+    data = replace(run.data, plan=longer, report=report)
+    return blueprint(asked, run.card, data, replace(run.folder, is_open=True))
+
+
+def _tell_plan(part: Part, used: list[float], why: str, job: Job) -> None:
+    """The rates of the longer run, those that are done as they were."""
+    rates = part.run.rates(part.state.steering["live"]["rate_factor"])
+    job.log.append(Replanned(step=part.state.step, steps=rates.steps, rates=rates.all(used), why=why))

@@ -1,0 +1,270 @@
+"""Settings and wishes that change a run while it goes on: at which step they take effect, and what they do."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.core.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
+from training_pro.core.session import Job
+from training_pro.records import loras
+from training_pro.settings.live import Live, going_on
+from training_pro.tests.tiny import watched
+
+FOUR = {"epochs": 4, "schedule": "constant", "warmup_steps": 0, "save_each_epoch": False}
+RATE = 1e-2
+
+
+def at(wishes):
+    """A job in which a wish is made when its step is done."""
+
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step in wishes:
+            wishes[event.step](job.control)
+
+    return watched(watch)
+
+
+def changing(**values):
+    return lambda control: control.change(control.live.changed(values))
+
+
+def of(job, kind):
+    return [event for event in job.log.since(0) if isinstance(event, kind)]
+
+
+def rates(job):
+    return [event.learning_rate for event in of(job, Progress)]
+
+
+def saved(job):
+    return [(event.step, event.folder.name) for event in of(job, CheckpointSaved)]
+
+
+def graph(place, name="a"):
+    return json.loads((place.lora(name) / "training_graph.json").read_text(encoding="utf-8"))
+
+
+def test_a_factor_on_the_learning_rate_takes_effect_from_the_next_step(place):
+    job = at({3: changing(rate_factor=0.5), 6: changing(rate_factor=2)})
+    place.train(job=job, **FOUR)
+    assert rates(job) == pytest.approx([RATE] * 3 + [RATE / 2] * 3 + [RATE * 2] * 10)
+    assert [(e.step, dict(e.changes)) for e in of(job, LiveChanged)] == [
+        (3, {"rate_factor": (1.0, 0.5)}),
+        (6, {"rate_factor": (0.5, 2.0)}),
+    ]
+    first, second = of(job, Replanned)
+    assert (first.step, first.steps, first.why) == (3, 16, "learning rate times 0.5")
+    assert first.rates == pytest.approx([RATE] * 3 + [RATE / 2] * 13)
+    assert second.rates == pytest.approx(rates(job))
+
+
+def test_the_optimizer_uses_what_is_told(place, monkeypatch):
+    from training_pro.engine.trainer import RunTrainer
+
+    used, step = [], RunTrainer.training_step
+
+    def spying(self, *args, **more):
+        used.append(self.optimizer.param_groups[0]["lr"])
+        return step(self, *args, **more)
+
+    monkeypatch.setattr(RunTrainer, "training_step", spying)
+    job = at({2: changing(rate_factor=0.5), 5: lambda control: control.wind_down()})
+    place.train(job=job, **FOUR)
+    assert used == pytest.approx(rates(job), rel=1e-12)
+    assert used == pytest.approx([RATE] * 2 + [RATE / 2] * 3 + [RATE / 4, 0.0])
+
+
+def test_saving_rules_change_while_it_runs(place):
+    job = at({4: changing(save_every=3), 10: changing(save_every=0, save_each_epoch=True)})
+    place.train(job=job, **FOUR)
+    # A change takes effect after the step in which it is asked for: step 12 ends an epoch.
+    assert saved(job) == [
+        (6, "checkpoint-6"),
+        (9, "checkpoint-9"),
+        (12, "checkpoint-12-epoch-3"),
+        (16, "checkpoint-16-epoch-4"),
+    ]
+    assert len(loras.checkpoints(place.lora())) == 3  # keep_checkpoints: the oldest is slimmed
+    assert sorted(p.name for p in (place.lora() / "checkpoint-6").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+
+
+def test_a_stop_rule_that_is_set_while_it_runs(place):
+    job = at({5: changing(stop_at_epoch=2)})
+    end = place.train(job=job, **FOUR)
+    assert (end.outcome, of(job, Progress)[-1].step) == ("finished", 8)
+    assert end.text.startswith("'a' finished at step 8 of 16, since epoch 2 is done")
+    again = place.train(resume="newest", **FOUR)
+    assert again.text.startswith("'a' is finished: 8 of 16 steps are done.")
+
+
+def test_winding_down_ends_at_rate_0_and_is_finished(place):
+    job = at({9: lambda control: control.wind_down()})
+    end = place.train(job=job, **FOUR)
+    assert end.outcome == "finished"
+    assert end.text.startswith("'a' finished at step 11 of 16, since it has wound down (as wished)")
+    assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
+    (planned,) = of(job, Replanned)
+    assert (planned.step, planned.steps, planned.why) == (9, 11, "winding down as wished")
+    assert planned.rates == pytest.approx(rates(job))
+    assert [entry["learning_rate"] for entry in graph(place)] == rates(job)
+    assert loras.standing(place.lora()) == "finished"
+    assert place.train(resume="newest", **FOUR).text.startswith("'a' is finished: 11 of 16 steps")
+
+
+def test_a_rule_may_wind_down_instead_of_stopping(place):
+    job = Job("training", "a test")
+    end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
+    assert of(job, Progress)[-1].step == 6
+    assert "since it has wound down (since epoch 1 is done)" in end.text
+    assert rates(job)[-1] == 0.0
+
+
+def test_live_settings_and_a_fall_are_part_of_a_checkpoint(place):
+    def stop(control):
+        control.stop()
+
+    wishes = {2: changing(rate_factor=0.5, stop_at_epoch=3), 5: lambda control: control.wind_down()}
+    place.train(name="whole", job=at(dict(wishes)), **FOUR)
+    place.train(name="parts", job=at({**wishes, 3: stop}), **FOUR)
+    place.train(name="parts", job=at({5: wishes[5], 6: stop}), resume="newest", **FOUR)
+    place.train(name="parts", resume="newest", **FOUR)
+    assert place.weights("parts") == place.weights("whole")
+    assert [e["learning_rate"] for e in graph(place, "parts")] == [
+        e["learning_rate"] for e in graph(place, "whole")
+    ]
+    assert len(graph(place, "parts")) == 7
+
+
+def test_what_the_user_asks_differently_now_wins():
+    asked = Live().changed({"stop_at_loss": 1.5, "save_every": 10})
+    then = Live().changed({"stop_at_loss": 1.0, "save_every": 10})
+    in_force = then.changed({"save_every": 3, "rate_factor": 0.5})
+    now = going_on(asked, then_asked=then.values(), then_in_force=in_force.values())
+    assert (now.stopping.stop_at_loss, now.saving.save_every, now.rate_factor) == (1.5, 3, 0.5)
+
+
+def test_every_problem_of_a_change_at_once():
+    with pytest.raises(SettingsError) as refusal:
+        Live().changed({"rank": 4, "stop_at_loss": -1, "rate_factor": 0, "keep_best": "x", "save_every": 2})
+    assert [problem.partition(":")[0] for problem in refusal.value.problems] == [
+        "'rank' cannot be changed while a run goes on.",
+        "Stop at loss",
+        "Factor on the learning rate",
+        "Keep the best",
+    ]
+
+
+def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_there(place):
+    two = {"epochs": 2, "schedule": "linear", "warmup_steps": 0, "save_each_epoch": False, "dropout": 0.1}
+    job = at({3: lambda control: control.extend(2)})
+    end = place.train(job=job, **two)
+    assert end.text.startswith("'a' finished at step 16 of 16")
+    assert [e.step for e in of(job, Progress)] == list(range(1, 17))
+    assert len(of(job, Planned)) == 1
+    (planned,) = of(job, Replanned)
+    assert (planned.step, planned.steps, planned.why) == (3, 16, "2 epochs more")
+    assert planned.rates == pytest.approx(rates(job))
+    assert planned.rates[3:] == pytest.approx([RATE * (1 - s / 16) for s in range(3, 16)])
+    assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 4
+    assert saved(job) == [(3, "checkpoint-3")]
+    place.train(name="b", job=at({3: lambda control: control.stop()}), **two)
+    place.train(name="b", resume="newest", **{**two, "epochs": 4})
+    assert place.weights("a") == place.weights("b")
+
+
+def test_more_epochs_at_the_last_step(place):
+    job = at({4: lambda control: control.extend(0.5)})
+    end = place.train(job=job, epochs=1, save_each_epoch=False)
+    assert end.text.startswith("'a' finished at step 6 of 6")
+
+
+def when_free(job, host, do):
+    """Call `do` as soon as the run has freed the card."""
+
+    def wait():
+        while not any("out of memory" in e.text for e in of(job, Note)):
+            time.sleep(0.05)
+        do(host)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_pausing_frees_the_card_and_goes_on_to_the_bit(place):
+    import gc
+    import weakref
+
+    place.train(name="whole", **FOUR)
+    host = place.host()
+    model, seen = weakref.ref(host.loaded().model), []
+    job = at({5: lambda control: control.pause_and_free()})
+
+    def look(host):
+        gc.collect()
+        seen.append((model() is None, host._loaded is None))
+        job.control.go_on()
+
+    waiting = when_free(job, host, look)
+    end = place.train(host, job=job, **FOUR)
+    waiting.join()
+    assert seen == [(True, True)]
+    assert end.outcome == "finished"
+    assert place.weights("a") == place.weights("whole")
+    assert [e.step for e in of(job, Progress)] == list(range(1, 17))
+
+
+def test_a_run_that_waits_with_its_memory_may_free_it_after_all(place):
+    job = at({5: lambda control: control.pause()})
+    threading.Timer(1.0, job.control.pause_and_free).start()
+    waiting = when_free(job, None, lambda _: job.control.go_on())
+    assert place.train(job=job, **FOUR).outcome == "finished"
+    waiting.join()
+
+
+@pytest.mark.parametrize("wish", ["stop", "throw_away"])
+def test_a_run_whose_memory_is_free_may_be_stopped(place, wish):
+    job = at({5: lambda control: control.pause_and_free()})
+    waiting = when_free(job, None, lambda _: getattr(job.control, wish)())
+    end = place.train(job=job, **FOUR)
+    waiting.join()
+    assert end.outcome == "stopped"
+    if wish == "throw_away":
+        assert not place.lora().exists()
+    else:
+        assert place.weights() == (place.lora() / "checkpoint-5" / "adapter_model.safetensors").read_bytes()
+        assert loras.standing(place.lora()) == "stopped"
+
+
+def test_backups_are_the_last_two_and_go_at_a_good_end(place):
+    seen = []
+
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step in (9, 16):
+            seen.append(sorted(p.name for p in (place.lora() / "backup").iterdir()))
+
+    place.train(job=watched(watch), backup_minutes=1e-6, **FOUR)
+    assert seen == [["checkpoint-7", "checkpoint-8"], ["checkpoint-14", "checkpoint-15"]]
+    assert not (place.lora() / "backup").exists()
+
+
+def test_a_run_that_was_cut_off_goes_on_from_a_backup(place):
+    place.train(name="whole", **FOUR)
+
+    def break_down(control):
+        raise OSError("the power went")
+
+    with pytest.raises(OSError, match="the power went"):
+        place.train(job=at({7: break_down}), backup_minutes=1e-6, **FOUR)
+    assert loras.standing(place.lora()) == "cut off"
+    job = Job("training", "a test")
+    place.train(job=job, resume="newest", **FOUR)
+    assert of(job, Progress)[0].step == 7
+    assert place.weights() == place.weights("whole")
