@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
 from ..data.examples import IGNORED
 
-ROWS_AT_ONCE = 128
+LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # numbers: 34 and 134 MB
 SPREAD = 1024.0  # lifts small probabilities into the range of float16; a power of two, so exact otherwise
 CLOSE, CLOSE_IN_HALF = 1e-4, 3e-2
 
@@ -128,6 +128,12 @@ def _caught(head: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
             head.forward = own
 
 
+def rows_at_once(vocabulary: int, device: str) -> int:
+    """More are faster, up to a point; what they take is to stay small beside the model."""
+    most = (LOGITS_AT_ONCE if device == "cpu" else ON_A_CARD) // vocabulary
+    return max(32, most // 32 * 32)
+
+
 class _InChunks(torch.autograd.Function):  # type: ignore[misc]
     """Cross-entropy of rows through a head that is not trained; their gradient is ready when the loss is."""
 
@@ -144,12 +150,13 @@ class _InChunks(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(rows), dtype=torch.float32, device=rows.device)
         hits = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
         gradient = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
+        at_once = rows_at_once(len(weight), rows.device.type)
+        for start in range(0, len(rows), at_once):
+            part = slice(start, start + at_once)
             chunk = _Chunk(F.linear(rows[part], weight, bias).float(), targets[part, None], smoothing, cap)
             losses[part], hits[part] = chunk.losses, chunk.hits
             if gradient is not None:
-                gradient[part] = ((chunk.gradient() * SPREAD).to(weight.dtype) @ weight) / SPREAD
+                gradient[part] = _through(chunk.gradient(), weight)
         ctx.gradient = gradient
         ctx.mark_non_differentiable(hits)
         return losses, hits
@@ -160,29 +167,39 @@ class _InChunks(torch.autograd.Function):  # type: ignore[misc]
         return gradient, None, None, None, None, None
 
 
+def _through(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """From a gradient by the logits to one by what went into the head, in the head's type."""
+    if weight.dtype == gradient.dtype:
+        return gradient @ weight
+    return (gradient.mul_(SPREAD).to(weight.dtype) @ weight).div_(SPREAD)
+
+
 class _Chunk:
-    """The logits of a few rows, overwritten by their gradient when that is asked for."""
+    """The logits of a few rows, overwritten by their gradient when that is asked for: nothing as large is made."""
 
     def __init__(self, logits: torch.Tensor, targets: torch.Tensor, smoothing: float, cap: float | None) -> None:
-        self._targets, self._smoothing, self._cap = targets, smoothing, cap
-        self._logits = logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
-        self._total = self._logits.logsumexp(-1, keepdim=True)
-        at_target = self._logits.gather(1, targets)
-        self.hits = (self._logits.argmax(-1, keepdim=True) == targets)[:, 0]
-        self.losses = (self._total - at_target)[:, 0]
-        if smoothing:
-            spread = (self._total - self._logits.mean(-1, keepdim=True))[:, 0]
-            self.losses = (1 - smoothing) * self.losses + smoothing * spread
+        self._targets, self._smoothing = targets, smoothing
+        self._slope = None
+        if cap is not None:
+            logits = logits.div_(cap).tanh_()
+            self._slope = 1 - logits**2
+            logits.mul_(cap)
+        top, at_target = logits.amax(-1, keepdim=True), logits.gather(1, targets)
+        mean = logits.mean(-1, keepdim=True) if smoothing else at_target
+        self.hits = (at_target == top)[:, 0]
+        self._powers = logits.sub_(top).exp_()
+        self._sum = self._powers.sum(-1, keepdim=True)
+        right = (1 - smoothing) * at_target + smoothing * mean
+        self.losses = (top + self._sum.log() - right)[:, 0]
 
     def gradient(self) -> torch.Tensor:
         """Of the losses by the logits as the head gave them: the probabilities less the targets."""
-        slope = None if self._cap is None else 1 - (self._logits / self._cap) ** 2
-        gradient = self._logits.sub_(self._total).exp_()
+        gradient = self._powers.div_(self._sum)
         if self._smoothing:
             gradient -= self._smoothing / gradient.shape[1]
         less = torch.full_like(self._targets, self._smoothing - 1, dtype=gradient.dtype)
         gradient.scatter_add_(1, self._targets, less)
-        return gradient if slope is None else gradient.mul_(slope)
+        return gradient if self._slope is None else gradient.mul_(self._slope)
 
 
 def chosen(model: Any, trial: Mapping[str, Any], labels: torch.Tensor, smoothing: float) -> tuple[Loss, str]:

@@ -24,6 +24,7 @@ from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .checkpoints import RunState, refuse_changes, state_of
 from .keeping import Trained, about, kept, thrown_away
+from .machine import kept_memory
 from .optimizers import optimizer_name
 from .parts import Part, next_part
 from .precision import computing_type
@@ -138,7 +139,10 @@ def _ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     base.config.use_cache = False
     targets = resolved(run.settings.lora.targets, base)
     job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
-    with injected(base, lora_config(run.settings.lora, base, targets)) as model:
+    with (
+        kept_memory(base.device.type),
+        injected(base, lora_config(run.settings.lora, base, targets)) as model,
+    ):
         yield model
 
 
