@@ -79,7 +79,10 @@ def main() -> None:
         print("FOUND " + json.dumps(asdict(measured(asked))))
         return
     install_trl(asked.trl)
-    found = [once(way, asked) for _ in range(asked.rounds) for way in WAYS]
+    with tempfile.TemporaryDirectory() as scratch:
+        asked.text = Path(scratch) / "text.txt"
+        asked.text.write_text(prose(), encoding="utf-8")
+        found = [once(way, asked) for _ in range(asked.rounds) for way in WAYS]
     print("\n".join([heading(asked), "", *table(found), "", *beside(found)]))
 
 
@@ -91,6 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--text", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -103,7 +107,7 @@ def install_trl(folder: Path) -> None:
 def once(way: str, asked: argparse.Namespace) -> Found:
     """One way in a process of its own, so that none inherits memory or warmth of another."""
     command = [sys.executable, __file__, "--way", way, "--model", str(asked.model)]
-    command += ["--samples", str(asked.samples), "--threads", str(asked.threads)]
+    command += ["--text", str(asked.text), "--samples", str(asked.samples), "--threads", str(asked.threads)]
     surroundings = {**os.environ, "OMP_NUM_THREADS": str(asked.threads), "TOKENIZERS_PARALLELISM": "false"}
     if way == "trl":
         surroundings["PYTHONPATH"] = str(asked.trl)
@@ -125,7 +129,7 @@ def measured(asked: argparse.Namespace) -> Found:
     torch.manual_seed(1)
     on_card = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(asked.model)
-    texts = pieces(tokenizer, asked.samples)
+    texts = pieces(tokenizer, asked.text.read_text(encoding="utf-8"), asked.samples)
     model = AutoModelForCausalLM.from_pretrained(
         asked.model, dtype=torch.bfloat16 if on_card else torch.float32
     ).to("cuda" if on_card else "cpu")
@@ -135,14 +139,19 @@ def measured(asked: argparse.Namespace) -> Found:
     return watch.found
 
 
-def pieces(tokenizer: Any, count: int) -> list[str]:
-    """Pieces of the project's own story and pages, by random lengths; the same for every way."""
+def prose() -> str:
+    """The project's own story and pages."""
+    files = [*sorted((ROOT / "examples").glob("*.txt")), *sorted((ROOT / "docs").glob("*.md"))]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def pieces(tokenizer: Any, text: str, count: int) -> list[str]:
+    """Pieces of it by random lengths; the same for every way."""
     import numpy as np
 
     chance = np.random.default_rng(3)
     lengths = np.clip(np.exp(chance.normal(MEAN, SPREAD, count)).astype(int), 8, CUTOFF - 4)
-    files = [*sorted((ROOT / "examples").glob("*.txt")), *sorted((ROOT / "docs").glob("*.md"))]
-    ids = tokenizer("\n".join(file.read_text(encoding="utf-8") for file in files)).input_ids
+    ids = tokenizer(text).input_ids
     ids = ids * (int(lengths.sum()) // len(ids) + 1)
     ends = np.cumsum(lengths)
     texts = [tokenizer.decode(ids[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
