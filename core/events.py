@@ -41,6 +41,8 @@ class Planned(Event):
     first_step: int
     rates: tuple[float, ...]
     settings: Mapping[str, object]
+    disk: str = ""
+    """What the run will write, and what is free, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,9 @@ class Narrator:
         return f"{event.text}{share} ..."
 
     def _planned(self, event: Planned) -> str:
-        return f"Training '{event.name}' on {event.model}: {event.steps} steps, {event.steps_per_epoch} an epoch."
+        disk = f" Disk: {event.disk}." if event.disk else ""
+        steps = f"{event.steps} steps, {event.steps_per_epoch} an epoch."
+        return f"Training '{event.name}' on {event.model}: {steps}{disk}"
 
     def _saved(self, event: CheckpointSaved) -> str:
         return f"Checkpoint saved at step {event.step}: {event.folder}"

@@ -15,6 +15,7 @@ from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
 from . import counting, expecting, fitting, library, mixing, reading, row_sets
 from .aside import RUN_WORDS, Aside, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
+from .disk import disk_plan
 from .encoding import RowTokenizer
 from .examples import Examples, RowSource, Source, TextSource
 from .inspection import Inspector, refusals
@@ -344,6 +345,7 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
     suggested = suggestions(
         work.settings, plan, longest_row=made.longest_row, cutoff=cut.cutoff, context=work.card.context
     )
+    disk = disk_plan(work.settings, work.card, plan, work.folders.loras)
     return DatasetReport(
         examples=len(examples),
         tokens=sum(lengths),
@@ -353,9 +355,10 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
         sources=tuple(made.reports),
-        problems=tuple(made.problems),
+        problems=(*made.problems, *(disk.problems() if disk else ())),
         advice=(
             *rules.advice(work.settings),
+            *(disk.advice() if disk else ()),
             *_advice(cut, plan),
             *said(sources, stopping),
             *made.advice,
@@ -368,6 +371,7 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         suggestions=tuple(suggested),
         padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
         memory=expecting.memory(work.settings, work.card, examples, work.machine),
+        disk=disk,
         stops=stops(sources, stopping),
         tokens_known=_tokens_known(work.tokenizer),
     )

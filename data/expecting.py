@@ -35,14 +35,12 @@ def memory(
     load = Load(
         weights_as=weights_as(card, on_card=on_card),
         rank=settings.lora.rank,
-        parts=_parts(settings),
+        parts=parts(settings),
         tokens=batch * longest[-1],
         learned=sum(learned),
         checkpointing=asked == "on" or (asked == "auto" and on_card),
         dropout=settings.lora.dropout > 0,
-        state_bytes=next(
-            (count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_BYTES
-        ),
+        state_bytes=state_bytes(settings),
         train_head=settings.lora.train_head,
         graphics_card=on_card,
     )
@@ -60,6 +58,12 @@ def weights_as(card: ModelCard, *, on_card: bool) -> str:
     return named if named in BITS_OF_WEIGHTS else "bfloat16"
 
 
-def _parts(settings: TrainingSettings) -> frozenset[str] | None:
+def state_bytes(settings: TrainingSettings) -> float:
+    """What the optimizer remembers of each trained weight."""
+    return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_BYTES)
+
+
+def parts(settings: TrainingSettings) -> frozenset[str] | None:
+    """The layers with a LoRA; None for all."""
     targets = settings.lora.targets
     return frozenset(PARTS[targets]) if isinstance(targets, str) and targets in PARTS else None

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ..train_utils import MemoryEstimate
+from .disk import DiskPlan
 from .showing import Shown
 from .slice_map import SliceMap
 from .suggestions import Suggestion
@@ -127,6 +128,7 @@ class DatasetReport:
     suggestions: tuple[Suggestion, ...] = ()
     padding: Mapping[str, float] = field(default_factory=dict)
     memory: MemoryEstimate | None = None
+    disk: DiskPlan | None = None
     stops: Stops | None = None
     tokens_known: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[Shown, ...] = ()
@@ -143,6 +145,8 @@ class DatasetReport:
         known = {"verdict": self.verdict, **asdict(bare)}
         if self.memory:
             known["memory"]["total"] = self.memory.total
+        if self.disk:
+            del known["disk"]["free"]  # of this moment only
         return known
 
     def text(self) -> str:
@@ -165,7 +169,7 @@ class DatasetReport:
         return "\n".join([*lines, *(s.text() for s in self.shown)])
 
     def _told(self) -> Iterator[str]:
-        """Padding, stop tokens, memory."""
+        """Padding, stop tokens, memory, disk."""
         if self.stops:
             yield f"Will it stop: {self.stops.stopping} of {self.stops.of} ends are learned with a stop token"
         if self.tokens_known:
@@ -174,6 +178,8 @@ class DatasetReport:
             yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
         if self.memory:
             yield f"Memory expected: {self.memory.words()}"
+        if self.disk:
+            yield f"Disk: {self.disk.words()}"
 
 
 def _several(count: int, what: str) -> str:

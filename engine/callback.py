@@ -93,13 +93,8 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
 
     def _decide(self, step: int, control: TrainerControl, scheduler: Any, found: Evaluation | None = None) -> None:
         assert self.course.smoothed is not None
-        moment = Moment(
-            step,
-            self._blueprint.plan.steps_per_epoch,
-            self.course.smoothed,
-            time.monotonic(),
-            last=self.steering.is_last(step),
-        )
+        epoch = self._blueprint.plan.steps_per_epoch
+        moment = Moment(step, epoch, self.course.smoothed, time.monotonic())
         decided = self.steering.after(moment, self.course.rates_used(), found)
         control.should_training_stop |= decided.stop
         control.should_save, self._reason = decided.save is not None, decided.save or ""
@@ -111,7 +106,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         folder = sealed(self._blueprint.folder, reason, self._state(step))
         self.last_saved = folder
         self._log.append(CheckpointSaved(step=step, folder=folder, reason=reason))
-        thinned(self._blueprint.folder.path, self.steering.live.saving.keep_checkpoints, self.steering.best)
+        thinned(self._blueprint.folder.path, self.steering.live.saving.keep_checkpoints, self.steering.best.step)
         self.course.begin_step()
 
     def _state(self, step: int) -> RunState:

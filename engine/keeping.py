@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,9 +16,10 @@ import torch
 from ..core.events import Ended, Outcome, Stage
 from ..core.session import Job
 from ..core.writing import write_json
-from ..records import log, picture
+from ..records import log, loras, picture
 from ..schedulers import described
 from ..train_utils import duration
+from .adapter import CONFIG, WEIGHTS
 from .blueprint import Blueprint
 from .callback import BetweenSteps
 from .precision import computing_type
@@ -40,8 +42,9 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     run, steering, course = trained.run, trained.between.steering, trained.between.course
     folder, step = run.folder, trained.step
     outcome: Outcome = "finished" if step >= run.plan.steps or steering.stopped_by else "stopped"
-    entry = _log_entry(trained, outcome)
-    write(folder.aside)
+    best = _better_one(trained)
+    entry = _log_entry(trained, outcome) | ({"kept_step": best.step, "kept_because": best.words} if best else {})
+    (copy_of(best.folder) if best else write)(folder.aside)
     folder.keep(folder.aside)
     write_json(folder.path / "training_graph.json", course.graph)
     if not picture.draw(course.graph, _title(run), folder.path / "training_graph.png"):
@@ -51,7 +54,8 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     words = f"{outcome} at step {step} of {run.plan.steps}" + (
         steering.stopped_by and f", since {steering.stopped_by}"
     )
-    text = f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. The LoRA is in {folder.path}"
+    text = f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
+    text += f"The LoRA is in {folder.path}" + (f": that of step {best.step}, {best.words}" if best else "")
     return Ended(outcome=outcome, text=text, folder=folder.path)
 
 
@@ -61,6 +65,35 @@ def thrown_away(run: Blueprint, step: int) -> Ended:
     folder.discard()
     there = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
     return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{there}")
+
+
+def copy_of(checkpoint: Path) -> Callable[[Path], None]:
+    """Puts the LoRA of a checkpoint into a folder, as it is."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (WEIGHTS, CONFIG):
+            shutil.copyfile(checkpoint / name, folder / name)
+
+    return write
+
+
+@dataclass(frozen=True)
+class _Better:
+    """A checkpoint that is better than the last step."""
+
+    step: int
+    folder: Path
+    words: str
+
+
+def _better_one(trained: Trained) -> _Better | None:
+    """None where the last step is the best, where nothing was looked for, or where the checkpoint is gone."""
+    best = trained.between.steering.best
+    there = [path for path in loras.of_step(trained.run.folder.path, best.step) if loras.has_lora(path)]
+    if best.step in (0, trained.step) or not there:
+        return None
+    return _Better(best.step, there[0], f"the best by {best.measure} ({best.value:.4f})")
 
 
 def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:

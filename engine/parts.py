@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ..core.events import Ended, Note, Replanned
 from ..core.host import Host
 from ..core.session import Job
-from .adapter import CONFIG, WEIGHTS
 from .blueprint import Blueprint, blueprint
 from .checkpoints import RunState, state_of
-from .keeping import Trained, kept, thrown_away
+from .keeping import Trained, copy_of, kept, thrown_away
 
 
 @dataclass(frozen=True)
@@ -33,19 +30,12 @@ def next_part(trained: Trained, host: Host, job: Job) -> Part | Ended:
     if wanted.frees and not _waited(trained, host, job):
         if job.control.throwing_away:
             return thrown_away(run, trained.step)
-        return kept(trained, partial(copied, between.last_saved), job)
+        return kept(trained, copy_of(between.last_saved), job)
     more = wanted.more_epochs + job.control.take_epochs()
     part = Part(_longer(run, more), state_of(between.last_saved), between.last_saved, first=False)
     if more:
         _tell_plan(part, between.course.rates_used(), f"{more:g} epochs more", job)
     return part
-
-
-def copied(checkpoint: Path, folder: Path) -> None:
-    """The LoRA of a checkpoint, put into a folder as it is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (WEIGHTS, CONFIG):
-        shutil.copyfile(checkpoint / name, folder / name)
 
 
 def _waited(trained: Trained, host: Host, job: Job) -> bool:

@@ -169,6 +169,7 @@ def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job
             first_step=part.state.step,
             rates=between.rates.all(between.course.rates_used()),
             settings=run.settings.values(),
+            disk=run.data.report.disk.words() if run.data.report.disk else "",
         )
     )
     job.log.append(

@@ -24,6 +24,7 @@ class Moment:
     smoothed: float
     clock: float = 0.0
     last: bool = False
+    """Whether the run ends here."""
 
 
 @dataclass
@@ -85,6 +86,7 @@ class Wanted:
 
     asked: bool = False
     ends: bool = False
+    """Of the run, or only of HF's loop, which then goes on from it."""
     found: Evaluation | None = None
 
 

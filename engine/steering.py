@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..core.control import RunControl
 from ..core.events import EventLog, LiveChanged, Note, Replanned
 from ..settings.live import Live, going_on
 from .rates import Rates, fall_of
-from .saving_rules import Evaluation, Moment, SavingRules, Wanted
+from .saving_rules import Best, Evaluation, Moment, SavingRules, Wanted
 from .stopping_rules import Patience, why_stop
 
 
@@ -62,9 +62,9 @@ class Steering:
         }
 
     @property
-    def best(self) -> int:
-        """The best step so far, 0 where none is looked for."""
-        return self._saving.best.step if self.live.saving.keep_best != "no" else 0
+    def best(self) -> Best:
+        """The best step so far; step 0 where none is looked for."""
+        return self._saving.best if self.live.saving.keep_best != "no" else Best()
 
     def is_last(self, step: int) -> bool:
         """Whether the run is at its end after this step, by its plan or because it has wound down."""
@@ -84,8 +84,9 @@ class Steering:
             )
         self.interlude = self._interlude()
         ends = self._control.stopping or bool(self.stopped_by)
-        save = self._why_save(at, found, ends=ends or self.interlude is not None)
-        return Decision(ends or self.interlude is not None, save, self.rates is not before)
+        stop = ends or self.interlude is not None
+        at = replace(at, last=(ends or self.is_last(at.step)) and self.interlude is None)
+        return Decision(stop, self._why_save(at, found, ends=stop), self.rates is not before)
 
     def _take_live(self, step: int) -> None:
         asked: Live | None = self._control.live

@@ -61,10 +61,12 @@ def _suggestions(report: DatasetReport) -> str:
 
 
 def _expected(report: DatasetReport) -> str:
-    """Memory, padding, stop tokens, one line each."""
+    """Memory, disk, padding, stop tokens, one line each."""
     said = []
     if report.memory:
         said.append(f"Memory expected: {report.memory.words()}.")
+    if report.disk:
+        said.append(f"Disk: {report.disk.words()}.")
     if report.padding:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f} %" for name, n in report.padding.items())
         said.append(f"Share of a step that is padding: {shares}.")

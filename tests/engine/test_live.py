@@ -268,3 +268,20 @@ def test_a_run_that_was_cut_off_goes_on_from_a_backup(place):
     place.train(job=job, resume="newest", **FOUR)
     assert of(job, Progress)[0].step == 7
     assert place.weights() == place.weights("whole")
+
+
+def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
+    job = at({8: changing(rate_factor=100)})  # from here on it gets worse
+    end = place.train(job=job, keep_best="loss", learning_rate=1.0, **FOUR)
+    names = [name for _, name in saved(job)]
+    steps = of(job, Progress)
+    best = min(steps, key=lambda step: step.smoothed)
+    assert 8 <= best.step < 16
+    assert names[-1] == "checkpoint-16"
+    kept = place.lora() / f"checkpoint-{best.step}-best"
+    assert place.weights() == (kept / "adapter_model.safetensors").read_bytes()
+    assert end.text.endswith(f": that of step {best.step}, the best by smoothed loss ({best.smoothed:.4f})")
+    assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [kept.name]  # overtaken ones lost it
+    assert place.weights() != (place.lora() / "checkpoint-16" / "adapter_model.safetensors").read_bytes()
+    assert json.loads((place.lora() / "training_log.json").read_text())["kept_step"] == best.step
+    assert {c.step for c in loras.checkpoints(place.lora())} >= {best.step, 16}
