@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from transformers import set_seed
-
-from ..core.errors import DataError, ModelError, SettingsError
-from ..core.events import Advice, Ended, Note, Planned, Stage
-from ..core.host import Host, ModelCard
+from ..core.events import Ended, Note, Planned, Stage
+from ..core.host import Host
 from ..core.session import Job
-from ..data.assembly import TrainingData, prepare
 from ..records.in_progress import in_progress
 from ..records.run_folder import run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
 from . import adapter
-from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .checkpoints import RunState, refuse_changes, state_of
 from .keeping import Trained, about, kept, thrown_away
-from .machine import kept_memory
 from .optimizers import optimizer_name
 from .parts import Part, next_part
 from .precision import computing_type
-from .targets import resolved
-from .tokenizer import working_tokenizer
+from .ready import bare_model, card_of, prepared, ready_to_train
 from .trainer import RunTrainer
 from .trial import Ways, tried
 
@@ -38,8 +29,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
     optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
     folder = run_folder(settings, host.folders, resume)
-    card = _card(host)
-    run = blueprint(settings, card, _prepared(settings, host, card, job), folder)
+    card = card_of(host)
+    run = blueprint(settings, card, prepared(settings, host, card, job), folder)
     if (done := folder.finished()) and done.planned >= run.plan.steps:
         return _nothing_left(run, done.steps)
     with in_progress(folder.name, host.folders):
@@ -61,7 +52,7 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
     """One part of a run: how the run ended, or what the next part goes on from, the model being given back."""
     _tell(job, "Getting the model")
     run = part.run
-    with _bare_model(host, job) as base, _ready_to_train(base, run, job) as model:
+    with bare_model(host, job) as base, ready_to_train(base, run, job) as model:
         between = BetweenSteps(run, part.state, job.control, job.log)
         ways = tried(model, run.settings)
         _announce(part, between, base, ways, job)
@@ -74,40 +65,6 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
             return kept(trained, partial(adapter.write, model), job)
     between.let_go()
     return trained
-
-
-def _card(host: Host) -> ModelCard:
-    """What the run is about; a model that its host has put to sleep is loaded again for it."""
-    try:
-        return host.card()
-    except ModelError:
-        return host.loaded().card
-
-
-@contextmanager
-def _bare_model(host: Host, job: Job) -> Iterator[Any]:
-    """The host's model without LoRAs; what is on it is put back afterwards, and that is said."""
-    with without_loras(host) as (base, names):
-        if names:
-            job.log.append(Note(text=f"{', '.join(names)} is taken off for this run and put back after it."))
-        yield base
-
-
-def _prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
-    """The same as Check does; DataError where Check would say 'not ready'."""
-    data = prepare(
-        settings,
-        host.folders,
-        card,
-        working_tokenizer(card.tokenizer, host.chat_template()),
-        lambda text, share: job.log.append(Stage(text=text, share=share)),
-        machine=host.memory(),
-    )
-    if data.report.problems:
-        raise DataError("\n".join(data.report.problems))
-    for advice in data.report.advice:
-        job.log.append(Advice(text=advice))
-    return data
 
 
 def _nothing_left(run: Blueprint, done: int) -> Ended:
@@ -127,32 +84,6 @@ def _first_part(run: Blueprint, job: Job) -> Part:
     refuse_changes(state, run.unchangeable(), start.folder)
     job.log.append(Note(text=f"Going on from {start.folder.name} (step {state.step})."))
     return Part(run, state, start.folder)
-
-
-@contextmanager
-def _ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
-    set_seed(run.settings.what.seed)
-    if _checkpoints_gradients(run.settings, base):
-        enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
-        enable({"use_reentrant": False})  # its name changes within transformers 5
-        base.enable_input_require_grads()
-    base.config.use_cache = False
-    targets = resolved(run.settings.lora.targets, base)
-    job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
-    with (
-        kept_memory(base.device.type),
-        injected(base, lora_config(run.settings.lora, base, targets)) as model,
-    ):
-        yield model
-
-
-def _checkpoints_gradients(settings: TrainingSettings, base: Any) -> bool:
-    asked = settings.machine.gradient_checkpointing
-    if asked != "off" and not getattr(base, "supports_gradient_checkpointing", False):
-        if asked == "on":
-            raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
-        return False
-    return asked == "on" or (asked == "auto" and base.device.type == "cuda")
 
 
 def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job) -> None:

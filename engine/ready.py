@@ -1,0 +1,81 @@
+"""What comes before a first step: the data as Check sees them, the model without LoRAs, a fresh LoRA in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import set_seed
+
+from ..core.errors import DataError, ModelError, SettingsError
+from ..core.events import Advice, Note, Stage
+from ..core.host import Host, ModelCard
+from ..core.session import Job
+from ..data.assembly import TrainingData, prepare
+from ..settings.declared import TrainingSettings
+from .adapter import injected, lora_config, without_loras
+from .blueprint import Blueprint
+from .machine import kept_memory
+from .targets import resolved
+from .tokenizer import working_tokenizer
+
+
+def card_of(host: Host) -> ModelCard:
+    """What the run is about; a model that its host has put to sleep is loaded again for it."""
+    try:
+        return host.card()
+    except ModelError:
+        return host.loaded().card
+
+
+def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    """The same as Check does; DataError where Check would say 'not ready'."""
+    data = prepare(
+        settings,
+        host.folders,
+        card,
+        working_tokenizer(card.tokenizer, host.chat_template()),
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        machine=host.memory(),
+    )
+    if data.report.problems:
+        raise DataError("\n".join(data.report.problems))
+    for advice in data.report.advice:
+        job.log.append(Advice(text=advice))
+    return data
+
+
+@contextmanager
+def bare_model(host: Host, job: Job) -> Iterator[Any]:
+    """The host's model without LoRAs; what is on it is put back afterwards, and that is said."""
+    with without_loras(host) as (base, names):
+        if names:
+            job.log.append(Note(text=f"{', '.join(names)} is taken off for this run and put back after it."))
+        yield base
+
+
+@contextmanager
+def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
+    set_seed(run.settings.what.seed)
+    if _checkpoints_gradients(run.settings, base):
+        enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})  # its name changes within transformers 5
+        base.enable_input_require_grads()
+    base.config.use_cache = False
+    targets = resolved(run.settings.lora.targets, base)
+    job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
+    with (
+        kept_memory(base.device.type),
+        injected(base, lora_config(run.settings.lora, base, targets)) as model,
+    ):
+        yield model
+
+
+def _checkpoints_gradients(settings: TrainingSettings, base: Any) -> bool:
+    asked = settings.machine.gradient_checkpointing
+    if asked != "off" and not getattr(base, "supports_gradient_checkpointing", False):
+        if asked == "on":
+            raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
+        return False
+    return asked == "on" or (asked == "auto" and base.device.type == "cuda")
