@@ -63,6 +63,11 @@ def smoothed(previous: float | None, loss: float) -> float:
     return loss if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * loss
 
 
+def perplexity(loss: float) -> float:
+    """Between how many tokens a model hesitates at each place, by its mean loss."""
+    return math.exp(loss) if not loss > 700 else math.inf
+
+
 def duration(seconds: float) -> str:
     """A length of time in words: '0.25 s', '45 s', '3 min 20 s', '2 h 05 min'."""
     if 0 < seconds < 9.95:

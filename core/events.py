@@ -68,7 +68,6 @@ class Evaluated(Event):
 
     `by_source` is the loss of each data set, where there are several. `context_gain` is by how much the loss of
     what goes on from something is lower when the model reads that first; None where nothing goes on.
-    `without_improvement` counts the evaluations since the lowest loss: 0 for the lowest so far.
     """
 
     step: int
@@ -81,7 +80,6 @@ class Evaluated(Event):
     seconds: float
     by_source: Mapping[str, float] = field(default_factory=dict)
     context_gain: float | None = None
-    without_improvement: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

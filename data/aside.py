@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from .examples import RowSource, Source
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
 FEWEST_PARTS = 10
 RUN_WORDS = 20
 WORD = re.compile(r"\w+")
-
-
-@dataclass(frozen=True)
-class Aside:
-    """What the user keeps aside: data sets of their own, or a share of the data."""
-
-    data: tuple[str, ...] = ()
-    share: float = 0.0
 
 
 class Stretch(NamedTuple):

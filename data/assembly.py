@@ -14,7 +14,7 @@ from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
 from . import counting, expecting, fitting, library, mixing, reading, row_sets
-from .aside import RUN_WORDS, Aside, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
+from .aside import RUN_WORDS, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
 from .disk import disk_plan
 from .encoding import RowTokenizer
 from .examples import Examples, RowSource, Source, TextSource
@@ -41,7 +41,6 @@ HOW_TOO_LONG = {
     "cut_start": "their starts cut",
     "split": "split",
 }
-NOTHING = Aside()
 Say = Callable[[str, float], None]
 
 
@@ -71,7 +70,6 @@ class Work:
     card: ModelCard
     tokenizer: Tokenizer
     say: Say
-    aside: Aside
     machine: Memory | None = None
 
 
@@ -122,12 +120,11 @@ def prepare(
     card: ModelCard,
     tokenizer: Tokenizer,
     say: Say,
-    aside: Aside = NOTHING,
     machine: Memory | None = None,
 ) -> TrainingData:
     """Read, cut and count; DataError or SettingsError where that is not possible."""
-    work = Work(settings, folders, card, tokenizer, say, aside, machine)
-    opened, tests = _opened(work, settings.what.data), _opened(work, aside.data)
+    work = Work(settings, folders, card, tokenizer, say, machine)
+    opened, tests = _opened(work, settings.what.data), _opened(work, settings.aside.eval_data)
     cut = cutting(settings.text, card, tokenizer, _cutoff(work, opened))
     made = Made()
     for each in opened:
@@ -231,7 +228,7 @@ def _make(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
 
 
 def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    data, seed, share = opened.data, work.settings.what.seed, work.aside.share
+    data, seed, share = opened.data, work.settings.what.seed, work.settings.aside.eval_share
     learned, kept = whole(opened.texts), list[Stretch]()
     if share:
         learned, kept = divided(opened.texts, share, cut.hard_cut, seed=seed, name=data.name)
@@ -281,8 +278,8 @@ def _share_said(share: Share, taken: int) -> Iterator[str]:
 def _make_rows(made: Made, work: Work, data: DataSet, rows: RowSet, cut: Cutting) -> None:
     way, counts, seed = work.settings.rows.too_long, rows.counts, work.settings.what.seed
     source = rows.source
-    if work.aside.share:
-        source, kept = divided_rows(source, work.aside.share, seed=seed)
+    if work.settings.aside.eval_share:
+        source, kept = divided_rows(source, work.settings.aside.eval_share, seed=seed)
         made.problems.extend(_nothing_aside(source.name, kept))
         made.kept.add([fitting.fitted(kept, cut.cutoff, way, work.tokenizer.bos).source], EVERYTHING, seed)
     done = fitting.fitted(source, cut.cutoff, way, work.tokenizer.bos)

@@ -100,11 +100,16 @@ class Stops:
 
 @dataclass(frozen=True)
 class KeptAside:
-    """What is kept aside for testing."""
+    """What is kept aside for testing: so many chapters or rows, and the examples that they make."""
 
+    parts: int
     examples: int
     tokens: int
     trained_tokens: int
+
+    def words(self) -> str:
+        parts, examples = _several(self.parts, "part"), _several(self.examples, "example")
+        return f"{parts}, {examples}, {_several(self.tokens, 'token')}"
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class DatasetReport:
         if len(self.sources) > 1:
             lines.append(f"Mixture, in tokens learned from: {mixture(self.sources)}")
         if self.kept_aside:
-            lines.append(f"Kept aside: {self.kept_aside.examples} examples, {self.kept_aside.tokens} tokens")
+            lines.append(f"Kept aside: {self.kept_aside.words()}")
         if self.examples:
             lines.append(
                 f"{self.examples} examples, {self.tokens} tokens ({self.trained_tokens} learned from), longest "

@@ -24,6 +24,16 @@ def borrowed(model: torch.nn.Module) -> Iterator[None]:
         surroundings.put_back()
 
 
+@contextmanager
+def same_chance() -> Iterator[None]:
+    """Whatever is drawn inside, afterwards the random states are as before."""
+    surroundings = _Surroundings.now()
+    try:
+        yield
+    finally:
+        surroundings.put_back()
+
+
 @dataclass(frozen=True)
 class _Flags:
     """Of every parameter whether it is trained, of every module its mode, and what the config says."""

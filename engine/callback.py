@@ -9,12 +9,13 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.control import RunControl
-from ..core.events import CheckpointSaved, EventLog, Note
+from ..core.events import CheckpointSaved, Evaluated, EventLog, Note
 from ..records.thinning import thinned
 from ..settings.live import Live
 from .blueprint import Blueprint
 from .checkpoints import RunState, sealed
 from .course import Course
+from .evaluation import Testing
 from .ordering import Phases
 from .rates import Rates, give
 from .saving_rules import Evaluation, Moment
@@ -32,7 +33,14 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self.course = Course(blueprint.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = Phases(blueprint, state.changes)
         self.steering = Steering(Live.of(blueprint.settings), blueprint.rates(), state.steering, control, log)
+        self.testing = Testing(blueprint, self.course.graph, control, log)
+        self.steering.last_look = self.testing.at_end
         self.last_saved: Path | None = None
+
+    @property
+    def evaluations(self) -> list[Evaluated]:
+        """What the part kept aside said so far."""
+        return self.testing.evaluations
 
     @property
     def rates(self) -> Rates:
@@ -42,10 +50,13 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     def let_go(self) -> None:
         """Hold on to nothing that holds the model."""
         self.course.tokens = lambda: 0
+        self.testing.let_go()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        if found := self.testing.at_start(state.global_step):
+            self.steering.look_before(found)
         self.course.begin_step()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -80,7 +91,9 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._log.append(progress)
         if change := self.phases.look_at(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
-        self._decide(step, control, lr_scheduler)
+        found = self.testing.after(step, last=self.steering.is_last(step))
+        self._decide(step, control, lr_scheduler, found)
+        self.course.begin_step()  # what was done between two steps makes neither of them slow
 
     def _phase(self, step: int) -> dict[str, str]:
         """Where an order has several phases, which this step was in; a planned change is said when it is there."""

@@ -17,6 +17,9 @@ from ..core.events import Ended, Outcome, Stage
 from ..core.session import Job
 from ..core.writing import write_json
 from ..records import log, loras, picture
+from ..records.curve import Mark
+from ..records.evaluations import steps_of
+from ..records.run_folder import RunFolder
 from ..schedulers import described
 from ..train_utils import duration
 from .adapter import CONFIG, WEIGHTS
@@ -47,7 +50,7 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     (copy_of(best.folder) if best else write)(folder.aside)
     folder.keep(folder.aside)
     write_json(folder.path / "training_graph.json", course.graph)
-    if not picture.draw(course.graph, _title(run), folder.path / "training_graph.png"):
+    if not picture.draw(course.graph, _title(run), folder.path / "training_graph.png", _marks(folder)):
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
     write_json(folder.path / "training_log.json", log.log_entry(entry))
     folder.drop_backups()
@@ -113,7 +116,7 @@ def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
 
 def _log_entry(trained: Trained, outcome: Outcome) -> dict[str, Any]:
     run, course, rates = trained.run, trained.between.course, trained.between.rates
-    report, last = run.data.report, course.graph[-1]
+    report, last = run.data.report, steps_of(course.graph)[-1]
     return {
         **trained.about,
         "loss": last["loss"],
@@ -141,6 +144,11 @@ def _layers(model: Any) -> list[str]:
     """By their own names; PEFT's versions tell more or less of the path to each."""
     targets = model.peft_config[model.active_adapter].target_modules
     return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
+
+
+def _marks(folder: RunFolder) -> list[Mark]:
+    """The checkpoints that are there."""
+    return [Mark(c.step, c.folder.name) for c in loras.checkpoints(folder.path)]
 
 
 def _title(run: Blueprint) -> str:

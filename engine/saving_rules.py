@@ -68,10 +68,11 @@ def is_better(measure: str, value: float, than: float) -> bool:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation of the part kept aside found."""
+    """What an evaluation of the part kept aside found; one that was `asked` for tries no patience."""
 
     loss: float
     accuracy: float
+    asked: bool = False
 
     def by(self, keep_best: str) -> tuple[str, float]:
         """The measure that counts, and its value."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -48,7 +48,12 @@ class Steering:
         self._patience = Patience(**known.get("patience", {}))
         self.stopped_by = ""
         self.interlude: Interlude | None = None
+        self.last_look: Callable[[int], Evaluation | None] = lambda step: None
         control.begin(self.live)
+
+    def look_before(self, found: Evaluation) -> None:
+        """What was found before the first step: the run has to become better than that."""
+        self._patience.look(found, self.live.saving.keep_best)
 
     def memory(self) -> dict[str, Any]:
         return {
@@ -74,10 +79,12 @@ class Steering:
         """What is to happen now; `used` are the rates of the steps that are done."""
         before = self.rates
         self._take_live(at.step)
-        if found is not None:
+        if found is not None and not found.asked:
             self._patience.look(found, self.live.saving.keep_best)
         self._take_wind_down(at.step)
         self._obey_rules(at)
+        if self.stopped_by and found is None:
+            found = self.last_look(at.step)
         if self.rates is not before:
             self._log.append(
                 Replanned(step=at.step, steps=self.rates.steps, rates=self.rates.all(used), why=self._why_rates())

@@ -17,6 +17,7 @@ from . import adapter
 from .blueprint import Blueprint
 from .callback import BetweenSteps
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .evaluation import Measuring
 from .noise import noisy
 from .optimizers import optimizer_name, refuse_on_this_device
 from .ordering import EachEpoch
@@ -66,6 +67,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
         self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
         callback.course.tokens = lambda: self._tokens
+        if len(blueprint.data.kept_aside):
+            callback.testing.measure = Measuring(blueprint, model, ways, callback.testing.stopping)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:

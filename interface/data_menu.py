@@ -39,6 +39,12 @@ def named(entry: str) -> str:
         return entry.rpartition(":")[0]
 
 
+def still_there(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> list[str]:
+    """Those of these names that can still be chosen."""
+    there = {value for _, value in choices}
+    return [name for name in names if named(name) in there]
+
+
 def take_in(joined: Joined, uploaded: Sequence[str]) -> list[str]:
     """Copy uploaded files among the data sets, under safe names that are free; the names they got."""
     folder = joined.host.folders.datasets

@@ -23,10 +23,10 @@ class Form:
         for key in keys:
             self.components[key] = component(SETTINGS[key], **more)
 
-    def draw_row(self, *keys: str) -> None:
+    def draw_row(self, *keys: str, **more: Any) -> None:
         """Draw these side by side, where there is room."""
         with gr.Row(elem_id=row_id(keys)):
-            self.draw(*keys, min_width=120)
+            self.draw(*keys, min_width=120, **more)
 
     def inputs(self) -> set[Any]:
         """For an event: all components, so that its handler gets a dict by component."""

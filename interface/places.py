@@ -21,6 +21,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train_only_after", "too_long"),
         ("bad_rows", "columns"),
     ),
+    "Kept aside for testing": (("eval_data",), ("eval_share", "eval_every")),
     "Saving and stopping": (
         ("save_every", "save_on_loss_drop", "save_each_epoch"),
         ("backup_minutes", "keep_checkpoints", "keep_best"),

@@ -75,7 +75,7 @@ def _expected(report: DatasetReport) -> str:
             f"Will it stop: {report.stops.stopping} of {report.stops.of} ends are learned with a stop token."
         )
     if report.kept_aside:
-        said.append(f"Kept aside for testing: {report.kept_aside.examples:,} examples.")
+        said.append(f"Kept aside for testing: {report.kept_aside.words()}.")
     return wording.bullets(said, quiet=True)
 
 

@@ -6,6 +6,7 @@ from ..core.events import (
     Advice,
     CheckpointSaved,
     Ended,
+    Evaluated,
     Event,
     Note,
     Planned,
@@ -14,7 +15,7 @@ from ..core.events import (
 )
 from ..core.narrator import Pace
 from ..core.session import Job
-from ..records.curve import Mark, Point, svg
+from ..records.curve import Kept, Mark, Point, svg
 from ..train_utils import duration
 from . import wording
 from .trend import before, trend
@@ -33,6 +34,7 @@ class RunView:
         self._stage = ""
         self._points: list[Point] = []
         self._marks: list[Mark] = []
+        self._kept: list[Kept] = []
         self._messages: list[str] = []
         self._last: Progress | None = None
         self._saved: CheckpointSaved | None = None
@@ -81,6 +83,8 @@ class RunView:
             self._saved = event
             self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
             self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
+        elif isinstance(event, Evaluated):
+            self._kept.append(Kept(event.step, event.loss))
         elif isinstance(event, (Note, Advice)):
             self._messages.append(event.text)
         elif isinstance(event, Ended):
@@ -134,12 +138,14 @@ class RunView:
     def _curve(self) -> str:
         if self._planned is None:
             return ""
+        kept = '<i style="background:#8a3fb0"></i>loss on the part kept aside' if self._kept else ""
         key = (
             '<p class="tp-quiet tp-key"><i style="background:#2f74c0"></i>smoothed loss'
             '<i style="background:#7fa6d6"></i>loss<i style="background:#c98a10"></i>learning rate, as planned'
-            '<i style="background:#2f9e5b"></i>checkpoint</p>'
+            '<i style="background:#2f9e5b"></i>checkpoint'
+            f"{kept}</p>"
         )
-        return svg(self._points, self._planned.rates, self._marks) + key
+        return svg(self._points, self._planned.rates, self._marks, self._kept) + key
 
     def _told(self) -> str:
         return wording.bullets(self._messages[-LATEST:], quiet=True)

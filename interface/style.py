@@ -24,6 +24,7 @@ CSS = """
 .tp-loss {stroke: #7fa6d6; stroke-width: 1.2; opacity: 0.75;} .tp-smoothed {stroke: #2f74c0; stroke-width: 2.4;}
 .tp-rate {stroke: #c98a10; stroke-width: 1.4; stroke-dasharray: 5 4;}
 .tp-grid {stroke: var(--border-color-primary); stroke-width: 1; opacity: 0.6;}
+.tp-kept {stroke: #8a3fb0; stroke-width: 1.8;} .tp-kept-dot {fill: #8a3fb0;}
 .tp-mark {stroke: #2f9e5b; stroke-width: 3; opacity: 0.55;}
 .tp-axis {fill: var(--body-text-color-subdued); font-size: 12px;} .tp-rate-axis {fill: #b07a10;}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: #2f74c0;}

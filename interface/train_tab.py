@@ -64,7 +64,7 @@ class TrainTab:
         for title, rows in FOLDED.items():
             with gr.Accordion(title, open=False, elem_id=part_id(title)) as folded:
                 for keys in rows:
-                    self._form.draw_row(*keys)
+                    self._form.draw_row(*keys, **self._what_to_choose_from(keys))
             self._folded[title] = folded
         with gr.Accordion("Presets", open=False):
             self._start_from.draw_keeping()
@@ -72,12 +72,19 @@ class TrainTab:
         self._marks = gr.HTML(concerns.style(concerns.beside_the_point({}, ())), elem_id="tp-marks")
         self._clicks.draw()
 
+    def _what_to_choose_from(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        """Data sets can be tested with as well as learned from."""
+        if keys != ("eval_data",):
+            return {}
+        return {"choices": data_menu.choices(self._joined), "allow_custom_value": True}
+
     def _connect(self) -> None:
         parts = self._form.components
         data, name = parts["data"], parts["name"]
         self._start_from.connect()
         self._run.connect(self._line)
-        self._refresh.click(self._new_choices, None, [data, self._start_from.menu], **private())
+        told = [data, parts["eval_data"], self._start_from.menu]
+        self._refresh.click(self._new_choices, None, told, **private())
         self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
         data.change(self._named, {data, name}, name, **private())
         name.change(self._standing, name, self._name_said, **private())
@@ -98,15 +105,12 @@ class TrainTab:
             values = presets.left_form(self._joined.host.folders.form)
         except TrainingProError:
             values = {}
-        there = {value for _, value in choices}
-        left = values.pop("data", None)
-        chosen = {} if left is None else {"value": [name for name in left if name in there]}
-        data = self._form.components["data"]
-        return {
-            **self._form.shown(values),
-            data: gr.update(choices=choices, **chosen),
-            self._start_from.menu: self._start_from.refreshed(),
-        }
+        menus = {}
+        for key in ("data", "eval_data"):
+            left = values.pop(key, None)
+            chosen = {} if left is None else {"value": data_menu.still_there(left, choices)}
+            menus[self._form.components[key]] = gr.update(choices=choices, **chosen)
+        return {**self._form.shown(values), **menus, self._start_from.menu: self._start_from.refreshed()}
 
     def _changed(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
         """What follows from the form at once; and the form is kept as it is."""
@@ -141,8 +145,9 @@ class TrainTab:
         found = look(self._form.values(given), self._joined)
         return found.html, found
 
-    def _new_choices(self) -> tuple[Any, Any]:
-        return gr.update(choices=data_menu.choices(self._joined)), self._start_from.refreshed()
+    def _new_choices(self) -> tuple[Any, Any, Any]:
+        choices = gr.update(choices=data_menu.choices(self._joined))
+        return choices, choices, self._start_from.refreshed()
 
     def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add files from the browser to the data sets, and choose them."""

@@ -31,14 +31,25 @@ class Mark:
     text: str
 
 
-def svg(points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = ()) -> str:
-    """Loss, smoothed loss and the learning rate: as it was, and as planned for the rest of the run."""
+@dataclass(frozen=True)
+class Kept:
+    """The loss on the part kept aside, after so many steps."""
+
+    step: int
+    loss: float
+
+
+def svg(
+    points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = (), kept: Sequence[Kept] = ()
+) -> str:
+    """Losses and the learning rate: as it was, and as planned for the rest of the run."""
     steps = max(len(rates), points[-1].step if points else 0, 1)
-    x = _scale(1, max(2, steps), LEFT, WIDTH - RIGHT)
+    x = _scale(0 if kept else 1, max(2, steps), LEFT, WIDTH - RIGHT)
     rate_y = _scale(0, max([*rates, 1e-12]) * 1.08, HEIGHT - BOTTOM, TOP)
     parts = [_planned(rates, x, rate_y), *_steps_axis(steps, x), *_rate_axis(rates, rate_y)]
-    if points:
-        parts += _losses(points, x)
+    measured = [one for one in kept if math.isfinite(one.loss)]
+    if points or measured:
+        parts += _losses(points, measured, x)
     parts += [_mark(mark, x) for mark in marks]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(described(points, steps))}" '
@@ -74,16 +85,28 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return kept
 
 
-def _losses(points: Sequence[Point], x: Callable[[float], float]) -> list[str]:
+def _losses(points: Sequence[Point], kept: Sequence[Kept], x: Callable[[float], float]) -> list[str]:
     drawn = thinned([p for p in points if math.isfinite(p.loss)])
-    if not drawn:
+    if not drawn and not kept:
         return []
-    low, high = _span([p.loss for p in drawn])
+    low, high = _span([*(p.loss for p in drawn), *(one.loss for one in kept)])
     y = _scale(low, high, HEIGHT - BOTTOM, TOP)
     raw = _line([(x(p.step), y(p.loss)) for p in drawn], "tp-loss")
     smooth = _line([(x(p.step), y(p.smoothed)) for p in drawn], "tp-smoothed")
     hover = [_hover(p, x(p.step), y(p.smoothed)) for p in drawn[:: max(1, len(drawn) // 200)]]
-    return [*_loss_axis(low, high, y), raw, smooth, *hover]
+    return [*_loss_axis(low, high, y), raw, smooth, *_measured(kept, x, y), *hover]
+
+
+def _measured(kept: Sequence[Kept], x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:
+    """The loss on the part kept aside: a line, and a point for each time it was measured."""
+    if not kept:
+        return []
+    dots = [
+        f'<circle cx="{x(one.step):.1f}" cy="{y(one.loss):.1f}" r="3.5" class="tp-kept-dot">'
+        f"<title>step {one.step}: kept aside {one.loss:.4f}</title></circle>"
+        for one in kept
+    ]
+    return [_line([(x(one.step), y(one.loss)) for one in kept], "tp-kept"), *dots]
 
 
 def _span(losses: Sequence[float]) -> tuple[float, float]:

@@ -207,6 +207,32 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Aside:
+    """What is kept aside, to see how well is learned what was never shown."""
+
+    eval_data: tuple[str, ...] = names(
+        "Test data",
+        "Data sets that are not learned from: the loss on them is measured before the first step, while the run "
+        "goes on and at its end.",
+    )
+    eval_share: float = number(
+        0.0,
+        "Keep a share aside",
+        "A share of the data that is not learned from, but measured: 0.05 is a twentieth. Whole chapters and rows "
+        "are taken, by the seed. 0 keeps nothing aside.",
+        minimum=0,
+        maximum=0.99,
+    )
+    eval_every: int = whole(
+        0,
+        "Evaluate every (steps)",
+        "How often the part kept aside is gone through; 0 is at the end of each epoch.",
+        minimum=0,
+        maximum=10**8,
+    )
+
+
+@dataclass(frozen=True)
 class Steps:
     """How much is learned at once, and how often."""
 
@@ -531,6 +557,7 @@ class TrainingSettings:
     what: What = field(default_factory=What)
     text: Text = field(default_factory=Text)
     rows: Rows = field(default_factory=Rows)
+    aside: Aside = field(default_factory=Aside)
     steps: Steps = field(default_factory=Steps)
     switching: Switching = field(default_factory=Switching)
     learning: Learning = field(default_factory=Learning)
@@ -550,6 +577,7 @@ SECTIONS: Mapping[str, Callable[..., Any]] = {
     "what": What,
     "text": Text,
     "rows": Rows,
+    "aside": Aside,
     "steps": Steps,
     "switching": Switching,
     "learning": Learning,

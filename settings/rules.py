@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from .declared import TrainingSettings
 
+KEEP = "Keep a part aside (eval_share 0.05)."
+
 
 def problems(settings: TrainingSettings) -> list[str]:
     """Everything that stands in the way, all at once."""
@@ -14,9 +16,16 @@ def problems(settings: TrainingSettings) -> list[str]:
 
 def notes(settings: TrainingSettings) -> list[str]:
     """What is ignored, and why: nothing to mend."""
+    said = []
     if settings.text.chunking == "dementor" and settings.text.overlap:
-        return ["DEMENTOR overlaps by itself: Overlap blocks is ignored."]
-    return []
+        said.append("DEMENTOR overlaps by itself: Overlap blocks is ignored.")
+    if settings.aside.eval_every and _nothing_is_kept_aside(settings):
+        said.append("Evaluate every: nothing is kept aside, so there is nothing to evaluate.")
+    return said
+
+
+def _nothing_is_kept_aside(settings: TrainingSettings) -> bool:
+    return not settings.aside.eval_data and not settings.aside.eval_share
 
 
 def advice(settings: TrainingSettings) -> list[str]:
@@ -73,6 +82,21 @@ def _changes_come_in_order(settings: TrainingSettings) -> Iterator[str]:
             yield f"{name} at loss: the lower bound {low:g} is above the upper one, {high:g}. Exchange them."
 
 
+def _test_data_is_not_learned(settings: TrainingSettings) -> Iterator[str]:
+    learned = {_plain(name) for name in settings.what.data}
+    for name in settings.aside.eval_data:
+        if _plain(name) in learned:
+            yield (
+                f"Test data: {name} is learned from too. Take it out of one of the two, or keep a share of it "
+                "aside instead."
+            )
+
+
+def _plain(name: str) -> str:
+    """A data set's name, however it is written: 'book/:50' is the folder 'book'."""
+    return name.partition(":")[0].strip().rstrip("/\\")
+
+
 def _changes_over(settings: TrainingSettings) -> bool:
     return settings.steps.batching == "length_then_order"
 
@@ -86,13 +110,12 @@ def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
 
 
 def _evaluations_come(settings: TrainingSettings) -> Iterator[str]:
-    asked = settings.values()
-    if asked.get("eval_share") or asked.get("eval_data"):
+    if not _nothing_is_kept_aside(settings):
         return
     if settings.stopping.early_stopping:
-        yield "Early stopping: it looks at evaluations, and nothing is kept aside for them. Keep a part aside."
+        yield "Early stopping: it looks at evaluations, and nothing is kept aside for them. " + KEEP
     if settings.saving.keep_best == "accuracy":
-        yield "Keep the best, by its accuracy: nothing is kept aside to tell it by. Keep a part aside."
+        yield "Keep the best, by its accuracy: nothing is kept aside to tell it by. " + KEEP
 
 
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
@@ -100,6 +123,7 @@ _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _evaluations_come,
     _pairs_fill_batches,
     _changes_come_in_order,
+    _test_data_is_not_learned,
 )
 _ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _strength,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from training_pro.data.aside import Aside, divided, shared_runs
+from training_pro.data.aside import divided, shared_runs
 from training_pro.data.assembly import prepare
 from training_pro.data.reading import ReadText
 from training_pro.settings.reading import training_settings
@@ -16,7 +16,7 @@ from training_pro.tests.rowing import chat, family
 CHATML = family("ChatML")
 
 
-def made(root, files, aside, **values):
+def made(root, files, **values):
     """As in rowing, with something kept aside."""
     names = values.pop("data", list(files))
     folders = made_folders(root)
@@ -25,7 +25,7 @@ def made(root, files, aside, **values):
         (folders.datasets / name).write_text(text, encoding="utf-8")
     settings = training_settings({"name": "a", "data": names, **values})
     card = rowing.ModelCard("toy", {}, CHATML.tokenizer, "auto")
-    return prepare(settings, folders, card, CHATML, lambda text, share: None, aside)
+    return prepare(settings, folders, card, CHATML, lambda text, share: None)
 
 
 def book(chapters, seed=3):
@@ -41,7 +41,7 @@ def book(chapters, seed=3):
 @pytest.mark.parametrize("chunking", ["blocks", "dementor"])
 @pytest.mark.parametrize("chapters", [1, 4, 30])
 def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
-    data = made(tmp_path, {"book.txt": book(chapters)}, Aside(share=0.1), chunking=chunking, cutoff=128)
+    data = made(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
     kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
     assert shared_runs(kept, learned) == []
     assert data.report.advice == ()
@@ -68,7 +68,7 @@ def test_a_short_text_is_divided_at_sentences_first():
 
 
 def test_a_text_that_goes_on_behind_what_is_kept_aside_does_not_end_there(tmp_path):
-    data = made(tmp_path, {"a.txt": book(1)}, Aside(share=0.1), cutoff=64, overlap=False)
+    data = made(tmp_path, {"a.txt": book(1)}, eval_share=0.1, cutoff=64, overlap=False)
     both = [*data.examples, *data.kept_aside]
     assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
     assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
@@ -86,7 +86,7 @@ def test_parts_that_are_alike_stay_on_one_side():
 def test_a_book_that_repeats_itself_says_so(tmp_path):
     refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
-    data = made(tmp_path, {"a.txt": text}, Aside(share=0.1))
+    data = made(tmp_path, {"a.txt": text}, eval_share=0.1)
     assert any(
         "stand in the training text too, since the text repeats itself" in said for said in data.report.advice
     )
@@ -94,7 +94,7 @@ def test_a_book_that_repeats_itself_says_so(tmp_path):
 
 def test_rows_are_kept_aside_whole_and_duplicates_together(tmp_path):
     rows = [chat(f"Q{n % 50}", f"A{n % 50}, at length.") for n in range(100)]
-    data = made(tmp_path, {"rows.jsonl": rows}, Aside(share=0.1))
+    data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.1)
     learned, kept = ({e.text for e in side} for side in (data.examples, data.kept_aside))
     assert learned & kept == set()
     assert (len(data.kept_aside), len(data.examples)) == (10, 90)
@@ -103,7 +103,7 @@ def test_rows_are_kept_aside_whole_and_duplicates_together(tmp_path):
 
 def test_data_sets_of_their_own(tmp_path):
     files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
-    data = made(tmp_path, files, Aside(data=("test.jsonl",)), data=["rows.jsonl"])
+    data = made(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
     assert (len(data.examples), len(data.kept_aside)) == (2, 2)
     assert data.report.advice == (
         "Kept aside: 1 of its rows stand in the training data too. Take them out of one of the two.",
@@ -112,14 +112,14 @@ def test_data_sets_of_their_own(tmp_path):
 
 def test_the_same_seed_keeps_the_same_aside(tmp_path):
     kept = [
-        made(tmp_path / str(n), {"a.txt": book(30)}, Aside(share=0.1), seed=seed).kept_aside.digest()
+        made(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).kept_aside.digest()
         for n, seed in enumerate((1, 1, 2))
     ]
     assert kept[0] == kept[1] != kept[2]
 
 
 def test_a_text_too_short_to_keep_anything_of(tmp_path):
-    data = made(tmp_path, {"a.txt": "One sentence only."}, Aside(share=0.1))
+    data = made(tmp_path, {"a.txt": "One sentence only."}, eval_share=0.1)
     assert data.report.problems == (
         "a.txt is too short to keep a part of it aside. Keep data sets of their own aside, or set the share to 0.",
     )
@@ -127,5 +127,5 @@ def test_a_text_too_short_to_keep_anything_of(tmp_path):
 
 def test_a_share_of_what_is_left(tmp_path):
     rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
-    data = made(tmp_path, {"rows.jsonl": rows}, Aside(share=0.2), data=["rows.jsonl:50"])
+    data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
     assert (len(data.kept_aside), len(data.examples)) == (20, 40)

@@ -6,7 +6,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from training_pro.records.curve import MOST_POINTS, Mark, Point, described, svg, thinned
+from training_pro.records.curve import MOST_POINTS, Kept, Mark, Point, described, svg, thinned
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
 
@@ -85,3 +85,13 @@ def test_the_curve_in_a_sentence():
 
 def test_the_same_run_gives_the_same_picture():
     assert svg(points(700), RATES) == svg(points(700), RATES)
+
+
+def test_the_part_kept_aside_is_a_line_of_its_own_from_before_the_first_step_on():
+    kept = [Kept(0, 3.2), Kept(4, 2.0), Kept(6, math.nan), Kept(8, 1.0)]
+    picture = svg(points(8), RATES, [], kept)
+    drawn = lines(picture)
+    assert len(drawn["tp-kept"]) == 3
+    assert drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
+    assert "step 4: kept aside 2.0000" in picture
+    assert lines(svg([], RATES, [], kept)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}

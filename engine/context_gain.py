@@ -1,0 +1,116 @@
+"""Context gain: by how much the loss of what goes on from something is lower when that is read first.
+
+Later turns of a conversation alone, and behind the turns before them; a block of a text alone, and behind the
+block before it; with `length_then_order` also rows that follow each other. The same tokens count both times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.examples import Example, Examples, RowSource, TextSource
+from .measuring import Pass
+
+MOST = 32  # spread evenly: each is read twice, once with twice its length
+Ids = np.ndarray[Any, Any]
+
+
+class Later(NamedTuple):
+    """What goes on from something: by itself, and behind that."""
+
+    alone: Example
+    behind: Example
+
+
+Making = Callable[[], Later]
+
+
+def context_gain(passing: Pass, found: list[Later]) -> float | None:
+    """Mean loss alone less mean loss with the context; None where nothing goes on from anything."""
+    if not found:
+        return None
+    groups = [0] * len(found)
+    alone = passing.sums([later.alone for later in found], groups, 1)
+    behind = passing.sums([later.behind for later in found], groups, 1) if alone else None
+    return None if alone is None or behind is None else alone.loss - behind.loss
+
+
+def laters(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> list[Later]:
+    """At most so many of what goes on from something, that the model can read with its context."""
+    all_of_them = [*_turns(examples, bos, longest), *_neighbours(examples, bos, longest, rows_too=rows_too)]
+    places = np.linspace(0, len(all_of_them) - 1, min(MOST, len(all_of_them))).round().astype(int)
+    return [all_of_them[place]() for place in places.tolist()]
+
+
+def _turns(examples: Examples, bos: int | None, longest: int) -> Iterator[Making]:
+    """Replies of a conversation behind its first one."""
+    for example in examples:
+        if example.trained is None:
+            continue
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], example.trained, [0]]).astype(np.int8)))
+        for (_, before), (start, end) in pairwise(edges.reshape(-1, 2).tolist()):
+            if not longest or end <= longest:
+                yield partial(_turn, example, before, start, end, bos)
+
+
+def _turn(example: Example, before: int, start: int, end: int, bos: int | None) -> Later:
+    """The reply from `start` to `end`, and what was said since the reply before it."""
+    head, said = _head(example.ids, bos), example.ids[before:end]
+    alone = np.concatenate([head, said])
+    return Later(
+        _last(example, alone, end - start),
+        _last(example, example.ids[:end], end - start),
+    )
+
+
+def _neighbours(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> Iterator[Making]:
+    """Blocks that begin where one before them ends, and rows that follow each other."""
+    before: dict[int, Example] = {}
+    for example in examples:
+        earlier = before.get(id(example.source))
+        if _is_overlap(example):
+            continue
+        before[id(example.source)] = example
+        together = 0 if earlier is None else len(earlier.ids) + len(example.ids)
+        if earlier is None or (longest and together > longest) or not _goes_on(earlier, example, rows_too):
+            continue
+        yield partial(_behind, earlier, example, bos)
+
+
+def _is_overlap(example: Example) -> bool:
+    source = example.source
+    return isinstance(source, TextSource) and source.sliced[example.number].kind == "overlap"
+
+
+def _goes_on(earlier: Example, example: Example, rows_too: bool) -> bool:
+    source, (a, b) = example.source, (earlier.number, example.number)
+    if isinstance(source, TextSource):
+        first, second = source.sliced[a], source.sliced[b]
+        return first.section == second.section and first.end <= second.start
+    return rows_too and isinstance(source, RowSource) and int(source.rows[b]) - int(source.rows[a]) == 1
+
+
+def _behind(earlier: Example, example: Example, bos: int | None) -> Later:
+    labels = np.ones(len(example.ids), bool) if example.trained is None else example.trained
+    labels = np.concatenate([[False], labels[1:]])  # alone, nothing stands before the first to predict it from
+    opening = len(_head(example.ids, bos))
+    ids = np.concatenate([earlier.ids, example.ids[opening:]])
+    flags = np.concatenate([np.zeros(len(earlier.ids), bool), labels[opening:]])
+    return Later(Example(example.ids, labels, example.source, 0), Example(ids, flags, example.source, 0))
+
+
+def _head(ids: Ids, bos: int | None) -> Ids:
+    """The start token, where one stands there."""
+    return ids[:1] if bos is not None and len(ids) and int(ids[0]) == bos else ids[:0]
+
+
+def _last(example: Example, ids: Ids, count: int) -> Example:
+    """An example of which the last so many tokens count."""
+    flags: Ids = np.zeros(len(ids), bool)
+    flags[len(ids) - count :] = True
+    return Example(ids, flags, example.source, example.number)

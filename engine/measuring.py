@@ -1,0 +1,75 @@
+"""One pass of a model over examples, without learning from them, after which everything is as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..data.examples import Example
+from .borrowing import same_chance
+from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .loss import Loss
+from .precision import device, in_its_type
+from .trial import Ways, quiet
+
+
+class Sums(NamedTuple):
+    """Of each group of examples: losses added up, tokens that were predicted right, and tokens."""
+
+    losses: np.ndarray[Any, Any]
+    hits: np.ndarray[Any, Any]
+    tokens: np.ndarray[Any, Any]
+
+    @staticmethod
+    def none(groups: int) -> Sums:
+        return Sums(*(np.zeros(groups) for _ in Sums._fields))
+
+    @property
+    def loss(self) -> float:
+        """The mean over all tokens."""
+        return float(self.losses.sum() / max(self.tokens.sum(), 1))
+
+
+@contextmanager
+def measuring(model: Any) -> Iterator[None]:
+    """Inside, nothing is learned and nothing left to chance; modes and random states are as before afterwards."""
+    with torch.no_grad(), same_chance(), quiet(model), in_its_type(model):
+        yield
+
+
+class Pass:
+    """What a model says of examples, batch by batch, those of like length together."""
+
+    def __init__(self, model: Any, ways: Ways, batch_size: int, stopping: Callable[[], bool]) -> None:
+        self.model, self._stopping, self._batch_size = model, stopping, batch_size
+        way: Any = ways.loss
+        self._loss: Loss = replace(way, smoothing=0.0)  # what is measured is not what is made easier to learn
+        self._packed = ways.packed
+
+    def sums(self, examples: Sequence[Example], groups: Sequence[int], count: int) -> Sums | None:
+        """Added up by group; None where the run is to stop meanwhile."""
+        found = Sums.none(count)
+        order = np.argsort([-len(e.ids) for e in examples], kind="stable").tolist()
+        for start in range(0, len(order), self._batch_size):
+            if self._stopping():
+                return None
+            numbers = order[start : start + self._batch_size]
+            self._add(found, [examples[n] for n in numbers], np.array([groups[n] for n in numbers]))
+        return found
+
+    def _add(self, found: Sums, examples: Sequence[Example], groups: np.ndarray[Any, Any]) -> None:
+        batch = batched(examples, in_one_row=self._packed)
+        owners, labels = batch.pop(OWNERS), batch.pop("labels")
+        for name in (TOKENS, EXAMPLES, JOINS):
+            del batch[name]
+        place = device(self.model)
+        rows = self._loss(self.model, {k: v.to(place) for k, v in batch.items()}, labels.to(place))
+        of_rows = groups[rows.of_owners(owners.to(rows.places.device)).cpu().numpy()]
+        np.add.at(found.losses, of_rows, rows.losses.double().cpu().numpy())
+        np.add.at(found.hits, of_rows, rows.hits.cpu().numpy())
+        np.add.at(found.tokens, of_rows, 1)

@@ -1,0 +1,226 @@
+"""The part kept aside, measured while a run goes on: what is told, when, and that nothing else changes for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from training_pro.core.errors import SettingsError
+from training_pro.core.events import Advice, CheckpointSaved, Evaluated, Note, Progress
+from training_pro.core.session import Job
+from training_pro.engine import evaluation
+from training_pro.engine.adapter import loaded_onto
+from training_pro.hosts.tiny import SAMPLE
+from training_pro.records.evaluations import best_of, evaluations_of, steps_of
+from training_pro.tests.engine.architectures import cut_off, graph
+from training_pro.tests.tiny import watched
+
+OTHER = "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
+KEPT = {"eval_data": ["other.txt"], "epochs": 2, "dropout": 0.1}
+
+
+@pytest.fixture
+def place(place):
+    place.write("other.txt", OTHER)
+    return place
+
+
+def told(place, **more):
+    job = Job("training", "a test")
+    end = place.train(job=job, **{**KEPT, **more})
+    return [*job.log.since(0), end]
+
+
+def evaluated(events):
+    return [e for e in events if isinstance(e, Evaluated)]
+
+
+def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
+    events = told(place)
+    found = evaluated(events)
+    assert [(e.step, e.why) for e in found] == [(0, "start"), (4, "planned"), (8, "end")]
+    steps = [type(e) for e in events if isinstance(e, (Progress, Evaluated, CheckpointSaved))]
+    assert steps[:7] == [Evaluated, *[Progress] * 4, Evaluated, CheckpointSaved]
+    for one in found:
+        assert one.perplexity == pytest.approx(math.exp(one.loss))
+        assert 0 <= one.accuracy < 1
+        assert one.by_source == {}
+    assert found[-1].loss != found[0].loss
+    assert json.loads((place.lora() / "training_graph.json").read_text()) == graph(place)
+    assert evaluations_of(graph(place))[1].loss == found[1].loss
+    assert [e["current_steps"] for e in steps_of(graph(place))] == list(range(1, 9))
+
+
+def test_the_figures_are_those_of_the_model_itself(place):
+    """Loss and accuracy of the finished LoRA, worked out example by example with transformers' own loss."""
+    found = evaluated(told(place, label_smoothing=0.1))[-1]
+    host = place.host()
+    model = loaded_onto(host.loaded().model, place.lora(), "a").eval()
+    data = kept(place)
+    losses, hits = [], []
+    for example in data:
+        ids = torch.as_tensor(example.ids, dtype=torch.long)[None]
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, :-1].float()
+        losses += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist()
+        hits += (logits.argmax(-1) == ids[0, 1:]).tolist()
+    assert found.tokens == len(losses)
+    assert found.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
+    assert found.accuracy == pytest.approx(sum(hits) / len(hits))
+
+
+def kept(place, **more):
+    from training_pro.data.assembly import prepare
+    from training_pro.engine.tokenizer import working_tokenizer
+
+    card = place.host().card()
+    settings = place.settings(**{**KEPT, **more})
+    return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None).kept_aside
+
+
+@pytest.mark.parametrize("more", [{}, {"packing": "off"}, {"neftune_noise": 5, "train_head": True}])
+def test_the_lora_is_the_same_to_the_byte_as_without(place, more):
+    place.train(name="with", **KEPT, **more, eval_every=1)
+    place.train(name="without", **{**KEPT, "eval_data": []}, **more)
+    assert place.weights("with") == place.weights("without")
+    assert [e["loss"] for e in steps_of(graph(place, "with"))] == [e["loss"] for e in graph(place, "without")]
+
+
+def test_packed_and_padded_it_says_the_same(place):
+    one, other = (
+        evaluated(told(place, name=way, packing=way, max_steps=1, dropout=0))[-1] for way in ("on", "off")
+    )
+    assert one.loss == pytest.approx(other.loss, abs=1e-5)
+    assert (one.accuracy, one.tokens) == (other.accuracy, other.tokens)
+
+
+def test_every_so_many_steps_and_at_a_wish(place):
+    def wish(job, event):
+        if isinstance(event, Progress) and event.step == 4:
+            job.control.evaluate()
+
+    job = watched(wish)
+    place.train(job=job, **KEPT, eval_every=3)
+    found = evaluated(job.log.since(0))
+    assert [(e.step, e.why) for e in found] == [
+        (0, "start"),
+        (3, "planned"),
+        (4, "asked"),
+        (6, "planned"),
+        (8, "end"),
+    ]
+    assert not job.control.evaluating
+
+
+def test_a_wish_with_nothing_kept_aside_is_answered(place):
+    def wish(job, event):
+        if isinstance(event, Progress) and event.step == 1:
+            job.control.evaluate()
+
+    job = watched(wish)
+    place.train(job=job)
+    said = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
+    assert "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)." in said
+    assert not job.control.evaluating
+
+
+def test_a_share_of_several_data_sets_is_told_apart(place):
+    place.write("book/1.txt", SAMPLE)
+    place.write("book/2.txt", OTHER)
+    found = evaluated(told(place, data=["story.txt", "book"], eval_data=[], eval_share=0.2, max_steps=1))
+    assert set(found[0].by_source) == {"story.txt", "book/"}
+    first = found[0]
+    assert min(first.by_source.values()) < first.loss < max(first.by_source.values())
+    assert graph(place)[0]["eval_by_source"] == first.by_source
+
+
+def test_early_stopping_counts_and_says_so(place):
+    events = told(place, early_stopping=2, eval_every=1, learning_rate=0.5, epochs=9)
+    found = evaluated(events)
+    best = best_of(found)
+    last = found[-1]
+    assert last.step == best.step + 2
+    reason = f"2 evaluations brought no better loss of the part kept aside than {best.loss:.4f}"
+    assert f"Stopping after step {last.step}: {reason}." in [e.text for e in events if isinstance(e, Note)]
+    assert events[-1].outcome == "finished"
+    assert reason in events[-1].text
+
+
+def test_wishes_try_no_patience(place):
+    def wish(job, event):
+        if isinstance(event, Progress):
+            job.control.evaluate()
+
+    job = watched(wish)
+    place.train(job=job, **{**KEPT, "early_stopping": 1, "eval_every": 99, "learning_rate": 0.5})
+    found = evaluated(job.log.since(0))
+    assert [e.step for e in found] == list(range(9))
+    assert any(later.loss > earlier.loss for earlier, later in pairwise(found[:-1]))
+
+
+def test_gone_on_with_it_decides_the_same(place):
+    more = {"early_stopping": 3, "eval_every": 1, "learning_rate": 0.3, "epochs": 9, "save_every": 1}
+    more |= {"keep_checkpoints": 99}
+    whole = evaluated(told(place, name="whole", **more))
+    told(place, name="cut", **more)
+    middle = whole[-1].step - 2
+    cut_off(place, "cut", middle)
+    going_on = evaluated(told(place, name="cut", **more, if_exists="continue"))
+    assert [(e.step, e.loss) for e in going_on] == [(e.step, e.loss) for e in whole if e.step > middle]
+    assert place.weights("cut") == place.weights("whole")
+    assert [e.loss for e in evaluations_of(graph(place, "cut"))] == [e.loss for e in whole]
+
+
+def test_a_rule_that_ends_the_run_is_followed_by_a_last_evaluation(place):
+    found = evaluated(told(place, stop_at_loss=50))
+    assert [(e.step, e.why) for e in found] == [(0, "start"), (1, "end")]
+
+
+def test_the_best_is_kept_by_what_is_kept_aside(place):
+    found = evaluated(told(place, keep_best="loss", eval_every=1, learning_rate=0.5))
+    best = best_of([e for e in found if e.step])
+    assert (place.lora() / f"checkpoint-{best.step}-best").is_dir()
+
+
+def test_another_part_kept_aside_begins_its_own_history(place):
+    told(place, name="cut", save_every=1, max_steps=4)
+    cut_off(place, "cut", 2)
+    place.write("third.txt", OTHER.replace("cook", "smith"))
+    found = evaluated(told(place, name="cut", max_steps=4, eval_data=["third.txt"], if_exists="continue"))
+    assert [(e.step, e.why) for e in found] == [(2, "start"), (4, "end")]
+
+
+def test_one_that_fails_is_said_and_the_run_goes_on(place, monkeypatch):
+    def fail(self):
+        raise RuntimeError("out of everything\nmore of it")
+
+    monkeypatch.setattr(evaluation.Measuring, "__call__", fail)
+    events = told(place, max_steps=2)
+    said = [e.text for e in events if isinstance(e, Advice)]
+    assert "The evaluation after step 0 failed, and the run goes on: out of everything" in said
+    assert events[-1].outcome == "finished"
+    assert evaluated(events) == []
+
+
+def test_a_stop_does_not_wait_for_it(place):
+    def stop(job, event):
+        if isinstance(event, Progress) and event.step == 4:
+            job.control.stop()
+
+    job = watched(stop)
+    assert place.train(job=job, **KEPT).outcome == "stopped"
+    assert [e.step for e in evaluated(job.log.since(0))] == [0]
+
+
+@pytest.mark.parametrize("asked", [{"early_stopping": 3}, {"keep_best": "accuracy"}])
+def test_rules_want_something_to_look_at(place, asked):
+    with pytest.raises(SettingsError, match=r"nothing is kept aside .*Keep a part aside \(eval_share 0\.05\)"):
+        place.settings(**asked)
+
+
+def test_what_is_learned_is_no_test(place):
+    with pytest.raises(SettingsError, match=r"Test data: story\.txt is learned from too\. Take it out of one"):
+        place.settings(eval_data=["story.txt"], data=["story.txt:50"])
