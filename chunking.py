@@ -458,7 +458,8 @@ class Tokens:
         """The first token bound at or behind each place that is a bound between characters, too."""
         import numpy as np
 
-        bounds = np.minimum(np.searchsorted(self.ends, places) + 1, len(self.ids))
+        same = np.asarray(places).astype(self.ends.dtype)  # else all of the ends are converted, at each call
+        bounds = np.minimum(np.searchsorted(self.ends, same) + 1, len(self.ids))
         while not self.whole[bounds].all():
             bounds += ~self.whole[bounds]
         return bounds

@@ -45,7 +45,9 @@ def _address(path: Path, name: str) -> str:
     if not head:
         raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
     if not head.startswith(b"SQLite format 3\x00"):
-        raise DataError(f"{name} is no SQLite database: it does not begin as one. Is it another kind of file?")
+        raise DataError(
+            f"{name} is no SQLite database: it does not begin as one. Give it the ending of what it is."
+        )
     ahead = path.with_name(path.name + "-wal")
     if ahead.is_file() and ahead.stat().st_size:
         raise DataError(

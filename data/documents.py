@@ -22,7 +22,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {
     ".html": ("a web page", _web_page),
     ".htm": ("a web page", _web_page),
     ".epub": ("an e-book", lambda path, name: (books.paragraphs(path, name), ())),
-    ".pdf": ("a PDF document", lambda path, name: (pdf_files.paragraphs(path, name), ())),
+    ".pdf": ("a PDF document", pdf_files.paragraphs),
     ".docx": ("a Word document", lambda path, name: (word_files.paragraphs(path, name), ())),
 }
 ENDINGS = frozenset(READERS)

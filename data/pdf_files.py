@@ -18,8 +18,8 @@ HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
 Page = list[str]
 
 
-def paragraphs(path: Path, name: str) -> list[Paragraph]:
-    """The document's text, page after page."""
+def paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+    """The document's text, page after page, and whether it had to be mended."""
     pymupdf = reading.library("pymupdf", "pymupdf", name, "a PDF document")
     shown = pymupdf.TOOLS.mupdf_display_errors()
     pymupdf.TOOLS.mupdf_display_errors(False)  # they would go to the console
@@ -27,7 +27,9 @@ def paragraphs(path: Path, name: str) -> list[Paragraph]:
         with reading.opened(path, name):
             pass
         with pymupdf.open(path, filetype="pdf") as document:
-            return _of(document, pymupdf, name)
+            found = _of(document, pymupdf, name)
+            mended = f"{name} is damaged and was mended in reading: look whether all of its text is there."
+            return found, (mended,) if document.is_repaired else ()
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         short = " ".join(str(error).split())[:120]
         raise DataError(

@@ -148,7 +148,8 @@ def decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     try:
         return data.decode(encoding), notes
     except UnicodeDecodeError:
-        encoding, notes = broken_encoding_of(data, name)
+        if encoding.startswith("utf-8"):
+            encoding, notes = broken_encoding_of(data, name)
     text = data.decode(encoding, errors="replace")
     return text, (*notes, *_damage(text, name))
 

@@ -112,6 +112,8 @@ def _shape(
     """How the rows are read: as asked, or as their columns say; those that the user named say it first."""
     rows, asked = settings.rows, settings.rows.format
     first = _named(_first(table), columns)
+    if not first:
+        raise DataError("\n".join(_why_none(table)))
     if asked not in ("auto", "chat", "text"):
         return format_files.format_shape(asked, first, folders, _marks(tokenizer), rows.system)
     found = shapes.found(first, table.name, rows.system)
@@ -124,6 +126,15 @@ def _named(rows: list[Row], columns: Columns) -> list[Row]:
     """Only the columns that the user named, where these mean something alone."""
     bare = [row._replace(columns={k: row.columns[k] for k in columns.names if k in row.columns}) for row in rows]
     return bare if columns.names and shapes.are_known(bare) else rows
+
+
+def _why_none(table: Table) -> list[str]:
+    """What is wrong where no row can be read."""
+    bad = [
+        f"{table.name}, {table.unit} {row.number}: {_joined(row.problem)}"
+        for row in islice(table.rows(), MOST_LISTED)
+    ]
+    return bad or [f"{table.name} holds no rows. Put rows into it, or take it out of the data."]
 
 
 def _first(table: Table) -> list[Row]:

@@ -61,9 +61,11 @@ def jsonl_table(path: Path, name: str) -> Table:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
         text, notes = reading.text_of(path, name)
         return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)
-    if head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[") and not _a_line_is_whole(path, name):
+    begins = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    opens = begins.split(b"\n")[0].strip() == b"{" and b"\n" in begins
+    if opens or (begins.startswith(b"[") and not _a_line_is_whole(path, name)):
         table = json_table(path, name)
-        said = f"{name} holds one array: it was read as JSON."
+        said = f"{name} does not hold a row on each line: it was read as JSON."
         return Table(name, table.unit, table.rows, (*table.notes, said))
     return Table(name, "line", lambda: _streamed(path, name))
 
@@ -126,7 +128,7 @@ def _found(error: json.JSONDecodeError, line: str) -> str:
     """What a JSON error means to somebody who did not write the parser."""
     at = error.colno - 1
     rest = line[at : at + 20].strip()
-    if error.pos >= len(error.doc.rstrip()):
+    if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
         return "ends in the middle"
     if error.msg.startswith("Invalid control character"):
         what = "a line break or control character stands inside a text; write \\n there"

@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -45,6 +46,7 @@ class Dialect:
 
 def table(path: Path, name: str) -> Table:
     """The rows, read as a stream; a DataError where the file holds no table."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     encoding, notes = reading.encoding_of_file(path, name)
 
     def opened() -> TextIO:
@@ -90,11 +92,11 @@ def _quote(head: str) -> str:
 
 
 def _parsed(head: str, separator: str, quote: str) -> list[list[str]]:
-    try:
-        found = csv.reader(io.StringIO(head, newline=""), delimiter=separator, quotechar=quote)
-        return [row for row in found if any(cell.strip() for cell in row)]
-    except csv.Error:
-        return []
+    found = csv.reader(io.StringIO(head, newline=""), delimiter=separator, quotechar=quote)
+    rows: list[list[str]] = []
+    with suppress(csv.Error):  # what it is, the rows say
+        rows.extend(row for row in found if any(cell.strip() for cell in row))
+    return rows
 
 
 def _fit(rows: Sequence[Sequence[str]]) -> tuple[float, int]:
@@ -122,7 +124,6 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 def _rows(opened: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
     """Each row by the line on which it begins."""
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     with opened() as stream:
         skipped = [stream.readline() for _ in range(dialect.before)]
         reader = csv.reader(stream, delimiter=dialect.separator, quotechar=dialect.quote, strict=True)
@@ -167,7 +168,9 @@ def _remedy(dialect: Dialect) -> str:
 def _broken(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
-        return f"has a text that does not end: a {quote} opens it and none closes it."
+        return (
+            f"has a text of more than {LONGEST_CELL:,} characters. Split it, or close the {quote} that opens it."
+        )
     if "unexpected end" in error:
         return f"ends in the middle: a {quote} opens a text and none closes it."
     if "expected after" in error:

@@ -54,7 +54,7 @@ def test_lines(tmp_path):
 def test_an_array_misnamed_as_lines(tmp_path):
     table, rows = read(tmp_path, "a.jsonl", json.dumps([PAIR, PAIR], indent=1))
     assert [row.columns for row in rows] == [PAIR, PAIR]
-    assert table.notes == ("a.jsonl holds one array: it was read as JSON.",)
+    assert table.notes == ("a.jsonl does not hold a row on each line: it was read as JSON.",)
 
 
 def test_lines_misnamed_as_an_array(tmp_path):
