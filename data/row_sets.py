@@ -115,7 +115,7 @@ def _shape(
     if not first:
         raise DataError("\n".join(_why_none(table)))
     if asked not in ("auto", "chat", "text"):
-        return format_files.format_shape(asked, first, folders, _marks(tokenizer), rows.system)
+        return format_files.format_shape(asked, first, folders, marks(tokenizer), rows.system)
     found = shapes.found(first, table.name, rows.system)
     if asked == "chat":
         return shapes.as_chat(found, first, table.name, rows.system)
@@ -141,7 +141,7 @@ def _first(table: Table) -> list[Row]:
     return list(islice((row for row in table.rows() if not row.problem), FIRST_ROWS))
 
 
-def _marks(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
+def marks(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
     """BOS and EOS as they would be spelled."""
     bos, eos = tokenizer.bos, tokenizer.eos
     opening = [tokenizer.decode([bos])] if bos is not None else []

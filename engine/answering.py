@@ -41,22 +41,30 @@ def _with_lora(base: Any, ids: torch.Tensor, question: Question, host: Host, job
 
 
 def _write(model: Any, ids: torch.Tensor, side: Side, question: Question, tokenizer: Any, job: Job) -> None:
+    model.eval()
+    generated(model, ids, question, tokenizer, job, _IntoLog(tokenizer, side, job))
+
+
+def generated(
+    model: Any, ids: torch.Tensor, question: Question, tokenizer: Any, job: Job, streamer: Any = None
+) -> torch.Tensor:
+    """The ids with what the model adds to them, by the question's seed; shorter where the job is to stop."""
     set_seed(question.seed)
     ids = ids.to(model.device)
     warm = question.temperature > 0
-    model.eval()
     with torch.no_grad(), in_its_type(model):
-        model.generate(
+        found: torch.Tensor = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=question.max_tokens,
             do_sample=warm,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-            streamer=_IntoLog(tokenizer, side, job),
+            streamer=streamer,
             stopping_criteria=StoppingCriteriaList([_Stopped(job)]),
             **({"temperature": question.temperature, "top_p": 0.9} if warm else {}),
         )
+    return found
 
 
 def _ids(question: Question, tokenizer: Any, host_template: str) -> torch.Tensor:

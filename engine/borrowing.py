@@ -73,6 +73,17 @@ class _Flags:
             elif name in vars(model):
                 delattr(model, name)
 
+    def go_on(self, model: torch.nn.Module) -> None:
+        """As before, without letting go of anything that training holds."""
+        for module, on in self.checkpointing:
+            module.gradient_checkpointing = on
+        for parameter, trained in self.gradients:
+            if parameter.requires_grad != trained:
+                parameter.requires_grad_(trained)
+        for module, mode in self.modes:
+            module.training = mode
+        model.config.use_cache = self.use_cache
+
     def _put_back_checkpointing(self, model: torch.nn.Module) -> None:
         for module, on in self.checkpointing:
             module.gradient_checkpointing = on
@@ -122,6 +133,19 @@ class _Surroundings:
         for name in _accelerates_environment().keys() - self.environment.keys():
             del os.environ[name]
         os.environ.update(self.environment)
+
+
+@contextmanager
+def undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, a model in training speaks; afterwards it goes on as if nobody had asked it anything."""
+    flags, surroundings = _Flags.of(model), _Surroundings.now()
+    for module, _ in flags.checkpointing:
+        module.gradient_checkpointing = False
+    try:
+        yield
+    finally:
+        flags.go_on(model)
+        surroundings.put_back()
 
 
 def _accelerates_environment() -> dict[str, str]:

@@ -21,6 +21,7 @@ from .optimizers import optimizer_name
 from .parts import Part, next_part
 from .precision import computing_type
 from .ready import bare_model, card_of, prepared, ready_to_train
+from .samples import Samples
 from .trainer import RunTrainer
 from .trial import Ways, tried
 
@@ -56,13 +57,16 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
         between = BetweenSteps(run, part.state, job.control, job.log)
         ways = tried(model, run.settings)
         _announce(part, between, base, ways, job)
-        trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent)
+        samples = Samples(run, between, host, job, part.state.step)
+        trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent, samples)
         step = trainer.train(resume_from_checkpoint=str(part.start) if part.start else None).global_step
         if job.control.throwing_away:
             return thrown_away(run, step)
         trained = Trained(run, between, step, about(run, model, ways))
         if between.steering.interlude is None:
-            return kept(trained, partial(adapter.write, model), job)
+            ended = kept(trained, partial(adapter.write, model), job)
+            samples.at_the_end(model, step)
+            return ended
     between.let_go()
     return trained
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ..data.batching import Place
 from ..data.examples import Example, Examples
@@ -50,7 +50,13 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     lr_scheduler: Any
 
     def __init__(
-        self, blueprint: Blueprint, model: torch.nn.Module, ways: Ways, callback: BetweenSteps, scratch: Path
+        self,
+        blueprint: Blueprint,
+        model: torch.nn.Module,
+        ways: Ways,
+        callback: BetweenSteps,
+        scratch: Path,
+        *others: TrainerCallback,
     ) -> None:
         self._blueprint, self._ways = blueprint, ways
         self._tokens = 0
@@ -60,7 +66,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             args=_arguments(blueprint, model, scratch),
             train_dataset=_AsDataset(blueprint.data.examples),
             data_collator=self._batch,
-            callbacks=[callback],
+            callbacks=[callback, *others],
         )
         for printing in (ProgressCallback, PrinterCallback):
             self.remove_callback(printing)

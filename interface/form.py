@@ -66,6 +66,8 @@ def component(setting: Setting, **more: Any) -> Any:
         return gr.Dropdown(**{"choices": choices, "allow_custom_value": setting.free, **common})
     if setting.kind == "names":
         return gr.Dropdown(**{"multiselect": True, **common})
+    if setting.kind == "texts":
+        return gr.Textbox(**{"lines": 3, **common})
     if setting.kind == "whole" and not setting.words:
         return gr.Number(**{"precision": 0, **common})  # its bounds are ours to tell: Gradio only says "Error"
     return gr.Textbox(**{"max_lines": 1, **common})
@@ -78,6 +80,8 @@ def as_meant(setting: Setting, value: Any) -> Any:
 
 def as_shown(setting: Setting, value: Any) -> Any:
     """A value as its component shows it."""
+    if setting.kind == "texts":
+        return value if isinstance(value, str) else "\n".join(text.replace("\n", "\\n") for text in value)
     if isinstance(value, tuple):
         return " ".join(value) if setting.kind == "choice" else list(value)
     if setting.kind == "number" or (setting.kind == "whole" and setting.words):

@@ -20,7 +20,14 @@ from .loras import Checkpoint, Finished
 ASIDE = ".part"
 BEFORE = "before"
 PARAMETERS = "training_parameters.json"
-RECORDS = (loras.LOG_FILE, PARAMETERS, "train_dataset_sample.json")
+RECORDS = (
+    loras.LOG_FILE,
+    PARAMETERS,
+    "train_dataset_sample.json",
+    "training_prompt.json",
+    "samples.jsonl",
+    "report.html",
+)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ def text(default: str, label: str, help: str, **more: Any) -> Any:
     return _declared("text", default, label, help, more)
 
 
+def texts(default: str, label: str, help: str, **more: Any) -> Any:
+    return _declared("texts", default, label, help, {"words": (default,), **more})
+
+
 def names(label: str, help: str, **more: Any) -> Any:
     return _declared("names", (), label, help, more)
 
@@ -532,6 +536,28 @@ class Stopping:
 
 
 @dataclass(frozen=True)
+class Samples:
+    """What the model is asked while it learns."""
+
+    sample_prompts: str | tuple[str, ...] = texts(
+        "auto",
+        "Prompts",
+        "What the model is asked during the run, with the LoRA and without: auto is three beginnings out of the "
+        "data; or your own, one a line (\\n is a line end). Rows are asked as they are trained, a text is gone on "
+        "with. The answers stand in samples.jsonl and report.html.",
+    )
+    sample_every: int | str = whole(
+        "epoch",
+        "Answer them every",
+        "After each epoch, or every so many steps; and before the first step and at the end as well. never asks "
+        "only when you do.",
+        minimum=1,
+        maximum=10**8,
+        words=("epoch", "never"),
+    )
+
+
+@dataclass(frozen=True)
 class Machine:
     """What is traded between memory and speed."""
 
@@ -564,6 +590,7 @@ class TrainingSettings:
     lora: Lora = field(default_factory=Lora)
     saving: Saving = field(default_factory=Saving)
     stopping: Stopping = field(default_factory=Stopping)
+    samples: Samples = field(default_factory=Samples)
     machine: Machine = field(default_factory=Machine)
 
     def values(self) -> dict[str, Any]:
@@ -584,6 +611,7 @@ SECTIONS: Mapping[str, Callable[..., Any]] = {
     "lora": Lora,
     "saving": Saving,
     "stopping": Stopping,
+    "samples": Samples,
     "machine": Machine,
 }
 SETTINGS: Mapping[str, Setting] = {

@@ -32,12 +32,15 @@ def given(namespace: argparse.Namespace) -> dict[str, object]:
     return {key: _single(key, value) for key, value in values.items()}
 
 
+_METAVARS = {"names": "NAME", "texts": "TEXT"}
+
+
 def _flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
 def _several(setting: Setting) -> bool:
-    return setting.kind == "names" or setting.free or setting.key in LISTS
+    return setting.kind in ("names", "texts") or setting.free or setting.key in LISTS
 
 
 def _kept(several: bool) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def _kept(several: bool) -> dict[str, Any]:
 def _shown(setting: Setting) -> dict[str, Any]:
     usual = f"; default: {default(setting)}" if default(setting) else ""
     help = f"{setting.help} ({takes(setting)}{usual})".replace("%", "%%")
-    return {"metavar": "NAME" if setting.kind == "names" else "VALUE", "help": help}
+    return {"metavar": _METAVARS.get(setting.kind, "VALUE"), "help": help}
 
 
 def _single(key: str, value: Any) -> object:

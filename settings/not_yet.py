@@ -13,8 +13,6 @@ KEYS: frozenset[str] = frozenset(
         "tf32",
         "workers",
         "shard_size",
-        "sample_prompts",
-        "sample_every",
         "report_to",
         "keep_awake",
     }

@@ -15,6 +15,7 @@ Each setting as it stands in a settings file, and as a flag of the command line:
 """
 _ANYTHING: dict[str, str] = {
     "text": "a text",
+    "texts": "texts",
     "names": "names",
     "whole": "a whole number",
     "number": "a number",
@@ -39,6 +40,8 @@ def title(section: str) -> str:
 
 def takes(setting: Setting) -> str:
     """What a setting takes, in words, also where it has neither bounds nor choices."""
+    if setting.kind == "texts":
+        return f"{setting.range()} or {_ANYTHING['texts']}"
     return setting.range() or _ANYTHING[setting.kind]
 
 

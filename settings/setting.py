@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["text", "names", "whole", "number", "yes/no", "choice"]
+Kind = Literal["text", "texts", "names", "whole", "number", "yes/no", "choice"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,20 @@ def _text(setting: Setting, value: object) -> str:
     return value
 
 
+def _texts(setting: Setting, value: object) -> str | tuple[str, ...]:
+    """One of its words, or texts: a list of them, or one a line in which \\n stands for a line end."""
+    if isinstance(value, str):
+        lines = [line.strip().replace("\\n", "\n") for line in value.splitlines()]
+    elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
+        lines = list(value)
+    else:
+        raise ValueError(f"{setting.label}: {value!r} is not a list of texts.")
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        return str(setting.default)
+    return lines[0] if len(lines) == 1 and lines[0] in setting.words else tuple(lines)
+
+
 def _names(setting: Setting, value: object) -> tuple[str, ...]:
     if value is None or value == "":
         return ()
@@ -133,6 +147,7 @@ def _hint(setting: Setting) -> str:
 
 _READERS: Mapping[str, Callable[[Setting, object], Any]] = {
     "text": _text,
+    "texts": _texts,
     "names": _names,
     "whole": _whole,
     "number": _number,

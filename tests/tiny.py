@@ -29,6 +29,7 @@ QUICK: dict[str, Any] = {
     "rank": 4,
     "alpha": 8,
     "learning_rate": 1e-2,
+    "sample_every": "never",
 }
 
 

@@ -21,7 +21,7 @@ from training_pro.tests.tiny import Place, tree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLOCK = re.compile(r"^\d\d:\d\d:\d\d  ")
-QUICK = ["--cutoff", "32", "--overlap", "false", "--rank", "4", "--alpha", "8"]
+QUICK = ["--cutoff", "32", "--overlap", "false", "--rank", "4", "--alpha", "8", "--sample-every", "never"]
 JSON_KEYS = [
     "verdict",
     "examples",

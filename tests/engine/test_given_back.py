@@ -11,6 +11,7 @@ import pytest
 import torch
 from training_pro.core.events import Note, Progress
 from training_pro.core.session import Job
+from training_pro.records.samples import samples
 from training_pro.tests.tiny import watched
 
 LOADINGS = ("float32", "bfloat16", "4bit")
@@ -116,6 +117,12 @@ def a_run_with_everything_on(place, host):
     place.train(host, name="run", gradient_checkpointing="on", dropout=0.1, rslora=True, accumulation=2)
 
 
+def a_run_with_answers_in_between(place, host):
+    asked = {"sample_every": 2, "sample_prompts": ["The keeper"], "gradient_checkpointing": "on"}
+    place.train(host, name="run", **asked)
+    assert len(samples(place.lora("run"))) == 3
+
+
 def a_stopped_run(place, host):
     def watch(job, event):
         if isinstance(event, Progress) and event.step == 1:
@@ -168,6 +175,7 @@ def two_answers_side_by_side_with_it_on(place, host):
 WAYS = (
     a_run,
     a_run_with_everything_on,
+    a_run_with_answers_in_between,
     a_stopped_run,
     a_run_that_breaks,
     a_run_that_breaks_inside_a_step,

@@ -35,6 +35,7 @@ LORA = {
     "adapter_config.json",
     "adapter_model.safetensors",
     "train_dataset_sample.json",
+    "training_prompt.json",
     "training_graph.json",
     "training_graph.png",
     "training_log.json",

@@ -20,6 +20,7 @@ CHOICE = setting("choice", "all", choices={"all": "All", "few": "Few"})
 YES_NO = setting("yes/no", True)
 NAMES = setting("names", ())
 TEXT = setting("text", "")
+TEXTS = setting("texts", "auto", words=("auto",))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,12 @@ TEXT = setting("text", "")
         (YES_NO, "false", False),
         (YES_NO, "True", True),
         (YES_NO, 0, False),
+        (TEXTS, "auto", "auto"),
+        (TEXTS, ["auto"], "auto"),
+        (TEXTS, " ", "auto"),
+        (TEXTS, [], "auto"),
+        (TEXTS, "Once upon\n\n Tell\\nme ", ("Once upon", "Tell\nme")),
+        (TEXTS, ["a\\nb", "auto"], ("a\\nb", "auto")),
         (NAMES, "one.txt", ("one.txt",)),
         (NAMES, ["one.txt", " two/ ", ""], ("one.txt", "two/")),
         (NAMES, None, ()),
@@ -65,6 +72,7 @@ def test_a_value_becomes_its_type(of, value, read):
         (NUMBER, math.nan, "Label: nan is out of range. It takes 0 to 1."),
         (NUMBER, "inf", "Label: inf is out of range. It takes 0 to 1."),
         (YES_NO, "maybe", "Label: 'maybe' is neither true nor false."),
+        (TEXTS, 5, "Label: 5 is not a list of texts."),
         (NAMES, 5, "Label: 5 is not a list of names."),
         (NAMES, ["a", 5], "Label: ['a', 5] is not a list of names."),
         (TEXT, 5, "Label: 5 is not a text."),

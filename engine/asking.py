@@ -1,0 +1,91 @@
+"""Asking a model in training, with its LoRA and without; afterwards it is as if nothing had been asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ..core.engine import Question
+from ..core.events import Sampled
+from ..core.host import Host
+from ..core.session import Job
+from ..data.speaking import Prompt, Speaking, prompts, speaking
+from .answering import generated
+from .blueprint import Blueprint
+from .borrowing import undisturbed
+from .tokenizer import WorkingTokenizer, working_tokenizer
+from .trial import quiet
+
+LENGTH = 100  # tokens of an answer
+
+
+class Asking:
+    """The prompts of a run, and what the model says to them without the LoRA: that is asked once."""
+
+    def __init__(self, run: Blueprint, host: Host, job: Job, known: Iterable[Sampled]) -> None:
+        self._run, self._host, self._job = run, host, job
+        self._without = {one.prompt: one.without for one in known}
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The user's, or beginnings out of the data."""
+        asked = self._run.settings.samples.sample_prompts
+        return prompts(asked, self._way, self._tokenizer, self._run.data.examples)
+
+    def how_to_talk(self) -> dict[str, Any]:
+        """What stands in training_prompt.json."""
+        example = self._tokenizer.decode(self._run.data.examples[0].ids.tolist())
+        return self._way.as_json(self._run.settings, example)
+
+    def ask(self, model: Any, prompt: Prompt, step: int) -> Sampled | None:
+        """None where the run is to stop meanwhile, and the answer is cut short."""
+        if prompt.text not in self._without:
+            with _lora_off(model):
+                without = self._answer(model, prompt)
+            if self._job.control.stopping:
+                return None
+            self._without[prompt.text] = without
+        without = self._without[prompt.text]
+        text = without if step == 0 and _is_fresh(model) else self._answer(model, prompt)
+        if self._job.control.stopping:
+            return None
+        return Sampled(step=step, prompt=prompt.text, text=text, without=without)
+
+    def _answer(self, model: Any, prompt: Prompt) -> str:
+        context = self._run.card.context
+        room = min(LENGTH, context - len(prompt.ids)) if context else LENGTH
+        asked = Question(prompt.text, max_tokens=max(1, room), seed=self._run.settings.what.seed)
+        tokenizer = self._tokenizer.tokenizer
+        found = generated(model, torch.tensor([prompt.ids]), asked, tokenizer, self._job)
+        return str(tokenizer.decode(found[0][len(prompt.ids) :], skip_special_tokens=True))
+
+    @cached_property
+    def _tokenizer(self) -> WorkingTokenizer:
+        return working_tokenizer(self._run.card.tokenizer, self._host.chat_template())
+
+    @cached_property
+    def _way(self) -> Speaking:
+        return speaking(self._run.settings, self._host.folders, self._tokenizer, self._run.data.examples)
+
+
+@contextmanager
+def between_steps(model: Any) -> Iterator[None]:
+    """Inside, a model in training may be asked."""
+    with undisturbed(model), quiet(model):
+        yield
+
+
+def _lora_off(model: Any) -> AbstractContextManager[Any]:
+    off: AbstractContextManager[Any] = (
+        model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    )
+    return off
+
+
+def _is_fresh(model: Any) -> bool:
+    """Whether the LoRA does nothing yet."""
+    return not any(bool(p.any()) for name, p in model.named_parameters() if "lora_B" in name)

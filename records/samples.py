@@ -1,0 +1,35 @@
+"""samples.jsonl: what the model answered in the middle of a run, a line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from ..core.events import Sampled
+from ..core.writing import write_text
+
+FILE = "samples.jsonl"
+
+
+def samples(folder: Path) -> list[Sampled]:
+    """What is kept there, in the order in which it was said; lines that cannot be read are left out."""
+    try:
+        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [found for line in lines if (found := _read(line)) is not None]
+
+
+def keep(folder: Path, said: Iterable[Sampled]) -> None:
+    """Write them all."""
+    write_text(folder / FILE, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in said))
+
+
+def _read(line: str) -> Sampled | None:
+    try:
+        found = Sampled(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found.step, int) else None
