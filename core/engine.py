@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -36,6 +37,14 @@ class Engine(Protocol[Settings, Report]):
 
     def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> Ended:
         """One run; `resume` names a checkpoint to go on from, or is 'newest'."""
+        ...
+
+    def probe(self, settings: Settings, host: Host, job: Job) -> Ended:
+        """One step on the longest batch, as a Probed event: what a run would take. No weight changes."""
+        ...
+
+    def layers(self, host: Host) -> Mapping[str, int]:
+        """The names of the model's layers that a LoRA can sit on, and how often each occurs; loads no weights."""
         ...
 
     def answer(self, question: Question, host: Host, job: Job) -> Ended:

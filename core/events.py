@@ -150,6 +150,28 @@ class Sampled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probed(Event):
+    """One step was tried on the longest batch, and nothing changed by it; 0 is what is not known here."""
+
+    device: str
+    batch_size: int
+    tokens: int
+    seconds: float  # a whole step, accumulation included
+    steps: int
+    run_seconds: float
+    peak: int  # bytes that a run takes at most, above the loaded model
+    expected: int  # what Check's estimate says of the same
+    free: int  # bytes that a run may take above the loaded model
+    largest_batch: int = 0
+    fitting: Mapping[str, object] = field(default_factory=dict)  # memory settings to change so that it fits
+
+    @property
+    def fits(self) -> bool:
+        """Whether a run with these settings goes into the memory that is free."""
+        return not (self.free and self.peak > self.free)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended(Event):
     """The last event of every job. `details` is for whoever wants to look under the bonnet."""
 

@@ -96,6 +96,12 @@ class Memory:
     device: str
     used: int
     total: int
+    held: int = 0  # of what is taken, by this process: a run may use it anew
+
+    @property
+    def free(self) -> int:
+        """What this process may take in all, a loaded model included; 0 where nothing is known."""
+        return self.total - self.used + self.held
 
 
 class Host(Protocol):
@@ -103,6 +109,11 @@ class Host(Protocol):
 
     @property
     def folders(self) -> Folders: ...
+
+    @property
+    def own_process(self) -> bool:
+        """Whether the process is Training PRO's own: it may start others, and change the model for good."""
+        ...
 
     @property
     def read_only(self) -> str:

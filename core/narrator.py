@@ -10,7 +10,7 @@ from statistics import median
 from textwrap import shorten
 from typing import Any
 
-from ..train_utils import duration
+from ..train_utils import duration, size
 from .events import (
     Advice,
     CheckpointSaved,
@@ -21,6 +21,7 @@ from .events import (
     LiveChanged,
     Note,
     Planned,
+    Probed,
     Progress,
     Replanned,
     Sampled,
@@ -111,6 +112,18 @@ class Narrator:
     def _sampled(self, event: Sampled) -> str:
         return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
 
+    def _probed(self, event: Probed) -> str:
+        known = [f"longest batch: {event.batch_size} examples, {event.tokens} tokens"]
+        known.append(f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run")
+        if event.peak:
+            known.append(f"{size(event.peak)} above the model (expected {size(event.expected)})")
+        if event.free:
+            known.append(f"{size(event.free)} free")
+        if event.largest_batch:
+            known.append(f"largest batch that fits {event.largest_batch}")
+        changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
+        return "; ".join(known) + (f". It would fit with {changes}" if changes else "") + "."
+
     def _text(self, event: Note | Advice) -> str:
         return event.text
 
@@ -136,6 +149,7 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     CheckpointSaved: Narrator._saved,
     Evaluated: Narrator._evaluated,
     Sampled: Narrator._sampled,
+    Probed: Narrator._probed,
     Note: Narrator._text,
     Advice: Narrator._text,
     LibraryMessage: Narrator._library,

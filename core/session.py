@@ -14,7 +14,7 @@ from .events import Ended, EventLog
 from .host import Host
 from .voices import spoken_into
 
-Kind = Literal["training", "answer", "model"]
+Kind = Literal["training", "probe", "answer", "model"]
 Work = Callable[["Job"], Ended]
 
 

@@ -13,11 +13,12 @@ from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
-from . import counting, expecting, fitting, library, mixing, reading, row_sets
+from . import counting, fitting, library, mixing, reading, row_sets
 from .aside import RUN_WORDS, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
 from .disk import disk_plan
 from .encoding import RowTokenizer
 from .examples import Examples, RowSource, Source, TextSource
+from .expecting import Expecting
 from .inspection import Inspector, refusals
 from .library import DataSet
 from .mixing import EVERYTHING, Share
@@ -339,6 +340,7 @@ def _why_nothing(settings: TrainingSettings) -> str:
 
 def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
     lengths, sources, stopping = examples.lengths(), made.learned.sources, work.tokenizer.stops
+    expected = Expecting.of(work.card, examples, work.machine)
     suggested = suggestions(
         work.settings, plan, longest_row=made.longest_row, cutoff=cut.cutoff, context=work.card.context
     )
@@ -362,12 +364,16 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
             *_leaks(made),
         ),
         notes=(*rules.notes(work.settings), *_notes(work, cut, examples)),
-        resolved={"cutoff": cut.cutoff, "accumulation": plan.accumulated},
+        resolved={
+            "cutoff": cut.cutoff,
+            "accumulation": plan.accumulated,
+            "gradient_checkpointing": "on" if expected and expected.checkpoints(work.settings) else "off",
+        },
         lengths=counting.lengths(lengths),
         kept_aside=counting.kept(made.kept.examples),
         suggestions=tuple(suggested),
         padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
-        memory=expecting.memory(work.settings, work.card, examples, work.machine),
+        memory=expected.memory(work.settings) if expected else None,
         disk=disk,
         stops=stops(sources, stopping),
         tokens_known=_tokens_known(work.tokenizer),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from ..core.host import Memory, ModelCard
@@ -18,33 +20,63 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 STATE_BYTES = (("paged", 0.0), ("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
 ADAM_BYTES = 8.0
+ROOM = 0.95  # of what is free: drivers and fragments take the rest
+SLOWER_CHECKPOINTED, SLOWER_HALVED, SLOWER_8_BIT = 1.25, 1.03, 1.01
 
 
-def memory(
-    settings: TrainingSettings, card: ModelCard, examples: Examples, machine: Memory | None
-) -> MemoryEstimate | None:
-    """None where the config does not say how large the model is."""
-    shape = ModelShape.of(card.config)
-    lengths, batch = examples.lengths(), settings.steps.batch_size
-    if shape is None or not lengths:
-        return None
-    on_card = machine is not None and not machine.device.lower().startswith("cpu")
-    longest = sorted(lengths)[-batch:]
-    learned = sorted(examples.learned())[-batch:]
-    asked = settings.machine.gradient_checkpointing
-    load = Load(
-        weights_as=weights_as(card, on_card=on_card),
-        rank=settings.lora.rank,
-        parts=parts(settings),
-        tokens=batch * longest[-1],
-        learned=sum(learned),
-        checkpointing=asked == "on" or (asked == "auto" and on_card),
-        dropout=settings.lora.dropout > 0,
-        state_bytes=state_bytes(settings),
-        train_head=settings.lora.train_head,
-        graphics_card=on_card,
-    )
-    return memory_estimate(shape, load)
+@dataclass(frozen=True)
+class Expecting:
+    """What decides on the memory of a run: a model's sizes, its examples, the machine."""
+
+    shape: ModelShape
+    card: ModelCard
+    lengths: tuple[int, ...]  # the longest first
+    learned: tuple[int, ...]  # the most first
+    on_card: bool
+    free: int  # bytes for all of the run, the model included; 0 where nothing is known
+
+    @staticmethod
+    def of(card: ModelCard, examples: Examples, machine: Memory | None) -> Expecting | None:
+        """None where the config does not say how large the model is."""
+        shape, lengths = ModelShape.of(card.config), examples.lengths()
+        if shape is None or not lengths:
+            return None
+        on_card = machine is not None and not machine.device.lower().startswith("cpu")
+        free = machine.free if machine else 0
+        longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
+        return Expecting(shape, card, tuple(longest), tuple(most), on_card, free)
+
+    def checkpoints(self, settings: TrainingSettings) -> bool:
+        """Whether gradient checkpointing is on; auto: where a run without it would not fit on the card."""
+        asked = settings.machine.gradient_checkpointing
+        if asked != "auto":
+            return asked == "on"
+        return self.on_card and not self.fits(self._memory(settings, checkpointing=False))
+
+    def memory(self, settings: TrainingSettings) -> MemoryEstimate:
+        return self._memory(settings, checkpointing=self.checkpoints(settings))
+
+    def fits(self, estimate: MemoryEstimate) -> bool:
+        """Whether there is so much; where nothing is known, on a card, it is taken not to."""
+        return estimate.total <= ROOM * self.free if self.free else not self.on_card
+
+    def _memory(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
+        lora, batch = settings.lora, settings.steps.batch_size
+        longest = self.lengths[:batch]
+        packed = settings.machine.packing != "off"
+        load = Load(
+            weights_as=weights_as(self.card, on_card=self.on_card),
+            rank=lora.rank,
+            parts=parts(settings),
+            tokens=sum(longest) if packed else len(longest) * longest[0],
+            learned=sum(self.learned[:batch]),
+            checkpointing=checkpointing,
+            dropout=lora.dropout > 0,
+            state_bytes=state_bytes(settings),
+            train_head=lora.train_head,
+            graphics_card=self.on_card,
+        )
+        return memory_estimate(self.shape, load)
 
 
 def weights_as(card: ModelCard, *, on_card: bool) -> str:
@@ -58,12 +90,66 @@ def weights_as(card: ModelCard, *, on_card: bool) -> str:
     return named if named in BITS_OF_WEIGHTS else "bfloat16"
 
 
+def largest_batch(expecting: Expecting, settings: TrainingSettings, scale: float = 1.0) -> int:
+    """The most examples that fit at once, each as long as the longest ones; 0 where that is not known.
+
+    `scale` is what a probe measured of what grows with the batch, against what was expected of it.
+    """
+    if not expecting.free:
+        return 0
+    fitting = 0
+    for size in range(1, min(len(expecting.lengths), 1024) + 1):
+        if not expecting.fits(_scaled(expecting.memory(_with_batch(settings, size)), scale)):
+            break
+        fitting = size
+    return fitting
+
+
+def fitted_to_card(expecting: Expecting, settings: TrainingSettings, scale: float = 1.0) -> dict[str, Any]:
+    """The memory settings to change so that the run fits, at the least cost in speed; empty where none need to.
+
+    Only gradient checkpointing, batch size and accumulation (their product stays) and an 8-bit optimizer.
+    """
+    fitting = (
+        (slower, changes)
+        for slower, changes in _ways_to_save(settings)
+        if expecting.fits(_scaled(expecting.memory(_changed(settings, changes)), scale))
+    )
+    return min(fitting, key=lambda way: way[0], default=(0.0, {}))[1]
+
+
+def _ways_to_save(settings: TrainingSettings) -> Iterator[tuple[float, dict[str, Any]]]:
+    steps = settings.steps
+    eighth = [{}, {"optimizer": "adamw_8bit"}] if settings.learning.optimizer.startswith("adamw_torch") else [{}]
+    checkpointing = [{}, {"gradient_checkpointing": "on"}]
+    divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % d == 0]
+    for first, second, divisor in product(checkpointing, eighth, divisors):
+        slower = SLOWER_CHECKPOINTED ** len(first) * SLOWER_8_BIT ** len(second) * SLOWER_HALVED ** (divisor - 1)
+        sizes = {"batch_size": steps.batch_size // divisor, "accumulation": steps.accumulation * divisor}
+        yield slower, {**first, **second, **(sizes if divisor > 1 else {})}
+
+
+def _changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
+    sections = {}
+    for name in ("steps", "learning", "machine"):
+        section = getattr(settings, name)
+        sections[name] = replace(section, **{k: v for k, v in changes.items() if hasattr(section, k)})
+    return replace(settings, **sections)
+
+
+def _with_batch(settings: TrainingSettings, size: int) -> TrainingSettings:
+    return _changed(settings, {"batch_size": size})
+
+
+def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:
+    grows = {name: round(getattr(estimate, name) * scale) for name in ("activations", "head")}
+    return replace(estimate, **grows)
+
+
 def state_bytes(settings: TrainingSettings) -> float:
-    """What the optimizer remembers of each trained weight."""
     return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_BYTES)
 
 
 def parts(settings: TrainingSettings) -> frozenset[str] | None:
-    """The layers with a LoRA; None for all."""
     targets = settings.lora.targets
     return frozenset(PARTS[targets]) if isinstance(targets, str) and targets in PARTS else None

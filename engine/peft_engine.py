@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..core.engine import Question
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
@@ -28,6 +30,17 @@ class PeftEngine:
         from . import run
 
         return run.train(settings, host, job, resume=resume)
+
+    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
+        job.log.append(Stage(text="Starting"))
+        from . import probing
+
+        return probing.probe(settings, host, job)
+
+    def layers(self, host: Host) -> Mapping[str, int]:
+        from . import probing
+
+        return probing.layers(host)
 
     def answer(self, question: Question, host: Host, job: Job) -> Ended:
         from . import answering

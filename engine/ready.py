@@ -58,7 +58,7 @@ def bare_model(host: Host, job: Job) -> Iterator[Any]:
 @contextmanager
 def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     set_seed(run.settings.what.seed)
-    if _checkpoints_gradients(run.settings, base):
+    if _checkpoints_gradients(run, base):
         enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
         enable({"use_reentrant": False})  # its name changes within transformers 5
         base.enable_input_require_grads()
@@ -72,10 +72,12 @@ def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
         yield model
 
 
-def _checkpoints_gradients(settings: TrainingSettings, base: Any) -> bool:
-    asked = settings.machine.gradient_checkpointing
-    if asked != "off" and not getattr(base, "supports_gradient_checkpointing", False):
+def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:
+    """As asked; auto was decided on by what the run is expected to take."""
+    asked = run.settings.machine.gradient_checkpointing
+    wanted = asked == "on" or (asked == "auto" and run.data.report.resolved["gradient_checkpointing"] == "on")
+    if wanted and not getattr(base, "supports_gradient_checkpointing", False):
         if asked == "on":
             raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
         return False
-    return asked == "on" or (asked == "auto" and base.device.type == "cuda")
+    return wanted

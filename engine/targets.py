@@ -5,6 +5,7 @@ Architectures call their layers otherwise, and some keep several in one: then 'q
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -78,9 +79,9 @@ def is_transposed(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
 
 
-def kinds(model: torch.nn.Module) -> list[str]:
-    """The names of layers to choose from, each once."""
-    return sorted({name.rpartition(".")[2] for name, _ in linear_layers(model)})
+def kinds(model: torch.nn.Module) -> dict[str, int]:
+    """The names of layers to choose from, and how often each occurs."""
+    return dict(sorted(Counter(name.rpartition(".")[2] for name, _ in linear_layers(model)).items()))
 
 
 def _is_one_of(name: str, wanted: tuple[str, ...]) -> bool:

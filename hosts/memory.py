@@ -14,7 +14,7 @@ def memory() -> Memory:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
-        return Memory(torch.cuda.get_device_name(), total - free, total)
+        return Memory(torch.cuda.get_device_name(), total - free, total, torch.cuda.memory_reserved())
     if importlib.util.find_spec("psutil") is not None:
         import psutil
 

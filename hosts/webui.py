@@ -27,6 +27,8 @@ _NEXT_CLICK = (
 class WebuiHost:
     """Lends what `modules.shared` holds. Its modules are imported when a method is called."""
 
+    own_process = False
+
     @property
     def folders(self) -> Folders:
         shared = _shared()

@@ -563,8 +563,8 @@ class Machine:
 
     gradient_checkpointing: str = choice(
         "Gradient checkpointing",
-        "Saves much memory and costs 20 to 30 % speed: works out again what it does not keep. auto: on a "
-        "graphics card on, on the CPU off.",
+        "Saves much memory and costs 20 to 30 % speed: works out again what it does not keep. auto: on where "
+        "the run would not fit on the graphics card without it.",
         {"auto": "auto", "on": "on", "off": "off"},
     )
     packing: str = choice(

@@ -61,6 +61,7 @@ class FakeHost:
     config: dict[str, Any] = field(default_factory=dict)
     model: Any = None
     loras: tuple[str, ...] = ()
+    own_process: bool = True
     read_only: str = ""
     in_use: bool = False
     uses: int = 0

@@ -1,0 +1,171 @@
+"""One step tried and undone: what a run would take in memory and time; and what layers a model has."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.events import Ended, Probed, Stage
+from ..core.host import Host
+from ..core.session import Job
+from ..data.expecting import Expecting, fitted_to_card, largest_batch
+from ..records.run_folder import RunFolder
+from ..settings.declared import TrainingSettings
+from ..train_utils import MemoryEstimate, duration, size
+from .blueprint import Blueprint, blueprint
+from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .optimizers import optimizer_name
+from .precision import in_its_type
+from .ready import bare_model, card_of, prepared, ready_to_train
+from .targets import kinds
+from .trial import Ways, tried
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What one batch took."""
+
+    batch: int
+    tokens: int
+    seconds: float
+    peak: int  # bytes above what was taken before; 0 where the system does not say
+
+
+def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
+    """One forward and backward on the longest batch; weights, gradients and random states stay as they are."""
+    optimizer_name(settings.learning.optimizer)
+    card = card_of(host)
+    run = blueprint(settings, card, prepared(settings, host, card, job), _nowhere(host))
+    job.log.append(Stage(text="Getting the model"))
+    with bare_model(host, job) as base:
+        with ready_to_train(base, run, job) as model:
+            ways = tried(model, settings)
+            job.log.append(Stage(text="Trying the longest batch"))
+            found = _tried_batch(model, run, ways)
+        expecting = Expecting.of(card, run.data.examples, host.memory())
+        probed = _probed(found, run, ways, expecting, host.memory().device)
+    job.log.append(probed)
+    return Ended(outcome="finished", text=_words(probed))
+
+
+def layers(host: Host) -> Mapping[str, int]:
+    """By the model in memory, or by the skeleton that its config describes."""
+    if not host.standing().problem:
+        model = host.loaded().model
+        return kinds(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    described = dict(host.card().config)
+    config = AutoConfig.for_model(described.pop("model_type"), **described)
+    with torch.device("meta"):
+        return kinds(AutoModelForCausalLM.from_config(config))
+
+
+def _nowhere(host: Host) -> RunFolder:
+    """A run that writes nothing."""
+    return RunFolder(host.folders.loras, host.folders.logs)
+
+
+def _tried_batch(model: Any, run: Blueprint, ways: Ways) -> Tried:
+    examples, most = run.data.examples, run.settings.steps.batch_size
+    longest = sorted(range(len(examples)), key=lambda n: -examples.lengths()[n])[:most]
+    batch = batched([examples[n] for n in longest], in_one_row=ways.packed)
+    labels = batch["labels"].to(model.device)
+    beside = (TOKENS, OWNERS, EXAMPLES, JOINS, "labels")
+    inputs = {name: value.to(model.device) for name, value in batch.items() if name not in beside}
+
+    def step() -> None:
+        with in_its_type(model):
+            losses = ways.loss(model, inputs, labels).losses
+        (losses.sum() / max(1, len(losses))).backward()
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    model.train()
+    peak = _peak_of(step, model.device)
+    return Tried(len(longest), int(inputs["input_ids"].numel()), _seconds_of(step, model.device), peak)
+
+
+def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
+    began = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _peak_of(step: Callable[[], None], device: torch.device) -> int:
+    if device.type == "cuda":
+        return _peak_on_cards(step)
+    if not sys.platform.startswith("linux"):
+        step()
+        return 0
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew, from what is taken now
+    before = _resident("VmRSS:")
+    step()
+    return _resident("VmHWM:") - before
+
+
+def _peak_on_cards(step: Callable[[], None]) -> int:
+    cards = range(torch.cuda.device_count())
+    for card in cards:
+        torch.cuda.reset_peak_memory_stats(card)
+    before = sum(map(torch.cuda.memory_allocated, cards))
+    step()
+    return int(sum(map(torch.cuda.max_memory_allocated, cards)) - before)
+
+
+def _resident(name: str) -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition(name)[2].split()[0]) * 1024
+
+
+def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | None, device: str) -> Probed:
+    estimate = expecting.memory(run.settings) if expecting else None
+    kept = estimate.optimizer + estimate.lora if estimate else 0  # what a run has beside what the step took
+    probed = Probed(
+        device=device,
+        batch_size=found.batch,
+        tokens=found.tokens,
+        seconds=found.seconds * run.plan.accumulated,
+        steps=run.plan.steps,
+        run_seconds=found.seconds * _batches(found, run, ways),
+        peak=found.peak + kept if found.peak else 0,
+        expected=_above_the_model(estimate) if estimate else 0,
+        free=max(0, expecting.free - estimate.weights) if expecting and estimate and expecting.free else 0,
+    )
+    if expecting is None or estimate is None or not expecting.on_card or not found.peak:
+        return probed
+    scale = max(0.1, (found.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
+    largest = largest_batch(expecting, run.settings, scale)
+    changes = {} if probed.fits else fitted_to_card(expecting, run.settings, scale)
+    return replace(probed, largest_batch=largest, fitting=changes)
+
+
+def _above_the_model(estimate: MemoryEstimate) -> int:
+    return estimate.total - estimate.weights - estimate.overhead
+
+
+def _batches(found: Tried, run: Blueprint, ways: Ways) -> float:
+    """How often the time of the longest batch goes into the run: by tokens, padding included."""
+    report, plan = run.data.report, run.plan
+    wasted = 0.0 if ways.packed else report.padding.get(run.settings.steps.batching, 0.0)
+    an_epoch = report.tokens / (1 - wasted) / found.tokens
+    return an_epoch * plan.steps / plan.steps_per_epoch
+
+
+def _words(probed: Probed) -> str:
+    parts = [f"A step takes {duration(probed.seconds)}, the run about {duration(probed.run_seconds)}"]
+    if probed.peak:
+        free = f", {size(probed.free)} are free" if probed.free else ""
+        parts.append(f"at most {size(probed.peak)} above the model (expected {size(probed.expected)}){free}")
+    if not probed.fits:
+        changes = ", ".join(f"{key} = {value}" for key, value in probed.fitting.items())
+        parts.append(f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff")
+    return "; ".join(parts) + ". Nothing was changed."

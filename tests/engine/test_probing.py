@@ -1,0 +1,72 @@
+"""One step is tried: it says what a run would take, and nothing is changed by it."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from training_pro.core import narrator
+from training_pro.core.events import Ended, Probed
+from training_pro.core.session import Job
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.tests.tiny import tree
+
+
+@pytest.fixture
+def probed(place):
+    """A probe of a run, and what there was before and after it."""
+    host = place.host()
+    model = host.loaded().model
+    before, files = _state(model), tree(place.folders.user_data)
+    job = Job("probe", "a test")
+    ended = PeftEngine().probe(place.settings(accumulation=2, epochs=3, batch_size=3), host, job)
+    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    return event, ended, (before, files), (_state(model), tree(place.folders.user_data))
+
+
+def _state(model):
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    flags = {name: (p.requires_grad, p.grad) for name, p in model.named_parameters()}
+    return (
+        weights,
+        flags,
+        model.training,
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state(),
+    )
+
+
+def test_it_says_what_a_run_would_take_and_changes_nothing(probed):
+    event, ended, (before, files), (after, files_after) = probed
+    assert (event.batch_size, event.steps) == (3, 9)
+    assert 0 < event.seconds < event.run_seconds
+    assert 60 < event.tokens <= 96
+    assert isinstance(ended, Ended)
+    assert "the run about" in ended.text
+    assert files == files_after
+    for was, now in zip(before[0].values(), after[0].values(), strict=True):
+        assert torch.equal(was, now)
+    assert before[1:5] == after[1:5]
+    assert torch.equal(before[5], after[5])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the peak")
+def test_memory_is_measured_and_told(probed):
+    event = probed[0]
+    assert event.peak > 0
+    assert event.expected > 0
+    assert "above the model (expected" in narrator.Narrator().line(event)
+
+
+def test_layers_by_name_with_how_many_without_loading_anything(place):
+    host = place.host()
+    found = PeftEngine().layers(host)
+    assert host._loaded is None
+    assert found == dict.fromkeys(sorted(found), 2)
+    assert {"q_proj", "down_proj"} <= found.keys()
+    host.loaded()
+    assert PeftEngine().layers(host) == found
