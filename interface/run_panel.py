@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from ..core.control import RunControl
 from ..core.errors import TrainingProError
 from ..core.events import Planned
 from ..core.session import Job
@@ -23,10 +22,12 @@ from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load
 from .run_view import RunView
+from .steering import Steering
 
 PAUSE_SECONDS = 0.5
 SHOWN = 3  # examples in Check's report
 BEAT_SECONDS = 4
+CURVES_SECONDS = 5
 
 
 class RunPanel:
@@ -34,19 +35,20 @@ class RunPanel:
 
     def __init__(self, joined: Joined, form: Form) -> None:
         self._joined, self._form = joined, form
+        self._steering = Steering(joined)
 
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
         with gr.Row(elem_classes="tp-buttons"):
             self._check = gr.Button("Check", elem_id="tp-check")
             self._start = gr.Button("Start", variant="primary", interactive=may, elem_id="tp-start")
-        with gr.Row(elem_classes="tp-buttons"):
-            self._stop = gr.Button("Stop", variant="stop", interactive=False, elem_id="tp-stop")
-            self._pause = gr.Button("Pause", interactive=False, elem_id="tp-pause")
-            self._save = gr.Button("Save checkpoint", interactive=False, elem_id="tp-save")
+        self._steering.draw()
         self._answer = gr.HTML(elem_id="tp-answer")
         self._panel = gr.HTML(elem_id="tp-run")
-        self._throw = gr.Button("Stop and throw away", size="sm", visible=False, elem_id="tp-throw-away")
+        self._steering.draw_more()
+        with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._folded:
+            self._curves = gr.HTML(elem_id="tp-curves")
+        self._samples = gr.HTML(elem_id="tp-samples")
         self._copy = gr.Button(
             "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
         )
@@ -55,16 +57,14 @@ class RunPanel:
 
     def connect(self, line: Any) -> None:
         """After the form is drawn; `line` is the page's first line, which is kept true here too."""
+        self._line = line
         form = self._form.inputs()
         self._check.click(self._on_check, form, self._answer, **private())
         self._start.click(self._on_start, form, self._answer, **private())
-        self._stop.click(partial(self._ask, RunControl.stop), None, self._answer, **private())
-        self._save.click(partial(self._ask, RunControl.save_checkpoint), None, self._answer, **private())
-        self._pause.click(partial(self._ask, _pause_or_go_on), None, self._answer, **private())
-        self._throw.click(partial(self._ask, RunControl.throw_away), None, self._answer, **private())
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
-        buttons = [self._start, self._stop, self._save, self._pause, self._throw, self._copy]
-        seen = [line, self._panel, *buttons, self._beat]
+        self._steering.connect(self._answer)
+        drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
+        seen = [*drawn, *self._steering.components]
         on_load(self._follow, seen, js=script("come_back"), **follows())
         self._again.click(self._follow, None, seen, **follows())
 
@@ -86,49 +86,59 @@ class RunPanel:
             return wording.problem(str(error))
         return ""
 
-    def _ask(self, wish: Callable[[RunControl[Any]], None]) -> str:
-        """Pass a wish on to the run; the panel says at once that it is heard."""
-        try:
-            self._joined.refuse_where_read_only()
-        except TrainingProError as error:
-            return wording.problem(str(error))
-        job = self._joined.session.latest("training")
-        if job is None or not job.running:
-            return wording.card("", wording.paragraph("No run is going on."))
-        wish(job.control)
-        return ""
-
     def _on_copy(self) -> dict[Any, Any]:
         job = self._joined.session.latest("training")
         planned = next((e for e in job.log.since(0) if isinstance(e, Planned)), None) if job else None
         return self._form.shown(planned.settings) if planned else {}
 
-    async def _follow(self) -> AsyncIterator[tuple[Any, ...]]:
+    async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """The whole of the running or last run, and then whatever is new, for as long as the page is open."""
         view: RunView | None = None
-        shown: tuple[Any, ...] = ()
+        shown: dict[str, Any] = {}
         beats = 0
         while True:
             view = _current(view, self._joined.session.latest("training"))
-            line = model_line.html(self._joined)
-            now = (line, _state(view), int(beats * PAUSE_SECONDS) // BEAT_SECONDS)
-            if now != shown:
-                same = now[:2] == shown[:2]
-                panel = gr.update() if same else (view.html() if view else "")
-                short = f"<b>{view.in_short()}</b>" if view else ""
-                yield (gr.update() if same else line, panel, *self._button_states(view), f"{short} {now[2]}")
+            seconds = int(beats * PAUSE_SECONDS)
+            running = view is not None and view.running
+            now = {
+                "line": model_line.html(self._joined),
+                "run": _state(view),
+                "curves": (view and id(view.job), seconds // CURVES_SECONDS if running else "all"),
+                "beat": seconds // BEAT_SECONDS,
+            }
+            fresh = {part for part, state in now.items() if shown.get(part, self) != state}
+            if fresh:
+                yield self._updates(fresh, now, view)
                 shown = now
             beats += 1
             await asyncio.sleep(PAUSE_SECONDS)
 
-    def _button_states(self, view: RunView | None) -> tuple[Any, ...]:
-        running = view is not None and view.running
+    def _updates(self, fresh: Collection[str], now: Mapping[str, Any], view: RunView | None) -> dict[Any, Any]:
+        """Only of those parts that have something new."""
+        short = f"<b>{view.in_short()}</b>" if view else ""
+        updates = {self._beat: f"{short} {now['beat']}"}
+        if "line" in fresh:
+            updates[self._line] = now["line"]
+        if "run" in fresh:
+            updates |= {
+                self._panel: view.html() if view else "",
+                **self._steering.states(view),
+                **self._ends(view),
+            }
+        if "curves" in fresh:
+            curves = view.more_curves() if view else ""
+            updates |= {self._curves: curves, self._folded: gr.update(visible=bool(curves))}
+        return updates
+
+    def _ends(self, view: RunView | None) -> dict[Any, Any]:
+        """What is there between two runs, and what belongs to the last one."""
         may = not self._joined.host_says_read_only()
-        on, off = gr.update(interactive=may and running), gr.update(interactive=may and not running)
-        paused = view is not None and view.job.control.pausing
-        pause = gr.update(interactive=may and running, value="Go on" if paused else "Pause")
-        throw = gr.update(visible=may and running)
-        return off, on, on, pause, throw, gr.update(visible=view is not None and view.planned)
+        running = view is not None and view.running
+        return {
+            self._start: gr.update(interactive=may and not running),
+            self._copy: gr.update(visible=view is not None and view.planned),
+            self._samples: view.samples() if view else "",
+        }
 
 
 def checked(settings: TrainingSettings, joined: Joined) -> str:
@@ -157,8 +167,5 @@ def _state(view: RunView | None) -> tuple[Any, ...]:
     if view is None:
         return ()
     control = view.job.control
-    return (id(view.job), view.position, control.stopping, control.saving, control.pausing)
-
-
-def _pause_or_go_on(control: RunControl[Any]) -> None:
-    control.go_on() if control.pausing else control.pause()
+    wishes = (control.stopping, control.saving, control.pausing, control.sampling, control.evaluating)
+    return (id(view.job), view.position, *wishes)

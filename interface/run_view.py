@@ -11,13 +11,15 @@ from ..core.events import (
     Note,
     Planned,
     Progress,
+    Sampled,
     Stage,
 )
 from ..core.narrator import Pace
 from ..core.session import Job
 from ..records.curve import Kept, Mark, Point, svg
 from ..train_utils import duration
-from . import wording
+from . import samples_view, wording
+from .more_curves import MoreCurves
 from .trend import before, trend
 
 LATEST = 6
@@ -40,6 +42,9 @@ class RunView:
         self._saved: CheckpointSaved | None = None
         self._ended: Ended | None = None
         self._pace = Pace()
+        self._curves = MoreCurves()
+        self._evaluated: list[Evaluated] = []
+        self._sampled: list[Sampled] = []
 
     def catch_up(self) -> None:
         """Take in what is new."""
@@ -72,6 +77,14 @@ class RunView:
         ]
         return wording.card(f"{self.job.title}: {self._state()}", *parts, mood="live")
 
+    def more_curves(self) -> str:
+        """What stands under 'More curves'."""
+        return self._curves.html()
+
+    def samples(self) -> str:
+        """What the model answered so far."""
+        return samples_view.html(self._sampled)
+
     def _take(self, event: Event) -> None:
         if isinstance(event, Progress):
             self._step(event)
@@ -85,6 +98,10 @@ class RunView:
             self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
         elif isinstance(event, Evaluated):
             self._kept.append(Kept(event.step, event.loss))
+            self._evaluated.append(event)
+            self._curves.evaluated(event)
+        elif isinstance(event, Sampled):
+            self._sampled.append(event)
         elif isinstance(event, (Note, Advice)):
             self._messages.append(event.text)
         elif isinstance(event, Ended):
@@ -93,6 +110,7 @@ class RunView:
     def _step(self, event: Progress) -> None:
         self._last = event
         self._pace.add(event)
+        self._curves.step(event)
         self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
     def _state(self) -> str:
@@ -104,6 +122,10 @@ class RunView:
             return "paused after this step; the memory stays in use"
         if self.job.control.saving:
             return "saving a checkpoint after this step ..."
+        if self.job.control.evaluating:
+            return "going through what is kept aside after this step ..."
+        if self.job.control.sampling:
+            return "answering the prompts after this step ..."
         return f"{self._stage} ..."
 
     def _glance(self) -> str:
@@ -117,6 +139,7 @@ class RunView:
                 ("epoch", f"{last.epoch:.2f}"),
                 (f"smoothed loss{self._an_hour_ago(last)}", f"{last.smoothed:.4f}"),
                 ("loss", f"{last.loss:.4f}"),
+                *self._kept_aside(),
                 ("learning rate", f"{last.learning_rate:.3g}"),
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
                 (f"left, {duration(self._pace.seconds_a_step)} a step", duration(round(left))),
@@ -124,6 +147,14 @@ class RunView:
                 ("last safe copy", f"step {self._saved.step}" if self._saved else "none yet"),
             ]
         )
+
+    def _kept_aside(self) -> list[tuple[str, str]]:
+        """The latest evaluation, and the best one where that was earlier."""
+        if not self._evaluated:
+            return []
+        best, last = min(self._evaluated, key=lambda e: e.loss), self._evaluated[-1]
+        earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
+        return [(f"kept aside, step {last.step}{earlier}", f"{last.loss:.4f}")]
 
     def _an_hour_ago(self, last: Progress) -> str:
         then = before(self._points, 3600, last.at)

@@ -50,6 +50,10 @@ CSS = """
 .tp-setting [data-testid="block-info"]:hover + div, .tp-setting:focus-within [data-testid="block-info"] + div,
 .tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
 @media (min-width: 900px) {.tp-right {position: sticky; top: 10px; align-self: flex-start;}}
+.tp-chart {width: 100%; height: auto; display: block; margin: 0 0 8px 0;}
+.tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
+.tp-samples td, .tp-samples th {min-width: 12em; white-space: pre-wrap; overflow-wrap: anywhere;}
+.tp-samples td:first-child {min-width: 5.5em; color: var(--body-text-color-subdued);}
 .tp-hidden {display: none !important;}
 .tp-curve {max-height: 340px;}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
@@ -62,6 +66,7 @@ CSS = """
 #tp-schedule-drawn:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
 #tp-try-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
 #tp-preset-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)) {display: none !important;}
+#tp-samples:not(:has(table)) {display: none !important;}
 #tp-load {white-space: nowrap;}
 #tp-marks {display: none !important;}
 .tp-back {position: absolute; top: 6px; right: 8px; z-index: 5; max-width: 45%; padding: 0 7px; overflow: hidden;

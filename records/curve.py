@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
 MOST_POINTS = 600
 
 
-@dataclass(frozen=True)
-class Point:
-    """One step, as it is drawn."""
+class Point(NamedTuple):
+    """One step, as it is drawn; a tuple, since a page that is opened now makes one of every step so far."""
 
     step: int
     loss: float

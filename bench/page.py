@@ -1,0 +1,75 @@
+"""What a long run costs the page: events replayed into a view, and one update of it.
+
+python3 bench/page.py [STEPS]
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ROUNDS = 7
+
+
+def load() -> None:
+    """The project as the package that its tests know."""
+    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+
+def run_of(steps: int) -> Any:
+    """A job's log with so many steps: losses of two data sets, twenty checkpoints."""
+    from training_pro.core.events import CheckpointSaved, Planned, Progress  # type: ignore[import-not-found]
+    from training_pro.core.session import Job  # type: ignore[import-not-found]
+
+    job = Job("training", "Training 'long'")
+    rates = tuple(2e-4 * (1 - n / steps) for n in range(steps))
+    job.log.append(
+        Planned(
+            name="long", model="m", steps=steps, steps_per_epoch=steps // 3, first_step=0, rates=rates, settings={}
+        )
+    )
+    for n in range(1, steps + 1):
+        loss = 2 + math.exp(-5 * n / steps) + (n % 97) / 300
+        job.log.append(
+            Progress(
+                step=n, steps=steps, epoch=3 * n / steps, loss=loss, smoothed=loss, learning_rate=rates[n - 1],
+                gradient_norm=loss / 3, tokens=900, seconds=0.5, by_source={"a.txt": loss, "b.jsonl": loss / 2},
+            )
+        )  # fmt: skip
+        if n % (steps // 20) == 0:
+            job.log.append(CheckpointSaved(step=n, folder=Path(f"checkpoint-{n}"), reason=""))
+    return job
+
+
+def main(steps: int) -> None:
+    load()
+    from training_pro.interface.run_view import RunView  # type: ignore[import-not-found]
+
+    job = run_of(steps)
+    replay, update, sent = [], [], 0
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        view = RunView(job)
+        view.catch_up()
+        replay.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        html = view.html() + view.more_curves()
+        update.append(time.perf_counter() - began)
+        sent = len(html.encode())
+    print(f"{steps:,} steps, median of {ROUNDS}")
+    print(f"replayed into a page that is opened now: {1000 * statistics.median(replay):.0f} ms")
+    print(f"one update, every part of it: {1000 * statistics.median(update):.0f} ms, {sent / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)

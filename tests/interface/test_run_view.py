@@ -1,0 +1,104 @@
+"""The run as a page shows it, out of its events."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from training_pro.core.events import CheckpointSaved, Ended, Evaluated, Planned, Progress, Sampled
+from training_pro.core.session import Job
+from training_pro.interface.run_view import RunView
+
+STEPS = 100_000
+
+
+def step(number, steps, loss=2.0, **more):
+    return Progress(
+        step=number,
+        steps=steps,
+        epoch=3 * number / steps,
+        loss=loss,
+        smoothed=loss,
+        learning_rate=1e-4,
+        gradient_norm=0.5,
+        tokens=400,
+        seconds=0.5,
+        **more,
+    )
+
+
+def planned(steps):
+    return Planned(
+        name="x", model="m", steps=steps, steps_per_epoch=max(1, steps // 3), first_step=0,
+        rates=(1e-4,) * steps, settings={},
+    )  # fmt: skip
+
+
+def view_of(*events):
+    job = Job("training", "Training 'x'")
+    for event in events:
+        job.log.append(event)
+    view = RunView(job)
+    view.catch_up()
+    return view
+
+
+@pytest.fixture(scope="module")
+def long_run():
+    steps = (
+        step(n, STEPS, loss=3 - 2 * n / STEPS + (n % 97) / 500, by_source={"a": 2.0, "b": 1.0})
+        for n in range(1, STEPS + 1)
+    )
+    saved = (CheckpointSaved(step=n, folder=Path(f"checkpoint-{n}"), reason="") for n in range(5000, STEPS, 5000))
+    return view_of(planned(STEPS), *steps, *saved)
+
+
+def test_a_long_run_is_no_more_to_send_than_a_short_one(long_run):
+    """100,000 steps, in bytes: everything that an update may hold."""
+    sent = long_run.html() + long_run.more_curves() + long_run.samples()
+    assert len(sent.encode()) < 200_000
+    points = [len(found.split()) for found in re.findall(r'points="([^"]*)"', sent)]
+    assert points and max(points) < 1500
+
+
+def test_the_first_and_last_step_are_drawn(long_run):
+    told = [int(n) for n in re.findall(r"<title>step (\d+): loss", long_run.html())]
+    assert min(told) == 1 and max(told) > STEPS * 0.99
+    assert f"{STEPS} / {STEPS}" in long_run.html()
+
+
+def test_losses_apart_and_norms_are_under_more_curves():
+    view = view_of(planned(9), *(step(n, 9, by_source={"<a>": 2.0 + n, "b": 1.0}) for n in range(1, 9)))
+    curves = view.more_curves()
+    assert "Loss of each data set" in curves and "Gradient norm" in curves
+    assert "&lt;a&gt;" in curves and "<a>" not in curves
+    assert "Kept aside" not in curves
+
+
+def test_an_evaluation_is_at_a_glance_and_a_curve():
+    def evaluated(at, loss):
+        return Evaluated(
+            step=at, epoch=1, why="planned", loss=loss, perplexity=3, accuracy=0.5, tokens=9, seconds=1
+        )
+
+    view = view_of(planned(9), step(1, 9), evaluated(1, 1.5), step(2, 9), evaluated(2, 1.75))
+    assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
+    assert "Kept aside: perplexity" in view.more_curves()
+
+
+def test_answers_stand_by_step_and_prompt():
+    sampled = [Sampled(step=s, prompt=p, text=f"{p}{s}<", without=f"bare {p}") for s in range(9) for p in "ab"]
+    table = view_of(planned(9), *sampled).samples()
+    rows = table.split("<tr>")[1:]
+    assert "<th>a</th><th>b</th>" in rows[0]
+    assert "without the LoRA" in rows[1] and "bare a" in rows[1]
+    assert "step 8" in rows[2] and "a8&lt;" in rows[2]
+    assert "step 0" in rows[-1] and len(rows) == 7
+
+
+def test_a_failure_is_a_failure_with_its_reason():
+    view = view_of(planned(9), step(1, 9), Ended(outcome="failed", text="The disk is full.", details="Traceback"))
+    html = view.html()
+    assert "Training &#x27;x&#x27;: failed" in html and "The disk is full." in html and "Traceback" in html
+    assert not view.running
