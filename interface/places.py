@@ -12,6 +12,7 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
     ("schedule",),
     ("rank", "batch_size", "accumulation"),
 )
+LIVE = "Saving and stopping"
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
     "Text and tokens": (
@@ -22,7 +23,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("bad_rows", "columns"),
     ),
     "Kept aside for testing": (("eval_data",), ("eval_share", "eval_every")),
-    "Saving and stopping": (
+    LIVE: (
         ("save_every", "save_on_loss_drop", "save_each_epoch"),
         ("backup_minutes", "keep_checkpoints", "keep_best"),
         ("stop_at_loss", "stop_at_epoch"),

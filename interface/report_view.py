@@ -89,7 +89,7 @@ def _lengths(lengths: Lengths) -> str:
     return wording.paragraph(words, quiet=True) + f'<svg {_CHART} aria-label="{escape(words)}">{bars}</svg>'
 
 
-_CHART = 'viewBox="0 0 320 64" role="img" preserveAspectRatio="none" style="width:100%;height:64px;color:#2f74c0"'
+_CHART = 'viewBox="0 0 320 64" role="img" preserveAspectRatio="none" class="tp-lengths"'
 _CHART_WIDTH, _CHART_HEIGHT = 320, 64
 
 
@@ -97,7 +97,7 @@ def _bar(number: int, count: int, most: int, width: int) -> str:
     wide, tall = _CHART_WIDTH / MOST_BARS, _CHART_HEIGHT * count / most
     title = f"{number * width + 1} to {(number + 1) * width} tokens: {count} examples"
     place = f'x="{number * wide:.1f}" y="{_CHART_HEIGHT - tall:.1f}" width="{wide * 0.8:.1f}" height="{tall:.1f}"'
-    return f'<rect {place} fill="currentColor"><title>{title}</title></rect>'
+    return f"<rect {place}><title>{title}</title></rect>"
 
 
 def _examples(shown: Sequence[Shown]) -> str:

@@ -21,8 +21,8 @@ from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load
-from .run_view import RunView
-from .steering import Steering
+from .run_buttons import RunButtons
+from .run_view import WISHES, RunView
 
 PAUSE_SECONDS = 0.5
 SHOWN = 3  # examples in Check's report
@@ -35,17 +35,17 @@ class RunPanel:
 
     def __init__(self, joined: Joined, form: Form) -> None:
         self._joined, self._form = joined, form
-        self._steering = Steering(joined)
+        self._buttons = RunButtons(joined)
 
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
         with gr.Row(elem_classes="tp-buttons"):
             self._check = gr.Button("Check", elem_id="tp-check")
             self._start = gr.Button("Start", variant="primary", interactive=may, elem_id="tp-start")
-        self._steering.draw()
+        self._buttons.draw()
         self._answer = gr.HTML(elem_id="tp-answer")
         self._panel = gr.HTML(elem_id="tp-run")
-        self._steering.draw_more()
+        self._buttons.draw_more()
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._folded:
             self._curves = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
@@ -55,6 +55,10 @@ class RunPanel:
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
         self._again = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
+    def draw_live(self) -> None:
+        """Where the live settings stand in the form."""
+        self._buttons.draw_live()
+
     def connect(self, line: Any) -> None:
         """After the form is drawn; `line` is the page's first line, which is kept true here too."""
         self._line = line
@@ -62,9 +66,9 @@ class RunPanel:
         self._check.click(self._on_check, form, self._answer, **private())
         self._start.click(self._on_start, form, self._answer, **private())
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
-        self._steering.connect(self._answer)
+        self._buttons.connect(self._form, self._answer)
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
-        seen = [*drawn, *self._steering.components]
+        seen = [*drawn, *self._buttons.components]
         on_load(self._follow, seen, js=script("come_back"), **follows())
         self._again.click(self._follow, None, seen, **follows())
 
@@ -122,7 +126,7 @@ class RunPanel:
         if "run" in fresh:
             updates |= {
                 self._panel: view.html() if view else "",
-                **self._steering.states(view),
+                **self._buttons.states(view),
                 **self._ends(view),
             }
         if "curves" in fresh:
@@ -167,5 +171,4 @@ def _state(view: RunView | None) -> tuple[Any, ...]:
     if view is None:
         return ()
     control = view.job.control
-    wishes = (control.stopping, control.saving, control.pausing, control.sampling, control.evaluating)
-    return (id(view.job), view.position, *wishes)
+    return (id(view.job), view.position, control.pausing, *(wish(control) for wish in WISHES))

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..core.control import RunControl
 from ..core.events import (
     Advice,
     CheckpointSaved,
     Ended,
     Evaluated,
     Event,
+    LiveChanged,
     Note,
     Planned,
     Progress,
+    Replanned,
     Sampled,
     Stage,
 )
 from ..core.narrator import Pace
 from ..core.session import Job
 from ..records.curve import Kept, Mark, Point, svg
+from ..settings import presets
 from ..train_utils import duration
 from . import samples_view, wording
 from .more_curves import MoreCurves
 from .trend import before, trend
 
 LATEST = 6
+WISHES: Mapping[Callable[[RunControl[Any]], object], str] = {
+    lambda c: c.throwing_away: "stopping after this step, to be thrown away ...",
+    lambda c: c.stopping: "stopping after this step ...",
+    lambda c: c.freeing: "saving a checkpoint after this step, then freeing the card ...",
+    lambda c: c.pausing: "paused after this step",
+    lambda c: c.winding_down: "winding down from this step on ...",
+    lambda c: c.extending: "going on for longer after this step ...",
+    lambda c: c.saving: "saving a checkpoint after this step ...",
+    lambda c: c.evaluating: "going through what is kept aside after this step ...",
+    lambda c: c.sampling: "answering the prompts after this step ...",
+}
+"""What can be wished for, and how the panel says that it is heard."""
+KEY = {
+    "#2f74c0": "smoothed loss",
+    "#7fa6d6": "loss",
+    "#c98a10": "learning rate, as planned",
+    "#2f9e5b": "checkpoint, change",
+}
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
 
 
@@ -36,7 +62,6 @@ class RunView:
         self._stage = ""
         self._points: list[Point] = []
         self._marks: list[Mark] = []
-        self._kept: list[Kept] = []
         self._messages: list[str] = []
         self._last: Progress | None = None
         self._saved: CheckpointSaved | None = None
@@ -97,15 +122,25 @@ class RunView:
             self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
             self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
         elif isinstance(event, Evaluated):
-            self._kept.append(Kept(event.step, event.loss))
             self._evaluated.append(event)
             self._curves.evaluated(event)
         elif isinstance(event, Sampled):
             self._sampled.append(event)
+        elif isinstance(event, Replanned):
+            self._replan(event)
+        elif isinstance(event, LiveChanged):
+            self._messages += _live(event)
         elif isinstance(event, (Note, Advice)):
             self._messages.append(event.text)
         elif isinstance(event, Ended):
             self._ended = event
+
+    def _replan(self, event: Replanned) -> None:
+        """The planned rates are drawn anew; the step of the change stays marked."""
+        if self._planned is not None:
+            self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
+        self._marks.append(Mark(event.step, event.why))
+        self._messages.append(f"After step {event.step}: {event.why}; step {event.steps} is the last one now.")
 
     def _step(self, event: Progress) -> None:
         self._last = event
@@ -114,19 +149,9 @@ class RunView:
         self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
     def _state(self) -> str:
-        if self.job.control.throwing_away:
-            return "stopping after this step, to be thrown away ..."
-        if self.job.control.stopping:
-            return "stopping after this step ..."
-        if self.job.control.pausing:
-            return "paused after this step; the memory stays in use"
-        if self.job.control.saving:
-            return "saving a checkpoint after this step ..."
-        if self.job.control.evaluating:
-            return "going through what is kept aside after this step ..."
-        if self.job.control.sampling:
-            return "answering the prompts after this step ..."
-        return f"{self._stage} ..."
+        """What was wished for last and is not done yet, else what the run is at."""
+        control = self.job.control
+        return next((words for wish, words in WISHES.items() if wish(control)), f"{self._stage} ...")
 
     def _glance(self) -> str:
         last = self._last
@@ -169,14 +194,11 @@ class RunView:
     def _curve(self) -> str:
         if self._planned is None:
             return ""
-        kept = '<i style="background:#8a3fb0"></i>loss on the part kept aside' if self._kept else ""
-        key = (
-            '<p class="tp-quiet tp-key"><i style="background:#2f74c0"></i>smoothed loss'
-            '<i style="background:#7fa6d6"></i>loss<i style="background:#c98a10"></i>learning rate, as planned'
-            '<i style="background:#2f9e5b"></i>checkpoint'
-            f"{kept}</p>"
-        )
-        return svg(self._points, self._planned.rates, self._marks, self._kept) + key
+        kept = [Kept(e.step, e.loss) for e in self._evaluated]
+        drawn = svg(self._points, self._planned.rates, self._marks, kept)
+        named = {**KEY, "#8a3fb0": "loss on the part kept aside"} if kept else KEY
+        key = "".join(f'<i style="background:{colour}"></i>{words}' for colour, words in named.items())
+        return f'{drawn}<p class="tp-quiet tp-key">{key}</p>'
 
     def _told(self) -> str:
         return wording.bullets(self._messages[-LATEST:], quiet=True)
@@ -201,3 +223,10 @@ class RunView:
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
             ]
         )
+
+
+def _live(event: LiveChanged) -> list[str]:
+    """What changed from this step on; a new learning rate is told with the new plan."""
+    before = {key: then for key, (then, _) in event.changes.items()}
+    changes = presets.changes(before, {key: now for key, (_, now) in event.changes.items()})
+    return [f"From after step {event.step} on: {'; '.join(changes)}."] if changes else []

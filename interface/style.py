@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 CSS = """
+.gradio-container {--tp-quiet: color-mix(in srgb, var(--body-text-color) 74%, transparent);}
+.tp-form [data-testid="block-info"] {color: var(--body-text-color);}
 .tp-card {border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 12px 14px; margin: 4px 0;
   background: var(--block-background-fill); color: var(--body-text-color); overflow-wrap: anywhere;}
 .tp-card h4 {margin: 0 0 6px 0; font-size: 1.05em; color: var(--body-text-color);}
 .tp-card p, .tp-card li {margin: 3px 0; color: var(--body-text-color);}
 .tp-card ul {margin: 4px 0 4px 18px; padding: 0; list-style: disc;}
-.tp-quiet {color: var(--body-text-color-subdued) !important; font-size: 0.92em;}
+.tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em;}
 .tp-good {border-left: 5px solid #2f9e5b;} .tp-fair {border-left: 5px solid #c98a10;}
 .tp-bad {border-left: 5px solid #cf3f3f;} .tp-live {border-left: 5px solid var(--color-accent);}
 .tp-figures {display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 8px 0;}
 .tp-figures div {min-width: 92px;}
 .tp-figures b {display: block; font-size: 1.18em; color: var(--body-text-color);
   font-variant-numeric: tabular-nums;}
-.tp-figures span {font-size: 0.85em; color: var(--body-text-color-subdued);}
+.tp-figures span {font-size: 0.85em; color: var(--tp-quiet);}
 .tp-bar {height: 10px; border-radius: 5px; overflow: hidden; margin: 6px 0;
   background: var(--border-color-primary);}
 .tp-bar i {display: block; height: 100%; background: var(--color-accent);}
@@ -26,7 +28,7 @@ CSS = """
 .tp-grid {stroke: var(--border-color-primary); stroke-width: 1; opacity: 0.6;}
 .tp-kept {stroke: #8a3fb0; stroke-width: 1.8;} .tp-kept-dot {fill: #8a3fb0;}
 .tp-mark {stroke: #2f9e5b; stroke-width: 3; opacity: 0.55;}
-.tp-axis {fill: var(--body-text-color-subdued); font-size: 12px;} .tp-rate-axis {fill: #b07a10;}
+.tp-axis {fill: var(--tp-quiet); font-size: 12px;} .tp-rate-axis {fill: #b07a10;}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: #2f74c0;}
 .tp-map {width: 100%; height: auto; display: block; margin: 4px 0;}
 .tp-block, .tp-dementor {fill: #2f74c0;} .tp-odd {fill-opacity: 0.85;} .tp-even {fill-opacity: 0.5;}
@@ -34,13 +36,16 @@ CSS = """
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 12px;}
 .tp-wide {overflow-x: auto; overflow-wrap: normal;}
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
-.tp-table td, .tp-table th {padding: 3px 8px 3px 0; text-align: left; color: var(--body-text-color);
-  border-bottom: 1px solid var(--border-color-primary); vertical-align: top;}
+.tp-table td, .tp-table th {padding: 3px 8px 3px 0 !important; text-align: left; color: var(--body-text-color);
+  border: none !important; border-bottom: 1px solid var(--border-color-primary) !important; vertical-align: top;
+  font-weight: inherit;}
+.tp-table th {color: var(--tp-quiet); font-size: 0.92em;}
+.tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
 .tp-setting {position: relative;}
 .tp-setting [data-testid="block-info"]::after, .tp-tick label::after {content: "?"; display: inline-block;
   margin-left: 6px; width: 15px; height: 15px; line-height: 15px; border-radius: 50%; text-align: center;
-  font-size: 11px; color: var(--body-text-color-subdued); border: 1px solid var(--border-color-primary);}
+  font-size: 11px; color: var(--tp-quiet); border: 1px solid var(--border-color-primary);}
 .tp-setting [data-testid="block-info"] {margin-bottom: 4px;}
 .tp-setting [data-testid="block-info"] + div, .tp-tick > div:not(.wrap) {display: none; position: absolute;
   left: 0; bottom: calc(100% - 4px); z-index: 60; width: max-content; max-width: min(420px, 86vw);
@@ -53,11 +58,12 @@ CSS = """
 .tp-chart {width: 100%; height: auto; display: block; margin: 0 0 8px 0;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
 .tp-samples td, .tp-samples th {min-width: 12em; white-space: pre-wrap; overflow-wrap: anywhere;}
-.tp-samples td:first-child {min-width: 5.5em; color: var(--body-text-color-subdued);}
+.tp-samples td:first-child {min-width: 5.5em; color: var(--tp-quiet);}
 .tp-hidden {display: none !important;}
 .tp-curve {max-height: 340px;}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
-.tp-buttons button {min-width: 96px !important; padding-left: 8px; padding-right: 8px; white-space: nowrap;}
+.tp-buttons {flex-wrap: wrap;}
+.tp-buttons button {min-width: max-content !important; flex: 1 1 92px; padding: 8px 12px; white-space: nowrap;}
 #tp-start-from-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
 #tp-name-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
 #tp-answer:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
@@ -80,7 +86,7 @@ CSS = """
   border: 1px solid var(--color-accent);}
 .tp-card a[data-tp-go] {color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
-  color: var(--body-text-color-subdued);}
+  color: var(--tp-quiet);}
 .tp-share input {width: 5.2em; padding: 2px 6px; border-radius: 6px; color: var(--body-text-color);
   background: var(--input-background-fill); border: 1px solid var(--border-color-primary);}
 .tp-small {width: 100%; height: 46px; display: block;}

@@ -17,7 +17,7 @@ from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
 from .look import Look, look
-from .places import FOLDED, VISIBLE, part_id
+from .places import FOLDED, LIVE, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
 
@@ -65,6 +65,8 @@ class TrainTab:
             with gr.Accordion(title, open=False, elem_id=part_id(title)) as folded:
                 for keys in rows:
                     self._form.draw_row(*keys, **self._what_to_choose_from(keys))
+                if title == LIVE:
+                    self._run.draw_live()
             self._folded[title] = folded
         with gr.Accordion("Presets", open=False):
             self._start_from.draw_keeping()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
 MOST_POINTS = 600
+BETWEEN_MARKS = 8.0
 
 
 class Point(NamedTuple):
@@ -50,7 +51,7 @@ def svg(
     measured = [one for one in kept if math.isfinite(one.loss)]
     if points or measured:
         parts += _losses(points, measured, x)
-    parts += [_mark(mark, x) for mark in marks]
+    parts += [_mark(mark, x) for mark in _apart(marks, x)]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(described(points, steps))}" '
         f'class="tp-curve" preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
@@ -133,6 +134,15 @@ def _planned(rates: Sequence[float], x: Callable[[float], float], y: Callable[[f
 
 def _line(places: Sequence[tuple[float, float]], name: str) -> str:
     return f'<polyline class="{name}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in places)}"/>'
+
+
+def _apart(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Mark]:
+    """Those that can be told apart by the eye, the last one always among them."""
+    kept: list[Mark] = []
+    for mark in sorted(marks, key=lambda m: -m.step):
+        if not kept or x(kept[-1].step) - x(mark.step) >= BETWEEN_MARKS:
+            kept.append(mark)
+    return kept[::-1]
 
 
 def _mark(mark: Mark, x: Callable[[float], float]) -> str:
