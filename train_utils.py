@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 SMOOTHING = 0.9
@@ -78,6 +79,13 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def time_of_day(moment: float, now: float) -> str:
+    """When that is, for somebody who reads it now: '06:40', '06:40 tomorrow', '06:40 in 3 days'."""
+    then, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
+    days = (then.date() - today.date()).days
+    return f"{then:%H:%M}" + {0: "", 1: " tomorrow"}.get(days, f" in {days} days")
 
 
 def size(byte_count: float) -> str:

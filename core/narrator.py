@@ -10,7 +10,7 @@ from statistics import median
 from textwrap import shorten
 from typing import Any
 
-from ..train_utils import duration, size
+from ..train_utils import duration, size, time_of_day
 from .events import (
     Advice,
     CheckpointSaved,
@@ -77,8 +77,14 @@ class Narrator:
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "
-            f"{self._pace.tokens_a_second:.0f} tokens/s  {duration(round(self._pace.seconds_left))} left"
+            f"{self._pace.tokens_a_second:.0f} tokens/s  {self._left(event.at)}"
         )
+
+    def _left(self, now: float) -> str:
+        """How long the rest takes, and where that is over a minute, until when."""
+        left = self._pace.seconds_left
+        until = f", done about {time_of_day(now + left, now)}" if left > 60 else ""
+        return f"{duration(round(left))} left{until}"
 
     def _stage(self, event: Stage) -> str:
         share = "" if event.share is None else f" {event.share:.0%}"

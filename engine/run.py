@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from ..core.awake import awake
 from ..core.events import Ended, Note, Planned, Stage
 from ..core.host import Host
 from ..core.session import Job
@@ -34,8 +36,13 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     run = blueprint(settings, card, prepared(settings, host, card, job), folder)
     if (done := folder.finished()) and done.planned >= run.plan.steps:
         return _nothing_left(run, done.steps)
-    with in_progress(folder.name, host.folders):
+    with in_progress(folder.name, host.folders), _awake(settings, job):
         return _part_by_part(_first_part(run, job), host, job)
+
+
+def _awake(settings: TrainingSettings, job: Job) -> AbstractContextManager[None]:
+    say = partial(_note, job)
+    return awake(say) if settings.machine.keep_awake else nullcontext()
 
 
 def _part_by_part(part: Part, host: Host, job: Job) -> Ended:
@@ -113,6 +120,10 @@ def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job
     for note in ways.notes():
         job.log.append(Note(text=note))
     _tell(job, "Training")
+
+
+def _note(job: Job, text: str) -> None:
+    job.log.append(Note(text=text))
 
 
 def _tell(job: Job, text: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from html import escape
 
+from ..train_utils import time_of_day
 from .ways import pointing
 
 
@@ -60,7 +61,5 @@ def problem(text: str) -> str:
 
 def clock(seconds_from_now: float) -> str:
     """The time of day then: '06:40', or '06:40 tomorrow'."""
-    then, now = time.localtime(time.time() + seconds_from_now), time.localtime()
-    days = (time.mktime((*then[:3], 0, 0, 0, 0, 0, -1)) - time.mktime((*now[:3], 0, 0, 0, 0, 0, -1))) / 86400
-    day = {0: "", 1: " tomorrow"}.get(round(days), f" in {round(days)} days")
-    return time.strftime("%H:%M", then) + day
+    now = time.time()
+    return time_of_day(now + seconds_from_now, now)

@@ -574,6 +574,11 @@ class Machine:
         "shows that the model keeps them apart.",
         {"auto": "auto", "on": "on", "off": "off"},
     )
+    keep_awake: bool = yes_no(
+        True,
+        "Keep the machine awake",
+        "The machine does not fall asleep by itself while a run goes on. A laptop's closed lid is another matter.",
+    )
 
 
 @dataclass(frozen=True)

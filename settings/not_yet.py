@@ -14,7 +14,6 @@ KEYS: frozenset[str] = frozenset(
         "workers",
         "shard_size",
         "report_to",
-        "keep_awake",
     }
 )
 CHOICES: Mapping[str, tuple[str, ...]] = {}

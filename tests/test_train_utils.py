@@ -1,6 +1,7 @@
 """The arithmetic and the names of a run."""
 
 import random
+from datetime import datetime
 
 import pytest
 from training_pro.train_utils import (
@@ -11,6 +12,7 @@ from training_pro.train_utils import (
     natural_key,
     size,
     smoothed,
+    time_of_day,
 )
 
 
@@ -158,3 +160,15 @@ def test_checkpoint_names_say_their_step(step, reason, name):
 )
 def test_other_folders_are_no_checkpoints(name):
     assert checkpoint_step(name) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "words"),
+    [
+        ((2026, 11, 21, 22, 15), (2026, 11, 21, 23, 59), "23:59"),
+        ((2026, 11, 21, 22, 15), (2026, 11, 22, 0, 5), "00:05 tomorrow"),
+        ((2026, 12, 30, 22, 15), (2027, 1, 2, 6, 40), "06:40 in 3 days"),
+    ],
+)
+def test_the_time_of_day_when_it_will_be_done(now, then, words):
+    assert time_of_day(datetime(*then).timestamp(), datetime(*now).timestamp()) == words

@@ -30,6 +30,7 @@ QUICK: dict[str, Any] = {
     "alpha": 8,
     "learning_rate": 1e-2,
     "sample_every": "never",
+    "keep_awake": False,
 }
 
 

@@ -77,8 +77,9 @@ def test_each_event_in_words(event, line):
 def test_a_step_in_words_with_rate_and_time_left():
     assert Narrator().line(progress(10)) == (
         "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  "
-        "256 tokens/s  3 min 00 s left"
+        f"256 tokens/s  3 min 00 s left, done about {time.strftime('%H:%M', time.localtime(180))}"
     )
+    assert Narrator().line(progress(99)).endswith("  2 s left")
 
 
 def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
