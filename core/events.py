@@ -60,6 +60,8 @@ class Progress(Event):
     seconds: float
     by_source: Mapping[str, float] = field(default_factory=dict)
     """The mean loss of each data set in this step, where there are several."""
+    phase: str = ""
+    """What the step was in, where the order of the examples has several phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +181,8 @@ class Ended(Event):
     text: str
     folder: Path | None = None
     details: str = ""
+    verdict: str = ""
+    """How well a run learned, in a few words: 'began to memorize'. The whole of it stands in `text`."""
 
 
 class EventLog:

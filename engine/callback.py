@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
 
     def let_go(self) -> None:
         """Hold on to nothing that holds the model."""
-        self.course.tokens = lambda: 0
+        self.course.tokens, self.course.by_source = lambda: 0, dict
         self.testing.let_go()
 
     def on_train_begin(
@@ -87,22 +88,23 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
             return
         step, norm = state.global_step, logs.get("grad_norm")
         progress = self.course.add(step, float(logs["loss"]), None if norm is None else float(norm), self.rates)
-        self.course.graph[-1] |= self._phase(step)
-        self._log.append(progress)
+        if phase := self._phase(step):
+            self.course.graph[-1]["phase"] = phase
+        self._log.append(replace(progress, phase=phase))
         if change := self.phases.look_at(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
         found = self.testing.after(step, last=self.steering.is_last(step))
         self._decide(step, control, lr_scheduler, found)
         self.course.begin_step()  # what was done between two steps makes neither of them slow
 
-    def _phase(self, step: int) -> dict[str, str]:
+    def _phase(self, step: int) -> str:
         """Where an order has several phases, which this step was in; a planned change is said when it is there."""
         if len(self.phases.names) == 1:
-            return {}
+            return ""
         phase = self.phases.of_step(step)
         if step > 1 and phase != self.phases.of_step(step - 1):
             self._log.append(Note(text=f"From step {step} on: {phase}."))
-        return {"phase": phase}
+        return phase
 
     def _decide(self, step: int, control: TrainerControl, scheduler: Any, found: Evaluation | None = None) -> None:
         assert self.course.smoothed is not None

@@ -21,6 +21,7 @@ class Course:
         self._clock = time.monotonic()
         self._counted = 0
         self.tokens: Callable[[], int] = lambda: 0
+        self.by_source: Callable[[], Mapping[str, float]] = dict
 
     def begin_step(self) -> None:
         """The time until now belongs to no step."""
@@ -46,6 +47,7 @@ class Course:
             gradient_norm=norm,
             tokens=fresh,
             seconds=seconds,
+            by_source=self.by_source(),
         )
         self.graph.append(_graph_entry(progress))
         return progress
@@ -56,6 +58,7 @@ class Course:
 
 
 def _graph_entry(progress: Progress) -> dict[str, Any]:
+    by_source = {"loss_by_source": dict(progress.by_source)} if progress.by_source else {}
     return {
         "current_steps": progress.step,
         "loss": progress.loss,
@@ -65,4 +68,5 @@ def _graph_entry(progress: Progress) -> dict[str, Any]:
         "gradient_norm": progress.gradient_norm,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 3),
+        **by_source,
     }

@@ -29,8 +29,8 @@ class Testing:
     ) -> None:
         self._blueprint, self._graph, self._control, self._log = blueprint, graph, control, log
         self._there = len(blueprint.data.kept_aside) > 0
-        self._kept_aside = blueprint.data.kept_aside.digest()[:16] if self._there else ""
-        self.evaluations = evaluations.evaluations_of(graph, self._kept_aside) if self._there else []
+        self.kept_aside = blueprint.data.kept_aside.digest()[:16] if self._there else ""
+        self.evaluations = evaluations.evaluations_of(graph, self.kept_aside) if self._there else []
         self.measure: Callable[[], Measured | None] = lambda: None
 
     def stopping(self) -> bool:
@@ -96,7 +96,7 @@ class Testing:
 
     def _keep(self, evaluated: Evaluated) -> None:
         self.evaluations.append(evaluated)
-        self._graph.append(evaluations.entry(evaluated, self._kept_aside))
+        self._graph.append(evaluations.entry(evaluated, self.kept_aside))
         self._log.append(evaluated)
 
 

@@ -20,8 +20,9 @@ from ..records import log, loras, picture
 from ..records.curve import Mark
 from ..records.evaluations import steps_of
 from ..records.run_folder import RunFolder
+from ..records.verdict import verdict
 from ..schedulers import described
-from ..train_utils import duration
+from ..train_utils import checkpoint_step, duration
 from .adapter import CONFIG, WEIGHTS
 from .blueprint import Blueprint
 from .callback import BetweenSteps
@@ -46,7 +47,10 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     folder, step = run.folder, trained.step
     outcome: Outcome = "finished" if step >= run.plan.steps or steering.stopped_by else "stopped"
     best = _better_one(trained)
-    entry = _log_entry(trained, outcome) | ({"kept_step": best.step, "kept_because": best.words} if best else {})
+    judged = verdict(course.graph, _saved(folder), trained.between.testing.kept_aside, best.step if best else 0)
+    entry = _log_entry(trained, outcome) | {"verdict": judged.as_log()}
+    if best:
+        entry |= {"kept_step": best.step, "kept_because": best.words}
     (copy_of(best.folder) if best else write)(folder.aside)
     folder.keep(folder.aside)
     write_json(folder.path / "training_graph.json", course.graph)
@@ -59,7 +63,7 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     )
     text = f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
     text += f"The LoRA is in {folder.path}" + (f": that of step {best.step}, {best.words}" if best else "")
-    return Ended(outcome=outcome, text=text, folder=folder.path)
+    return Ended(outcome=outcome, text=f"{text}\n{judged.text}", folder=folder.path, verdict=judged.kind)
 
 
 def thrown_away(run: Blueprint, step: int) -> Ended:
@@ -148,7 +152,14 @@ def _layers(model: Any) -> list[str]:
 
 def _marks(folder: RunFolder) -> list[Mark]:
     """The checkpoints that are there."""
-    return [Mark(c.step, c.folder.name) for c in loras.checkpoints(folder.path)]
+    return [Mark(step, name) for step, name in _saved(folder).items()]
+
+
+def _saved(folder: RunFolder) -> dict[int, str]:
+    """The checkpoints that are there, slimmed ones too, by their step."""
+    there = [path.name for path in folder.path.iterdir() if loras.has_lora(path)]
+    steps = {name: step for name in there if (step := checkpoint_step(name)) is not None}
+    return {step: name for name, step in sorted(steps.items(), key=lambda item: item[1])}
 
 
 def _title(run: Blueprint) -> str:

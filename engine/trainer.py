@@ -13,7 +13,9 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 
 from ..data.batching import Place
 from ..data.examples import Example, Examples
+from ..data.origins import origins
 from . import adapter
+from .apart import LossesApart
 from .blueprint import Blueprint
 from .callback import BetweenSteps
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
@@ -60,6 +62,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self._blueprint, self._ways = blueprint, ways
         self._tokens = 0
+        self._apart = LossesApart(origins(blueprint.data.examples, blueprint.settings))
+        self._examples: Sequence[Example] = ()
         self._between = callback
         super().__init__(
             model=model,
@@ -73,6 +77,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
         self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
         callback.course.tokens = lambda: self._tokens
+        callback.course.by_source = self._apart.taken
         if len(blueprint.data.kept_aside):
             callback.testing.measure = Measuring(blueprint, model, ways, callback.testing.stopping)
 
@@ -98,7 +103,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **more: Any) -> torch.Tensor:
         self._tokens += inputs.pop(TOKENS)
-        del inputs[EXAMPLES], inputs[JOINS]
+        self._examples = inputs.pop(EXAMPLES)
+        del inputs[JOINS]
         return super().training_step(model, inputs, *args, **more)
 
     def compute_loss(
@@ -112,7 +118,9 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         labels, owners = inputs.pop("labels"), inputs.pop(OWNERS)
         alpha = self._blueprint.settings.learning.neftune_noise
         with self.accelerator.autocast(), noisy(self._embeddings, alpha, owners, inputs):
-            losses = self._ways.loss(model, inputs, labels).losses
+            rows = self._ways.loss(model, inputs, labels)
+        self._apart.add(rows, owners, self._examples)
+        losses = rows.losses
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
         return loss * self.accelerator.num_processes

@@ -143,6 +143,8 @@ class RunView:
         self._messages.append(f"After step {event.step}: {event.why}; step {event.steps} is the last one now.")
 
     def _step(self, event: Progress) -> None:
+        if event.phase and event.phase != (self._last.phase if self._last else ""):
+            self._marks.append(Mark(event.step, event.phase))
         self._last = event
         self._pace.add(event)
         self._curves.step(event)

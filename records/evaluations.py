@@ -46,17 +46,18 @@ def _evaluated(entry: Entry) -> Evaluated:
         step=entry["current_steps"],
         epoch=entry["epoch"],
         why=entry["why"],
-        loss=_number(entry["eval_loss"]),
-        perplexity=_number(entry["eval_perplexity"]),
-        accuracy=_number(entry["eval_accuracy"]),
+        loss=number(entry["eval_loss"]),
+        perplexity=number(entry["eval_perplexity"]),
+        accuracy=number(entry["eval_accuracy"]),
         tokens=entry["eval_tokens"],
         seconds=entry["eval_seconds"],
-        by_source={name: _number(loss) for name, loss in entry["eval_by_source"].items()},
+        by_source={name: number(loss) for name, loss in entry["eval_by_source"].items()},
         context_gain=entry["context_gain"],
     )
 
 
-def _number(value: float | None) -> float:
+def number(value: float | None) -> float:
+    """A figure as it stands in a file, where what is no number is null."""
     return math.nan if value is None else value
 
 

@@ -11,11 +11,13 @@ import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Advice, CheckpointSaved, Evaluated, Note, Progress
 from training_pro.core.session import Job
-from training_pro.engine import evaluation
+from training_pro.data.assembly import prepare
+from training_pro.engine import evaluation, trainer
 from training_pro.engine.adapter import loaded_onto
+from training_pro.engine.tokenizer import working_tokenizer
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.records.evaluations import best_of, evaluations_of, steps_of
-from training_pro.tests.engine.architectures import cut_off, graph
+from training_pro.tests.engine.architectures import cut_off, graph, log, seen
 from training_pro.tests.tiny import watched
 
 OTHER = "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
@@ -59,26 +61,33 @@ def test_the_figures_are_those_of_the_model_itself(place):
     found = evaluated(told(place, label_smoothing=0.1))[-1]
     host = place.host()
     model = loaded_onto(host.loaded().model, place.lora(), "a").eval()
-    data = kept(place)
-    losses, hits = [], []
-    for example in data:
-        ids = torch.as_tensor(example.ids, dtype=torch.long)[None]
-        with torch.no_grad():
-            logits = model(input_ids=ids).logits[0, :-1].float()
-        losses += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist()
-        hits += (logits.argmax(-1) == ids[0, 1:]).tolist()
+    data = prepared(place, **KEPT).kept_aside
+    losses = [loss for example in data for loss in losses_of(model, example)]
+    hits = [hit for example in data for hit in hits_of(model, example)]
     assert found.tokens == len(losses)
     assert found.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
     assert found.accuracy == pytest.approx(sum(hits) / len(hits))
 
 
-def kept(place, **more):
-    from training_pro.data.assembly import prepare
-    from training_pro.engine.tokenizer import working_tokenizer
+def prepared(place, **more):
+    card, settings = place.host().card(), place.settings(**more)
+    return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
 
-    card = place.host().card()
-    settings = place.settings(**{**KEPT, **more})
-    return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None).kept_aside
+
+def logits_of(model, example):
+    ids = torch.as_tensor(example.ids, dtype=torch.long)
+    with torch.no_grad():
+        return model(input_ids=ids[None]).logits[0, :-1].float(), ids[1:]
+
+
+def losses_of(model, example):
+    logits, targets = logits_of(model, example)
+    return torch.nn.functional.cross_entropy(logits, targets, reduction="none").tolist()
+
+
+def hits_of(model, example):
+    logits, targets = logits_of(model, example)
+    return (logits.argmax(-1) == targets).tolist()
 
 
 @pytest.mark.parametrize("more", [{}, {"packing": "off"}, {"neftune_noise": 5, "train_head": True}])
@@ -224,3 +233,41 @@ def test_rules_want_something_to_look_at(place, asked):
 def test_what_is_learned_is_no_test(place):
     with pytest.raises(SettingsError, match=r"Test data: story\.txt is learned from too\. Take it out of one"):
         place.settings(eval_data=["story.txt"], data=["story.txt:50"])
+
+
+def test_the_verdict_is_in_the_text_the_log_and_the_event(place):
+    end = told(place, learning_rate=0.3, epochs=4, save_every=4)[-1]
+    said = log(place)["verdict"]
+    found = evaluations_of(graph(place))
+    assert said["evidence"]["kept_aside_last"] == found[-1].loss
+    assert said["evidence"]["kept_aside_lowest"] == best_of(found).loss
+    assert said["text"] == end.text.splitlines()[-1]
+    assert end.verdict == said["kind"] != "not known"
+    place.train(name="b", max_steps=1)
+    assert log(place, "b")["verdict"]["kind"] == "not known"
+
+
+@pytest.mark.parametrize("packing", ["on", "off"])
+def test_each_step_says_the_loss_of_each_data_set(place, monkeypatch, packing):
+    """Before the first change of the weights it is the loss of the bare model, example by example."""
+    steps = seen(monkeypatch, trainer)
+    more = {"data": ["story.txt", "other.txt"], "accumulation": 2, "max_steps": 2, "packing": packing}
+    job = Job("training", "a test")
+    place.train(job=job, **more)
+    first, second = (e for e in job.log.since(0) if isinstance(e, Progress))
+    examples = prepared(place, **more).examples
+    model = place.host().loaded().model
+    losses = {"story.txt": [], "other.txt": []}
+    for number in (n for step in steps[:2] for n in step):
+        losses[examples[number].source.name] += losses_of(model, examples[number])
+    assert all(losses.values())
+    assert first.by_source == {name: pytest.approx(sum(one) / len(one), abs=1e-5) for name, one in losses.items()}
+    both = [loss for one in losses.values() for loss in one]
+    assert first.loss == pytest.approx(sum(both) / len(both), abs=1e-4)
+    assert [e["loss_by_source"] for e in graph(place)] == [first.by_source, second.by_source]
+    assert second.by_source != first.by_source
+
+
+def test_with_one_data_set_there_is_nothing_to_tell_apart(place):
+    place.train(max_steps=1)
+    assert "loss_by_source" not in graph(place)[0]
