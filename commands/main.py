@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Command] = {
     "check": Command("check", "what a run would learn from: the same report as the Check button"),
     "slice": Command("slice", "how a text is cut into blocks"),
     "runs": Command("runs", "what is on disk: LoRAs and checkpoints, with sizes; delete, restore, slim"),
+    "perplexity": Command("perplexity", "how well a model knows a text, with and without LoRAs"),
     "settings": Command("settings", "every setting, with its default and what it takes"),
     "test": Command("test", "the tests"),
 }

@@ -28,6 +28,20 @@ class Question:
     seed: int = 42
 
 
+@dataclass(frozen=True)
+class PerplexityOf:
+    """Of which text (a path, or a data set's name), without a LoRA and with each of some (a name,
+    NAME/checkpoint-40, or a path), in which windows. A length of 0 is what the model takes, at most 2048; a
+    stride of 0 half of that."""
+
+    data: str
+    loras: tuple[str, ...] = ()
+    without: bool = True
+    stride: int = 0
+    max_length: int = 0
+    comment: str = ""
+
+
 class Engine(Protocol[Settings, Report]):
     """Trains on and answers with the model that a host lends, and gives it back as it was."""
 
@@ -49,6 +63,10 @@ class Engine(Protocol[Settings, Report]):
 
     def answer(self, question: Question, host: Host, job: Job) -> Ended:
         """An answer as Answer events: with the LoRA and, if wanted, without."""
+        ...
+
+    def perplexity(self, asked: PerplexityOf, host: Host, job: Job) -> Ended:
+        """PerplexityFound events, each a row in the host's table of evaluations."""
         ...
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended: ...

@@ -174,6 +174,21 @@ class Probed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PerplexityFound(Event):
+    """The perplexity of a text: a row of the table. `lora` is '-' for the model without one."""
+
+    model: str
+    lora: str
+    dataset: str
+    perplexity: float
+    loss: float
+    tokens: int
+    stride: int
+    max_length: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended(Event):
     """The last event of every job. `details` is for whoever wants to look under the bonnet."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from .evaluations_table import Row
+
 
 @dataclass(frozen=True)
 class Folders:
@@ -153,3 +155,7 @@ class Host(Protocol):
         ...
 
     def memory(self) -> Memory: ...
+
+    def note_evaluation(self, row: Row) -> None:
+        """One more row in logs/evaluations.csv, which a host may hold in memory."""
+        ...

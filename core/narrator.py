@@ -20,6 +20,7 @@ from .events import (
     LibraryMessage,
     LiveChanged,
     Note,
+    PerplexityFound,
     Planned,
     Probed,
     Progress,
@@ -115,6 +116,13 @@ class Narrator:
         now = f", the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
         return f"The plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
 
+    def _perplexity(self, event: PerplexityFound) -> str:
+        lora = "without a LoRA" if event.lora == "-" else f"with {event.lora}"
+        return (
+            f"{event.dataset} {lora}: perplexity {event.perplexity:.4f} over {event.tokens:,} tokens "
+            f"({duration(event.seconds)})"
+        )
+
     def _sampled(self, event: Sampled) -> str:
         return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
 
@@ -154,6 +162,7 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     LiveChanged: Narrator._live,
     CheckpointSaved: Narrator._saved,
     Evaluated: Narrator._evaluated,
+    PerplexityFound: Narrator._perplexity,
     Sampled: Narrator._sampled,
     Probed: Narrator._probed,
     Note: Narrator._text,

@@ -14,7 +14,7 @@ from .events import Ended, EventLog
 from .host import Host
 from .voices import spoken_into
 
-Kind = Literal["training", "probe", "answer", "model"]
+Kind = Literal["training", "probe", "answer", "perplexity", "merge", "model"]
 Work = Callable[["Job"], Ended]
 
 

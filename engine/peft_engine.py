@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.engine import Question
+from ..core.engine import PerplexityOf, Question
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.session import Job
@@ -46,6 +46,12 @@ class PeftEngine:
         from . import answering
 
         return answering.answer(question, host, job)
+
+    def perplexity(self, asked: PerplexityOf, host: Host, job: Job) -> Ended:
+        job.log.append(Stage(text="Starting"))
+        from . import perplexity
+
+        return perplexity.perplexity(asked, host, job)
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
         from . import adapter

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core import evaluations_table
 from ..core.errors import ModelError
+from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
 from . import memory
 
@@ -109,6 +111,9 @@ class StandaloneHost:
 
     def memory(self) -> Memory:
         return memory.memory()
+
+    def note_evaluation(self, row: Row) -> None:
+        evaluations_table.add(row, self._folders.logs)
 
     def size_on_disk(self, name: str) -> int:
         """The bytes of a model's weights, for the page's memory figure."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ModelError
+from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
 from . import gguf, memory
 
@@ -98,6 +99,15 @@ class WebuiHost:
 
     def memory(self) -> Memory:
         return memory.memory()
+
+    def note_evaluation(self, row: Row) -> None:
+        """Through the webui's own module, which writes the file anew from what it holds in memory."""
+        evaluate, cells = _module("evaluate"), row.cells()
+        evaluate.add_entry_to_past_evaluations(row.perplexity, row.model, row.dataset, row.stride, row.max_length)
+        table = evaluate.past_evaluations
+        for column, cell in cells.items():
+            table.loc[table.index[-1], column] = cell
+        evaluate.save_past_evaluations(table)
 
 
 def _module(name: str) -> Any:

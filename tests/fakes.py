@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from training_pro.chunking import Encoded
+from training_pro.core.evaluations_table import Row
 from training_pro.core.host import Folders, LoadedModel, Memory, ModelCard, Standing
 
 BOS, EOS = 1, 2
@@ -65,6 +66,7 @@ class FakeHost:
     read_only: str = ""
     in_use: bool = False
     uses: int = 0
+    rows: list[Row] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def models(self) -> list[str]:
@@ -100,3 +102,6 @@ class FakeHost:
 
     def memory(self) -> Memory:
         return Memory("toy", 0, 0)
+
+    def note_evaluation(self, row: Row) -> None:
+        self.rows.append(row)

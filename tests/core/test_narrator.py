@@ -16,6 +16,7 @@ from training_pro.core.events import (
     Evaluated,
     LibraryMessage,
     Note,
+    PerplexityFound,
     Planned,
     Progress,
     Sampled,
@@ -45,7 +46,20 @@ PLANNED = Planned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step
 EVALUATED = Evaluated(
     step=3, epoch=0.5, why="planned", loss=2.5, perplexity=12.18249, accuracy=0.4567, tokens=99, seconds=1.0
 )
+PERPLEXITY = PerplexityFound(
+    model="m",
+    lora="-",
+    dataset="a.txt",
+    perplexity=12.5,
+    loss=2.5,
+    tokens=1200,
+    stride=4,
+    max_length=8,
+    seconds=2.0,
+)
 LINES = [
+    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000 over 1,200 tokens (2 s)"),
+    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000 over 1,200 tokens (2 s)"),
     (EVALUATED, "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right"),
     (
         replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.core.errors import ModelError
+from training_pro.core.evaluations_table import Row
 from training_pro.core.events import Progress
 from training_pro.core.session import Session
 from training_pro.engine.peft_engine import PeftEngine
@@ -275,3 +276,18 @@ def test_chat_waits_while_a_run_has_the_model(webui):
     chat.join(timeout=30)
     assert so_far == []
     assert len(replies) == 1
+
+
+def test_an_evaluation_goes_through_the_webuis_own_table(webui):
+    """It writes its file anew from memory: a row that it does not know would be gone after its next one."""
+    pytest.importorskip("pandas")
+    from modules import evaluate
+
+    row = Row("tiny", "a", "story.txt", 12.5, 16, 32, "2026-11-21 12:00:00", "mine")
+    webui.host.note_evaluation(row)
+    evaluate.add_entry_to_past_evaluations(9.0, "tiny", "b", 8, 0)
+    evaluate.save_past_evaluations(evaluate.past_evaluations)
+    lines = (webui.host.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "Model,LoRAs,Dataset,Perplexity,stride,max_length,Date,Comment"
+    assert lines[1] == "tiny,a,story.txt,12.5,16,32,2026-11-21 12:00:00,mine"
+    assert lines[2].startswith("tiny,-,b,9.0,8,0,")

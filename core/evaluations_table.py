@@ -1,0 +1,61 @@
+"""logs/evaluations.csv: the table of perplexities that the webui shows too, with its columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import SavingError
+from .writing import write_text
+
+NAME = "evaluations.csv"
+COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One perplexity, and how it was worked out."""
+
+    model: str
+    loras: str
+    dataset: str
+    perplexity: float
+    stride: int
+    max_length: int
+    date: str
+    comment: str = ""
+
+    def cells(self) -> dict[str, str | float]:
+        """By the webui's columns: text, but for the perplexity itself."""
+        values = (self.model, self.loras or "-", self.dataset, self.perplexity)
+        numbers = (str(self.stride), str(self.max_length), self.date, self.comment)
+        return dict(zip(COLUMNS, (*values, *numbers), strict=True))
+
+
+def add(row: Row, logs: Path) -> None:
+    """Write a row behind those that are there; columns of others stay."""
+    file = logs / NAME
+    rows, columns = _read(file)
+    columns = [*columns, *(c for c in COLUMNS if c not in columns)]
+    made = io.StringIO(newline="")
+    table = csv.DictWriter(made, columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows([*rows, row.cells()])
+    write_text(file, made.getvalue())
+
+
+def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
+    if not file.is_file():
+        return [], []
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            reader = csv.DictReader(opened, strict=True, restkey="more")
+            rows = list(reader)
+    except (OSError, ValueError, csv.Error) as error:
+        raise SavingError(f"{file} cannot be read as a table: {error}. Move it away, and try again.") from error
+    if any("more" in row for row in rows):
+        raise SavingError(f"{file} has rows with more cells than columns. Move it away, and try again.")
+    return list(rows), list(reader.fieldnames or [])
