@@ -43,6 +43,8 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "Records": (("sample_prompts",), ("sample_every", "keep_awake", "seed")),
 }
+TABLES = {"LoRA": "loras", "Learning rate and optimizer": "optimizers"}
+"""Parts that begin with a menu of presets."""
 ALL_ROWS = (*VISIBLE, *(row for rows in FOLDED.values() for row in rows))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,6 +19,7 @@ from .gradio_versions import private
 from .joined import Joined
 
 NOTHING, DEFAULTS = "", "defaults"
+NEWEST, BY_NAME = "newest", "name"
 
 
 class StartFrom:
@@ -24,10 +27,16 @@ class StartFrom:
 
     def __init__(self, joined: Joined, form: Form) -> None:
         self._joined, self._form = joined, form
+        self._tables: dict[Any, Any] = {}
 
     def draw(self) -> None:
         self._menu = gr.Dropdown(self._choices(), value=NOTHING, label="Start from", elem_id="tp-start-from")
         self.said = gr.HTML(elem_id="tp-start-from-said")
+
+    def draw_table(self, kind: str) -> None:
+        """At the top of a folded part: the menu of its presets, S to XL."""
+        menu = gr.Dropdown(self._rows(kind), value=NOTHING, label="Preset", elem_id=f"tp-{kind}-preset")
+        self._tables[menu] = gr.HTML(elem_id=f"tp-{kind}-said", elem_classes="tp-said")
 
     def draw_keeping(self) -> None:
         """Saving and deleting presets, and what differs from the defaults."""
@@ -37,6 +46,12 @@ class StartFrom:
             )
             self._save = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
             self._delete = gr.Button("Delete", min_width=70, elem_id="tp-preset-delete")
+        self._order = gr.Radio(
+            [("newest first", NEWEST), ("by name", BY_NAME)],
+            value=NEWEST,
+            label="LoRAs in the menu Start from",
+            elem_id="tp-lora-order",
+        )
         with gr.Row():
             self._differs = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
             self._reset = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
@@ -46,7 +61,13 @@ class StartFrom:
         """After everything is drawn: the menu writes into the whole form."""
         form = self._form.inputs()
         filled = [*self._form.components.values(), self.said]
-        self._menu.input(self._fill, {*form, self._menu}, filled, **private())
+        self._menu.input(partial(self._fill, self._menu, self.said), {*form, self._menu}, filled, **private())
+        self._order.change(
+            lambda order: gr.update(choices=self._choices(order)), self._order, self._menu, **private()
+        )
+        for menu, said in self._tables.items():
+            row = [*self._form.components.values(), said]
+            menu.input(partial(self._fill, menu, said), {*form, menu}, row, **private())
         self._reset.click(self._back, form, filled, **private())
         self._differs.click(self._differences, form, self._kept, **private())
         self._save.click(self._keep, {*form, self._name}, [self._kept, self._menu], **private())
@@ -59,33 +80,43 @@ class StartFrom:
     def menu(self) -> Any:
         return self._menu
 
-    def _choices(self) -> list[tuple[str, str]]:
+    def _rows(self, kind: str) -> list[tuple[str, str]]:
+        """The rows of a table of presets; a file of the user's that is wrong is told when a row is chosen."""
+        try:
+            rows = presets.table(kind, self._joined.host.folders.presets)
+        except TrainingProError:
+            rows = presets.table(kind, presets.GOALS.parent)
+        return [("(as it is)", NOTHING), *((p.label, f"row:{p.name}") for p in rows)]
+
+    def _choices(self, order: str = NEWEST) -> list[tuple[str, str]]:
         first = [("(the form as it is)", NOTHING), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goal:{p.name}") for p in presets.goals()]
         try:
             folders = self._joined.host.folders
             own = [(f"preset: {p.label}", f"own:{p.name}") for p in presets.own(folders.presets)]
-            trained = [(f"LoRA: {n}", f"lora:{n}") for n in loras.listed(folders.loras)]
+            trained = [(f"LoRA: {n}", f"lora:{n}") for n in _in_order(folders.loras, order)]
         except TrainingProError:
             own, trained = [], []
         return [*first, *goals, *own, *trained]
 
-    def _fill(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _fill(self, menu: Any, said: Any, given: Mapping[Any, Any]) -> dict[Any, Any]:
         try:
-            values, words = self._asked(given[self._menu] or NOTHING)
+            values, words = self._asked(given[menu] or NOTHING)
         except TrainingProError as error:
-            return {self.said: wording.problem(str(error))}
-        return self._filled(given, values, words)
+            return {said: wording.problem(str(error))}
+        return self._filled(given, values, words, said)
 
     def _back(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        return self._filled(given, _defaults(), "Back to the defaults.")
+        return self._filled(given, _defaults(), "Back to the defaults.", self.said)
 
-    def _filled(self, given: Mapping[Any, Any], values: Mapping[str, Any], words: str) -> dict[Any, Any]:
+    def _filled(
+        self, given: Mapping[Any, Any], values: Mapping[str, Any], words: str, said: Any
+    ) -> dict[Any, Any]:
         """The form's updates, and what they change; name, data and what exists stay as they are."""
         values = {k: v for k, v in values.items() if k not in presets.UNTOUCHED}
         changed = presets.changes(self._form.values(given), values)
         told = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
-        return {**self._form.shown(values), self.said: wording.paragraph(f"{words} {told}".strip(), quiet=True)}
+        return {**self._form.shown(values), said: wording.paragraph(f"{words} {told}".strip(), quiet=True)}
 
     def _asked(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")
@@ -93,7 +124,7 @@ class StartFrom:
         if kind == "lora":
             loaded = files.load(folders.loras / name / "training_parameters.json", folders.datasets)
             return loaded.values, " ".join(loaded.notes)
-        if kind in ("goal", "own"):
+        if kind in ("goal", "own", "row"):
             preset = presets.named(name, folders.presets)
             return {**(_defaults() if kind == "own" else {}), **preset.values}, preset.words
         return (_defaults() if choice == DEFAULTS else {}), ""
@@ -127,3 +158,9 @@ class StartFrom:
 
 def _defaults() -> dict[str, Any]:
     return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.UNTOUCHED}
+
+
+def _in_order(folder: Path, order: str) -> list[str]:
+    """The LoRAs by name, or by when they were last written."""
+    names = loras.listed(folder)
+    return names if order == BY_NAME else sorted(names, key=lambda n: -(folder / n).stat().st_mtime)

@@ -84,6 +84,8 @@ CSS = """
 .tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;
   color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--color-accent);}
+.tp-use[aria-pressed="true"] {background: var(--color-accent); color: #fff; font-weight: 600;}
+.tp-said:not(:has(p)):not(:has(.tp-card)) {display: none !important;}
 .tp-card a[data-tp-go] {color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
   color: var(--tp-quiet);}

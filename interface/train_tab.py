@@ -17,7 +17,7 @@ from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
 from .look import Look, look
-from .places import FOLDED, LIVE, VISIBLE, part_id
+from .places import FOLDED, LIVE, TABLES, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
 
@@ -63,6 +63,8 @@ class TrainTab:
         self._together = gr.HTML(elem_id="tp-together")
         for title, rows in FOLDED.items():
             with gr.Accordion(title, open=False, elem_id=part_id(title)) as folded:
+                if title in TABLES:
+                    self._start_from.draw_table(TABLES[title])
                 for keys in rows:
                     self._form.draw_row(*keys, **self._what_to_choose_from(keys))
                 if title == LIVE:
@@ -89,7 +91,8 @@ class TrainTab:
         self._refresh.click(self._new_choices, None, told, **private())
         self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
         data.change(self._named, {data, name}, name, **private())
-        name.change(self._standing, name, self._name_said, **private())
+        standing = {name, parts["if_exists"]}
+        gr.on([part.change for part in standing], self._standing, standing, self._name_said, **private())
         latest = {"trigger_mode": "always_last", **private()}
         told = [self._together, self._schedule, self._marks, *self._folded.values()]
         seen = {*self._form.inputs(), self._found}
@@ -169,8 +172,9 @@ class TrainTab:
             return gr.update()
         return data_menu.name_for(given[parts["data"]][0], self._joined.host.standing().model)
 
-    def _standing(self, name: str) -> str:
+    def _standing(self, given: Mapping[Any, Any]) -> str:
         """What stands under the name already, unless it is being made just now."""
+        name, chosen = (given[self._form.components[key]] or "" for key in ("name", "if_exists"))
         job = self._joined.session.current
         if job is not None and job.title == f"Training '{name}'":
             return ""
@@ -178,8 +182,4 @@ class TrainTab:
             standing = loras.standing(self._joined.host.folders.loras / name) if name.strip() else "nothing"
         except (TrainingProError, ValueError):
             return ""
-        if standing == "nothing":
-            return ""
-        return wording.paragraph(
-            f"{name} exists: {standing}. Choose beside its name what to do with it.", quiet=True
-        )
+        return wording.exists(name, standing, chosen) if standing != "nothing" else ""

@@ -10,9 +10,10 @@ from ..settings.declared import SETTINGS
 from .places import part_of
 
 
-def use(words: str, values: Mapping[str, object]) -> str:
-    """A button in HTML that puts these values into the form."""
-    return f'<button type="button" class="tp-use" data-tp-set="{_wish(values)}">{escape(words)}</button>'
+def use(words: str, values: Mapping[str, object], *, chosen: bool = False) -> str:
+    """A button in HTML that puts these values into the form; `chosen` says that they stand there."""
+    pressed = ' aria-pressed="true"' if chosen else ""
+    return f'<button type="button" class="tp-use" data-tp-set="{_wish(values)}"{pressed}>{escape(words)}</button>'
 
 
 def way_to(key: str, words: str) -> str:
