@@ -135,12 +135,8 @@ def _sources(sources: tuple[SourceReport, ...]) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    lines = [_cells("th", head), *(_cells("td", row) for row in rows)]
+    lines = [wording.cells("th", head), *(wording.cells("td", row) for row in rows)]
     return f'<div class="tp-wide"><table class="tp-table">{"".join(lines)}</table></div>'
-
-
-def _cells(tag: str, texts: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
 def _text_cells(source: SourceReport, text: TextReport) -> list[str]:

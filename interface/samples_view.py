@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from ..core.events import Sampled
+from .wording import cells
 
 LATEST = 4  # steps, beside the first: the whole stands in samples.jsonl
 
@@ -19,17 +19,9 @@ def html(sampled: Sequence[Sampled]) -> str:
     shown = steps if len(steps) <= LATEST + 1 else [*steps[:LATEST], steps[-1]]
     answers = {(s.step, s.prompt): s.text for s in sampled}
     bare = {s.prompt: s.without for s in sampled if s.without}
-    rows = [_row(f"step {step}", [answers.get((step, p), "") for p in prompts]) for step in shown]
-    first = [_row("without the LoRA", [bare.get(p, "") for p in prompts])] if bare else []
-    head = _cells("th", ["", *prompts])
+    rows = [cells("td", [f"step {step}", *(answers.get((step, p), "") for p in prompts)]) for step in shown]
+    first = [cells("td", ["without the LoRA", *(bare.get(p, "") for p in prompts)])] if bare else []
+    head = cells("th", ["", *prompts])
     return (
         f'<div class="tp-wide"><table class="tp-table tp-samples">{head}{"".join([*first, *rows])}</table></div>'
     )
-
-
-def _row(name: str, texts: Sequence[str]) -> str:
-    return _cells("td", [name, *texts])
-
-
-def _cells(tag: str, texts: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"

@@ -31,6 +31,11 @@ def listed(rows: Iterable[str], *, quiet: bool = False) -> str:
     return f"<ul{' class=tp-quiet' if quiet else ''}>{inside}</ul>" if inside else ""
 
 
+def cells(tag: str, texts: Iterable[str]) -> str:
+    """A row of a table; `tag` is th or td."""
+    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
+
+
 def folded(title: str, text: str) -> str:
     if not text:
         return ""

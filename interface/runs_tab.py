@@ -1,0 +1,214 @@
+"""The Runs tab: what is on disk, how each run went, and what of it may go."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ..core.errors import SavingError, TrainingProError
+from ..core.host import Folders
+from ..records import inventory, loras, notes, trash
+from ..records.curve import Kept as Measured
+from ..records.curve import Point, svg
+from ..records.inventory import Kept
+from ..records.own_lora import as_lora
+from ..train_utils import size
+from . import wording
+from .gradio_versions import private
+from .joined import Joined, on_load
+
+Act = Callable[[Mapping[Any, Any], Folders], str]
+HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
+
+
+class RunsTab:
+    """A table of all runs; one of them, or a part of it, to look at and to do something with."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+
+    def draw(self, tab: gr.Tab) -> None:
+        may = not self._joined.host_says_read_only()
+        self._table = gr.HTML(elem_id="tp-runs-table")
+        with gr.Row():
+            self._chosen = gr.Dropdown(
+                [], label="Run, or a checkpoint of it", elem_id="tp-runs-chosen", filterable=True, scale=4
+            )
+            self._refresh = gr.Button("Refresh", size="sm", min_width=90, scale=1)
+        self._said = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
+        with gr.Row(elem_classes="tp-buttons"):
+            self._delete = gr.Button("Delete (into the trash)", interactive=may, elem_id="tp-runs-delete")
+            self._undo = gr.Button("Undo the last delete", interactive=may, elem_id="tp-runs-undo")
+            self._slim = gr.Button("Slim older checkpoints", interactive=may, elem_id="tp-runs-slim")
+            self._empty = gr.Button("Empty the trash", interactive=may, elem_id="tp-runs-empty")
+        with gr.Row():
+            self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
+            self._own = gr.Button("Make it a LoRA of its own", interactive=may, elem_id="tp-runs-own", scale=2)
+        with gr.Row():
+            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
+            self._keep = gr.Button("Keep the note", interactive=may, elem_id="tp-runs-keep", scale=2)
+        self._looked_at = gr.HTML(elem_id="tp-runs-one")
+        self._connect(tab)
+
+    def _connect(self, tab: gr.Tab) -> None:
+        lists = [self._table, self._chosen]
+        given = {self._chosen, self._name, self._note}
+        for button, act in (
+            (self._delete, self._on_delete),
+            (self._undo, self._on_undo),
+            (self._slim, self._on_slim),
+            (self._empty, self._on_empty),
+            (self._own, self._on_own),
+            (self._keep, self._on_keep),
+        ):
+            button.click(self._doing(act), given, [self._said, *lists], **private())
+        for shown in (tab.select, self._refresh.click):
+            shown(self._lists, None, lists, **private())
+        on_load(self._lists, lists, **private())
+        self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())
+
+    def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+        """The act with its refusals in words, and the lists as they are afterwards."""
+
+        def done(given: Mapping[Any, Any]) -> tuple[Any, ...]:
+            try:
+                self._joined.refuse_where_read_only()
+                said = wording.paragraph(act(given, self._joined.host.folders))
+            except TrainingProError as error:
+                said = wording.problem(str(error))
+            return (said, *self._lists())
+
+        return done
+
+    def _lists(self) -> tuple[str, Any]:
+        try:
+            found = inventory.kept(self._joined.host.folders)
+        except (TrainingProError, OSError) as error:
+            return wording.problem(str(error)), gr.update()
+        return table(found), gr.update(choices=[name for kept in found for name in _names(kept)])
+
+    def _one(self, name: str | None) -> tuple[str, str]:
+        """How the run went, and its note."""
+        try:
+            folder = inventory.named(name or "", self._joined.host.folders) if name else None
+        except TrainingProError:
+            folder = None
+        if folder is None:
+            return "", ""
+        kept = inventory.one(_run_of(folder, self._joined.host.folders), self._joined.host.folders)
+        return how_it_went(kept), kept.note
+
+    def _on_delete(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        name = self._named(given)
+        on = self._joined.host.standing().loras
+        gone = trash.throw_away(name, folders, on=on)
+        return f"{name} is in the trash ({size(gone.size)}). Undo the last delete brings it back."
+
+    def _on_undo(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        latest = next(iter(trash.thrown(folders)), None)
+        if latest is None:
+            raise SavingError("There is nothing in the trash.")
+        back = trash.restore(latest, folders)
+        return f"{back.relative_to(folders.loras).as_posix()} is back."
+
+    def _on_slim(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        name = self._named(given)
+        folder = inventory.named(name, folders)
+        trash.refuse_in_use(name, folders)
+        chosen = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
+        freed = sum(loras.slim(checkpoint) for checkpoint in chosen)
+        if not chosen:
+            return "Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole."
+        return f"{len(chosen)} slimmed to the LoRA itself, {size(freed)} freed; no run can go on from them."
+
+    def _on_empty(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        return f"The trash is empty; {size(trash.empty(folders))} are free again."
+
+    def _on_own(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        new = (given[self._name] or "").strip()
+        made = as_lora(inventory.named(self._named(given), folders), new, folders)
+        return f"{made.name} is a LoRA of its own now."
+
+    def _on_keep(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        folder = _run_of(inventory.named(self._named(given), folders), folders)
+        notes.leave_note(folder, given[self._note] or "")
+        return f"The note of {folder.name} is kept."
+
+    def _named(self, given: Mapping[Any, Any]) -> str:
+        name: str = given[self._chosen] or ""
+        if not name:
+            raise SavingError("Choose a run first.")
+        return name
+
+
+def table(found: list[Kept]) -> str:
+    """All runs, with how they ended and the room they take."""
+    if not found:
+        return wording.paragraph("No runs yet. What is trained stands here.", quiet=True)
+    rows = [wording.cells("th", HEAD), *(wording.cells("td", _row(kept)) for kept in found)]
+    total = size(sum(kept.size for kept in found))
+    return f'<div class="tp-wide"><table class="tp-table">{"".join(rows)}</table></div>' + wording.paragraph(
+        f"{len(found)} in all, {total}.", quiet=True
+    )
+
+
+def _row(kept: Kept) -> list[str]:
+    steps = f"{kept.step:,} of {kept.steps:,}" if kept.steps else f"{kept.step:,}" if kept.step else ""
+    return [
+        kept.name,
+        kept.standing,
+        kept.model,
+        steps,
+        "" if kept.loss is None else f"{kept.loss:.3f}",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.when)),
+        size(kept.size),
+        kept.note,
+    ]
+
+
+def how_it_went(kept: Kept) -> str:
+    """Its curve, its verdict and what lies in its folder."""
+    parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
+    log = _read(kept.folder / loras.LOG_FILE, {})
+    verdict = log.get("verdict") if isinstance(log, dict) else ""
+    said = wording.paragraph(str(verdict)) if verdict else ""
+    return wording.card(kept.name, said, _curve(kept.folder), wording.bullets(parts, quiet=True))
+
+
+def _curve(folder: Path) -> str:
+    graph = [entry for entry in _read(folder / "training_graph.json", []) if isinstance(entry, dict)]
+    points = [_point(entry) for entry in graph if isinstance(entry.get("loss"), (int, float))]
+    if not points:
+        return ""
+    measured = [Measured(e["current_steps"], e["eval_loss"]) for e in graph if e.get("eval_loss") is not None]
+    return svg(points, [point.rate for point in points], kept=measured)
+
+
+def _point(entry: Mapping[str, Any]) -> Point:
+    loss = float(entry["loss"])
+    smoothed, rate = entry.get("smoothed_loss"), entry.get("learning_rate")
+    return Point(
+        int(entry["current_steps"]), loss, loss if smoothed is None else float(smoothed), float(rate or 0)
+    )
+
+
+def _read(path: Path, otherwise: Any) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return otherwise
+
+
+def _names(kept: Kept) -> list[str]:
+    """The run, and each part of it."""
+    return [kept.name, *(f"{kept.name}/{p.folder.relative_to(kept.folder).as_posix()}" for p in kept.parts)]
+
+
+def _run_of(folder: Path, folders: Folders) -> Path:
+    """The run that a checkpoint belongs to."""
+    return folders.loras / folder.relative_to(folders.loras).parts[0]
