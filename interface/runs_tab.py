@@ -36,8 +36,8 @@ class RunsTab:
         may = not self._joined.host_says_read_only()
         self._table = gr.HTML(elem_id="tp-runs-table")
         with gr.Row():
-            self._chosen = gr.Dropdown(
-                [], label="Run, or a checkpoint of it", elem_id="tp-runs-chosen", filterable=True, scale=4
+            self._chosen = gr.Dropdown(  # one that is gone by now is told by us, not by Gradio's bare "Error"
+                [], label="Run, or a checkpoint of it", elem_id="tp-runs-chosen", allow_custom_value=True, scale=4
             )
             self._refresh = gr.Button("Refresh", size="sm", min_width=90, scale=1)
         self._said = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")

@@ -36,7 +36,12 @@ class TryTab:
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
                     self._lora = gr.Dropdown(
-                        lora_choices(self._joined), value=NONE, label="LoRA", elem_id="tp-lora", scale=5
+                        lora_choices(self._joined),
+                        value=NONE,
+                        label="LoRA",
+                        elem_id="tp-lora",
+                        scale=5,
+                        allow_custom_value=True,
                     )
                     self._refresh = gr.Button("Refresh", scale=1, min_width=90, size="sm")
                 self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
