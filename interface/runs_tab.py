@@ -39,7 +39,7 @@ class RunsTab:
             self._chosen = gr.Dropdown(  # one that is gone by now is told by us, not by Gradio's bare "Error"
                 [], label="Run, or a checkpoint of it", elem_id="tp-runs-chosen", allow_custom_value=True, scale=4
             )
-            self._refresh = gr.Button("Refresh", size="sm", min_width=90, scale=1)
+            self._refresh = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
         self._said = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         with gr.Row(elem_classes="tp-buttons"):
             self._delete = gr.Button("Delete (into the trash)", interactive=may, elem_id="tp-runs-delete")
@@ -48,10 +48,18 @@ class RunsTab:
             self._empty = gr.Button("Empty the trash", interactive=may, elem_id="tp-runs-empty")
         with gr.Row():
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
-            self._own = gr.Button("Make it a LoRA of its own", interactive=may, elem_id="tp-runs-own", scale=2)
+            self._own = gr.Button(
+                "Make it a LoRA of its own",
+                interactive=may,
+                elem_id="tp-runs-own",
+                scale=2,
+                elem_classes="tp-beside",
+            )
         with gr.Row():
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
-            self._keep = gr.Button("Keep the note", interactive=may, elem_id="tp-runs-keep", scale=2)
+            self._keep = gr.Button(
+                "Keep the note", interactive=may, elem_id="tp-runs-keep", scale=2, elem_classes="tp-beside"
+            )
         self._looked_at = gr.HTML(elem_id="tp-runs-one")
         self._connect(tab)
 
@@ -177,7 +185,8 @@ def how_it_went(kept: Kept) -> str:
     log = _read(kept.folder / loras.LOG_FILE, {})
     verdict = log.get("verdict") if isinstance(log, dict) else ""
     said = wording.paragraph(str(verdict)) if verdict else ""
-    return wording.card(kept.name, said, _curve(kept.folder), wording.bullets(parts, quiet=True))
+    folded = f"<details><summary>{len(parts)} checkpoints and backups</summary>{wording.bullets(parts)}</details>"
+    return wording.card(kept.name, said, _curve(kept.folder), folded if parts else "")
 
 
 def _curve(folder: Path) -> str:
