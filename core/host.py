@@ -31,6 +31,11 @@ class Folders:
         return self.user_data / "training" / "form.json"
 
     @property
+    def prepared(self) -> Path:
+        """Data sets made ready, for the next start."""
+        return self.user_data / "training" / "prepared"
+
+    @property
     def formats(self) -> Path:
         """The prompt formats of the user's own."""
         return self.user_data / "training" / "formats"

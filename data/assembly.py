@@ -13,7 +13,7 @@ from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
-from . import counting, fitting, library, mixing, reading, row_sets
+from . import counting, fitting, keeping, library, mixing, prepared, reading, row_sets
 from .aside import RUN_WORDS, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
 from .disk import disk_plan
 from .encoding import RowTokenizer
@@ -22,11 +22,11 @@ from .expecting import Expecting
 from .inspection import Inspector, refusals
 from .library import DataSet
 from .mixing import EVERYTHING, Share
+from .prepared import Store
 from .reading import ReadText
 from .report import DatasetReport, RowReport, SourceReport
 from .row_sets import RowSet
 from .showing import shown
-from .slicing import slices
 from .stopping import said, stops
 from .suggestions import padding, suggestions
 
@@ -72,6 +72,7 @@ class Work:
     tokenizer: Tokenizer
     say: Say
     machine: Memory | None = None
+    store: Store = field(default_factory=Store)
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,12 @@ def prepare(
     tokenizer: Tokenizer,
     say: Say,
     machine: Memory | None = None,
+    *,
+    keep: bool = True,
 ) -> TrainingData:
-    """Read, cut and count; DataError or SettingsError where that is not possible."""
-    work = Work(settings, folders, card, tokenizer, say, machine)
+    """Read, cut and count, or take what is kept of that; DataError or SettingsError where that is not possible."""
+    store = prepared.store(folders) if keep else Store()
+    work = Work(settings, folders, card, tokenizer, say, machine, store)
     opened, tests = _opened(work, settings.what.data), _opened(work, settings.aside.eval_data)
     cut = cutting(settings.text, card, tokenizer, _cutoff(work, opened))
     made = Made()
@@ -147,10 +151,11 @@ def checked(
     *,
     show: int = 0,
     machine: Memory | None = None,
+    keep: bool = True,
 ) -> DatasetReport:
     """The report, also where nothing could be prepared: then its problems say why. `show` so many examples."""
     try:
-        data = prepare(settings, folders, card, tokenizer, say, machine=machine)
+        data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=tuple(str(error).splitlines()))
     return replace(data.report, shown=shown(data.examples, show, tokenizer.decode, tokenizer.stops))
@@ -204,7 +209,13 @@ def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:
     def say(rows: int) -> None:
         work.say(f"Reading {name}: {rows:,} rows", 0.0)
 
-    return row_sets.row_set(file, name, work.settings, work.folders, work.tokenizer, say)
+    given = (file, name, work.settings, work.folders, work.tokenizer)
+    made, before = keeping.rows(
+        row_sets.key(*given), work.store, work.tokenizer, lambda: row_sets.row_set(*given, say)
+    )
+    if before:
+        work.say(f"{name} was prepared before: nothing is done again", 1.0)
+    return made
 
 
 def _cutoff(work: Work, opened: Sequence[Opened]) -> int:
@@ -247,16 +258,30 @@ def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
 
 def _inspected(work: Work, name: str, texts: Sequence[ReadText], cut: Cutting) -> list[str]:
     """What is to be said of the words of a text, part by part."""
-    inspector = Inspector(refusals(work.folders))
-    parts = [part for t in texts for part in (t.text.split(cut.hard_cut) if cut.hard_cut else [t.text])]
-    for number, part in enumerate((p for p in parts if p.strip()), start=1):
-        inspector.look(part, part, f"part {number}")
-    return list(inspector.said(name, "part"))
+    phrases = refusals(work.folders)
+
+    def look() -> list[str]:
+        inspector = Inspector(phrases)
+        parts = [part for t in texts for part in (t.text.split(cut.hard_cut) if cut.hard_cut else [t.text])]
+        for number, part in enumerate((p for p in parts if p.strip()), start=1):
+            inspector.look(part, part, f"part {number}")
+        return list(inspector.said(name, "part"))
+
+    known = work.tokenizer.fingerprint  # what cannot be kept of the examples is not kept of this either
+    own = known and prepared.key("words", name, cut.hard_cut, phrases, *(prepared.of_text(t.text) for t in texts))
+    return keeping.sentences(own, work.store, look)
 
 
 def _cut(data: DataSet, stretches: Sequence[Stretch], work: Work, cut: Cutting) -> list[TextSource]:
-    encode = work.tokenizer.encode
-    return [TextSource(_label(data, s.name), slices(s.text, encode, cut), s.open_end) for s in stretches]
+    texts = [stretch.text for stretch in stretches]
+    tokenizer = work.tokenizer
+    cut_texts, before = keeping.cut_texts(texts, tokenizer.encode, tokenizer.fingerprint, cut, work.store)
+    if before:
+        work.say(f"{data.name} was prepared before: nothing is done again", 1.0)
+    return [
+        TextSource(_label(data, stretch.name), sliced, stretch.open_end)
+        for stretch, sliced in zip(stretches, cut_texts, strict=True)
+    ]
 
 
 def _label(data: DataSet, file: str) -> str:

@@ -49,6 +49,11 @@ class RowTokenizer(Protocol):
     @property
     def chat_template(self) -> ChatTemplate: ...
 
+    @property
+    def fingerprint(self) -> str:
+        """What its ids and its template follow from; empty where that cannot be told: then nothing is kept."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
@@ -107,14 +112,16 @@ class RowEncoder:
         ids: list[Ids] = []
         flags: list[Flags] = []
         numbers: list[int] = []
+        lengths: list[int] = [0]
         for batch in _batches(self._prepared(table.rows())):
-            for row, (own, trained) in zip(batch, self._encoded(batch), strict=True):
-                ids.append(own)
-                flags.append(trained)
-                numbers.append(row.number)
+            own, trained = zip(*self._encoded(batch), strict=True)
+            ids.append(np.concatenate(own))  # an array a row would be larger than what is in it
+            flags.append(np.concatenate(trained))
+            numbers += [row.number for row in batch]
+            lengths += map(len, own)
             say(self.counts.rows)
         self.counts.merged_systems = self._render.merged_systems
-        first = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+        first = np.cumsum(lengths, dtype=np.int64)
         joined = np.concatenate(ids) if ids else np.zeros(0, np.int32)
         trained = np.concatenate(flags) if flags else np.zeros(0, bool)
         rows = np.array(numbers, np.int64)

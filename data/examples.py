@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ..chunking import Flags, Ids, Ints, Sliced
 
+ROWS_AT_ONCE = 10_000
 IGNORED = -100
 """The label of an id that is read and not learned."""
 
@@ -119,13 +121,33 @@ class RowSource:
         lengths: Ints = self.first[1:] - self.first[:-1]
         return lengths
 
-    @property
+    @cached_property
     def learned(self) -> Ints:
         import numpy as np
 
-        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.all_trained, dtype=np.int64)])
-        learned: Ints = sums[self.first[1:]] - sums[np.minimum(self.first[:-1] + 1, self.first[1:])]
-        return learned
+        counted: Ints = np.zeros(len(self), np.int64)
+        filled = np.flatnonzero(self.lengths)  # of an empty row reduceat would tell its neighbour's
+        if len(filled):
+            first = self.first[filled]
+            flags: Ints = self.all_trained.view(np.uint8)
+            sums: Ints = np.add.reduceat(flags, first, dtype=np.int64)
+            counted[filled] = sums - flags[first]
+        return counted
+
+    @cached_property
+    def last_learned(self) -> Ints:
+        """The last id of each row that is learned; -1 where none is."""
+        import numpy as np
+
+        found: Ints = np.full(len(self), -1, np.int64)
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
+            places: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
+            last: Ints = np.searchsorted(places, bounds[1:]) - 1
+            some = np.flatnonzero(last >= 0)
+            some = some[places[last[some]] >= bounds[:-1][some]]
+            found[start + some] = self.all_ids[places[last[some]]]
+        return found
 
     @property
     def sections(self) -> Sequence[int]:

@@ -103,12 +103,17 @@ def format_shape(
     asked: str, rows: Sequence[Row], folders: Folders, marks: tuple[Sequence[str], Sequence[str]], system: str
 ) -> Shape:
     """The shape of a format by its name, or by a template typed in its place."""
-    texts = {"": asked} if PLACE.search(asked) else _read(asked, folders)
+    spelled = texts(asked, folders)
     name = "the template" if PLACE.search(asked) else asked
     marks = ((*marks[0], *OPENING_MARKS), (*marks[1], *CLOSING_MARKS))
-    templates = {t.columns: t for t in (Template.of(text, marks) for text in texts.values())}
+    templates = {t.columns: t for t in (Template.of(text, marks) for text in spelled.values())}
     shape = FormatShape(templates, {}, system, name, f"{name}, as it was chosen")
     return replace(shape, synonyms=_synonyms(templates, rows))
+
+
+def texts(asked: str, folders: Folders) -> dict[str, str]:
+    """The templates of a format by its name, or the one that was typed in its place."""
+    return {"": asked} if PLACE.search(asked) else _read(asked, folders)
 
 
 def _synonyms(templates: Mapping[frozenset[str], Template], rows: Sequence[Row]) -> dict[str, str]:

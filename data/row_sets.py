@@ -12,7 +12,7 @@ from ..core.host import Folders
 from ..settings import columns as naming
 from ..settings.columns import Columns
 from ..settings.declared import TrainingSettings
-from . import databases, format_files, parquet_files, shapes, tables
+from . import databases, format_files, parquet_files, prepared, shapes, tables
 from .encoding import Counts, Learning, RowEncoder, RowTokenizer
 from .examples import RowSource
 from .inspection import Inspector, refusals
@@ -71,6 +71,17 @@ def row_set(
     return RowSet(source, counts, _what(table, shape), notes, problems, advice)
 
 
+def key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> str:
+    """All that the encoded rows of a file follow from; empty where the tokenizer cannot be told from others."""
+    if not tokenizer.fingerprint:
+        return ""
+    rows = replace(settings.rows, too_long="drop")  # what is done with long rows comes later
+    spelled = format_files.texts(rows.format, folders) if _is_spelled(rows.format) else {}
+    learning = _learning(settings)
+    content = prepared.content(path, name)
+    return prepared.key("rows", tokenizer.fingerprint, content, name, rows, learning, spelled, refusals(folders))
+
+
 def _what(table: Table, shape: Shape) -> str:
     return f"rows ({table.what}): {shape.reason}" if table.what else f"rows: {shape.reason}"
 
@@ -114,7 +125,7 @@ def _shape(
     first = _named(_first(table), columns)
     if not first:
         raise DataError("\n".join(_why_none(table)))
-    if asked not in ("auto", "chat", "text"):
+    if _is_spelled(asked):
         return format_files.format_shape(asked, first, folders, marks(tokenizer), rows.system)
     found = shapes.found(first, table.name, rows.system)
     if asked == "chat":
@@ -126,6 +137,11 @@ def _named(rows: list[Row], columns: Columns) -> list[Row]:
     """Only the columns that the user named, where these mean something alone."""
     bare = [row._replace(columns={k: row.columns[k] for k in columns.names if k in row.columns}) for row in rows]
     return bare if columns.names and shapes.are_known(bare) else rows
+
+
+def _is_spelled(format: str) -> bool:
+    """Whether a format is a file of templates, or a template."""
+    return format not in ("auto", "chat", "text")
 
 
 def _why_none(table: Table) -> list[str]:

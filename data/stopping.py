@@ -19,10 +19,8 @@ def stops(sources: Sequence[Source], ids: Collection[int]) -> Stops:
 def _of_rows(source: RowSource, ids: Collection[int]) -> Stops:
     import numpy as np
 
-    numbers = np.where(source.all_trained, np.arange(len(source.all_ids)), -1)
-    last = np.maximum.reduceat(numbers, source.first[:-1])
-    ending = np.isin(source.all_ids[last], np.array(sorted(ids), np.int64))
-    return Stops(int((ending & (last >= 0)).sum()), len(source))
+    ending = np.isin(source.last_learned, np.array(sorted(ids), np.int64))
+    return Stops(int(ending.sum()), len(source))
 
 
 def _of_text(source: Source) -> Stops:

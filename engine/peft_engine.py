@@ -22,7 +22,14 @@ class PeftEngine:
         card = host.card()
         tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
         return checked(
-            settings, host.folders, card, tokenizer, lambda text, share: None, show=show, machine=host.memory()
+            settings,
+            host.folders,
+            card,
+            tokenizer,
+            lambda text, share: None,
+            show=show,
+            machine=host.memory(),
+            keep=not host.read_only,
         )
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:

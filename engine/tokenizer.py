@@ -9,9 +9,13 @@ tokenizer that has none is followed along the text.
 from __future__ import annotations
 
 import copy
+import datetime
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +50,29 @@ class WorkingTokenizer:
             return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
         except (TypeError, ValueError):  # one that cannot be asked for that
             return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """All that ids and template follow from; empty for tokenizers written in Python, which hide it."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return ""
+        _prepare(backend, marked=False)
+        template = repr(self.chat_template.text or getattr(self.tokenizer, "chat_template", None))
+        dated = datetime.date.today().isoformat() if "strftime_now" in template else ""
+        versions = [version(name) for name in ("transformers", "tokenizers")]
+        special = getattr(self.tokenizer, "special_tokens_map", {})
+        known = (
+            template,
+            self.chat_template.origin,
+            dated,
+            versions,
+            special,
+            self.bos,
+            self.eos,
+            sorted(self.stops),
+        )
+        return hashlib.blake2b(f"{known!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 
 
 def working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:

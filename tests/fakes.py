@@ -33,6 +33,7 @@ class WordTokenizer:
 
     bos: int | None = BOS
     eos: int | None = EOS
+    fingerprint: str = ""
     known: dict[str, int] = field(default_factory=dict)
 
     @property

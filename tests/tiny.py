@@ -127,6 +127,7 @@ def with_lora(place: Place, lora: Path) -> Place:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file below a folder with its bytes, and every empty folder."""
-    files = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
-    return files | {p.relative_to(root).as_posix() + "/": b"" for p in root.rglob("*") if p.is_dir()}
+    """Every file below a folder with its bytes, and every empty folder; prepared data may come and go."""
+    found = [path for path in root.rglob("*") if "prepared" not in path.relative_to(root).parts]
+    files = {p.relative_to(root).as_posix(): p.read_bytes() for p in found if p.is_file()}
+    return files | {p.relative_to(root).as_posix() + "/": b"" for p in found if p.is_dir()}

@@ -1,4 +1,4 @@
-"""Broken files of every kind: each loads or gets one message that names it; no hang, nothing written."""
+"""Broken files of every kind: each loads or gets one message that names it; no hang, nothing changed."""
 
 # ruff: noqa: E501 - a case is a line
 

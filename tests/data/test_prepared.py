@@ -1,0 +1,198 @@
+"""Prepared data come back equal to the bit, are bounded, and whatever is wrong with them is made anew."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_pro.core.host import ModelCard
+from training_pro.data import assembly, keeping, prepared, row_sets
+from training_pro.settings.reading import training_settings
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.rowing import as_json, chat, family
+
+pytest.importorskip("pyarrow")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROWS = [chat(f"Question {n}?", f"Answer {n} is here.", "And?", "No.") for n in range(60)] + [
+    chat("Question 1?", "Answer 1 is here.", "And?", "No.")
+]
+BOOK = "\n\n\n".join(
+    f"Chapter {n}. " + " ".join(f"In {n} she told story {m} again." for m in range(30)) for n in range(14)
+)
+SAID = "was prepared before"
+
+
+@pytest.fixture
+def folders(tmp_path):
+    found = replace(made_folders(tmp_path), examples=EXAMPLES)
+    (found.datasets / "rows.jsonl").write_text(as_json("a.jsonl", ROWS), encoding="utf-8")
+    (found.datasets / "book.txt").write_text(BOOK, encoding="utf-8")
+    return found
+
+
+def made(folders, name="ChatML", keep=True, **values):
+    said = []
+    tokenizer = family(name)
+    settings = training_settings({"name": "a", "data": ["rows.jsonl", "book.txt:50"], **values})
+    card = ModelCard("toy", {}, tokenizer.tokenizer, "auto")
+    data = assembly.prepare(settings, folders, card, tokenizer, lambda text, share: said.append(text), keep=keep)
+    return data, [text for text in said if SAID in text]
+
+
+def everything(data):
+    """All that a run learns, what is kept aside, where each example came from, and what Check says."""
+    sides = [
+        [(e.ids.tolist(), e.labels.tolist(), e.text, e.place, e.source.name) for e in side]
+        for side in (data.examples, data.kept_aside)
+    ]
+    flows = [side.follows() for side in (data.examples, data.kept_aside)]
+    return sides, flows, data.examples.digest(), data.plan, data.report, data.report.text()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"eval_share": 0.2, "cutoff": 64},
+        {
+            "data": ["rows.jsonl:30", "book.txt"],
+            "chunking": "dementor",
+            "min_chars": 40,
+            "too_long": "split",
+            "cutoff": 32,
+        },
+        {"data": ["book.txt"], "eval_data": ["rows.jsonl"], "add_eos": "every_block"},
+        {
+            "data": [
+                "ferry-answers.csv",
+                "ferry-log.db",
+                "ferry-talk.parquet",
+                "fourth-stroke.epub",
+                "ferry-notebook/",
+            ]
+        },
+        {"data": ["ferry-questions.json"], "format": "alpaca-format"},
+    ],
+)
+def test_all_is_equal_to_the_bit_with_and_without(folders, values):
+    without, _ = made(folders, keep=False, **values)
+    assert not folders.prepared.exists()
+    first, said = made(folders, **values)
+    assert said == []
+    second, said = made(folders, **values)
+    names = [name.partition(":")[0] for name in (values.get("data") or ["rows.jsonl", "book.txt"])]
+    assert all(any(text.startswith(name) for text in said) for name in names)
+    assert everything(first) == everything(without) == everything(second)
+    assert first.examples[0].ids.dtype == second.examples[0].ids.dtype
+    assert second.examples[0].ids.flags.writeable == without.examples[0].ids.flags.writeable
+
+
+def test_the_second_start_encodes_nothing(folders, monkeypatch):
+    made(folders)
+
+    def refused(*_):
+        raise AssertionError("prepared again")
+
+    monkeypatch.setattr(row_sets, "row_set", refused)
+    monkeypatch.setattr(keeping, "slices", refused)
+    monkeypatch.setattr(assembly, "Inspector", refused)
+    made(folders)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train_on": "everything"},
+        {"train_only_after": "Answer"},
+        {"system": "Be brief."},
+        {"add_bos": False},
+        {"format": "Q %instruction% A %output%"},
+        {"hard_cut": "Chapter"},
+        {"cutoff": 40},
+    ],
+)
+def test_what_matters_is_part_of_the_key(folders, change):
+    data = ["ferry-questions.json", "book.txt"]
+    made(folders, data=data)
+    again, said = made(folders, data=data, **change)
+    assert len(said) < 2
+    assert everything(again) == everything(made(folders, keep=False, data=data, **change)[0])
+
+
+def test_another_tokenizer_or_content_is_prepared_anew_and_other_settings_are_not(folders):
+    made(folders)
+    assert made(folders, "Llama-3")[1] == []
+    assert len(made(folders, learning_rate=1e-3, epochs=5, batch_size=2, rank=4)[1]) == 2
+    (folders.datasets / "rows.jsonl").write_text(as_json("a.jsonl", ROWS[:-1]), encoding="utf-8")
+    assert [text.split()[0] for text in made(folders)[1]] == ["book.txt"]
+    folders.refusals.write_text("never again", encoding="utf-8")
+    assert [text.split()[0] for text in made(folders)[1]] == ["book.txt"]  # its slices; its words are looked at
+
+
+def test_files_that_are_broken_or_not_ours_are_ignored_and_replaced(folders):
+    before, _ = made(folders)
+    files = sorted(folders.prepared.glob("*.arrow"))
+    assert len(files) == 3
+    whole = [file.read_bytes() for file in files]
+    for damage in (
+        lambda data: data[: len(data) // 2],
+        lambda data: data[: len(data) // 2] + b"\x55" * 64 + data[len(data) // 2 + 64 :],
+        lambda data: b"",
+        lambda data: b"something else entirely",
+        lambda data: whole[0] if data != whole[0] else whole[1],
+    ):
+        for file, data in zip(files, whole, strict=True):
+            file.write_bytes(damage(data))
+        after, _ = made(folders)
+        assert everything(after) == everything(before)
+        assert len(made(folders)[1]) == 2
+        assert [file.read_bytes() for file in files] == whole
+    assert list(folders.prepared.glob(".*")) == []
+
+
+def test_the_oldest_go_and_foreign_files_stay(folders):
+    made(folders)
+    folder = folders.prepared
+    (folder / "notes.txt").write_text("mine")
+    ages = {path: number for number, path in enumerate(sorted(folder.glob("*.arrow")))}
+    for path, age in ages.items():
+        os.utime(path, (1000 + age, 1000 + age))
+    _, *others = ages
+    room = sum(path.stat().st_size for path in others)
+    prepared._let_go(folder, room)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*(path.name for path in others), "notes.txt"])
+    entry = prepared.Entry({}, "x" * room)
+    prepared.Store(folder, room // 2).keep("a", entry)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_its_size_is_told_and_it_can_be_cleared(folders):
+    assert (prepared.size(folders), prepared.clear(folders)) == (0, 0)
+    made(folders)
+    size = sum(path.stat().st_size for path in folders.prepared.iterdir())
+    assert prepared.size(folders) == size > 0
+    assert prepared.clear(folders) == size
+    assert list(folders.prepared.iterdir()) == []
+
+
+def test_without_pyarrow_or_a_folder_to_write_to_all_is_as_it_was(folders, monkeypatch):
+    expected = everything(made(folders, keep=False)[0])
+    folders.prepared.write_text("a file in the way")
+    assert everything(made(folders)[0]) == expected
+    folders.prepared.unlink()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert everything(made(folders)[0]) == expected
+    assert not folders.prepared.exists()
+
+
+def test_rows_that_stop_a_run_are_not_kept(folders):
+    (folders.datasets / "rows.jsonl").write_text('{"text": "a b c"}\n{"text": 5}\n', encoding="utf-8")
+    data, _ = made(folders, data=["rows.jsonl"])
+    assert data.report.problems and not folders.prepared.exists()
+    for _ in range(2):
+        data, said = made(folders, data=["rows.jsonl", "ferry-answers.csv"], bad_rows="skip")
+        assert data.report.problems[0].startswith("rows.jsonl, line 2")
+    assert [text.split()[0] for text in said] == ["ferry-answers.csv"]
