@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ..train_utils import size
 
 
 def write_text(path: Path, text: str) -> None:
@@ -17,14 +22,46 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """What is no number becomes null: NaN is not JSON, and others could not read the file."""
-    text = json.dumps(_numbers(value), indent=2, ensure_ascii=False, default=str, allow_nan=False)
-    write_text(path, text + "\n")
+    write_text(path, as_json(value, indent=2) + "\n")
 
 
-def _numbers(value: Any) -> Any:
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that every program reads: what is no number (NaN, infinity) is null in it."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _numbers(one) for key, one in value.items()}
-    return [_numbers(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def settle(folder: Path) -> None:
+    """Wait until the files of a folder are on the disk itself, so that a power cut leaves them whole."""
+    for file in folder.iterdir():
+        if file.is_file():
+            with file.open("rb+") as opened:
+                os.fsync(opened.fileno())
+
+
+def why_not_written(error: Exception, folder: Path) -> str:
+    """What stands in the way of writing, in words."""
+    number = getattr(error, "errno", None)
+    free = free_bytes(folder)
+    if number in (errno.ENOSPC, errno.EDQUOT) or "space left" in str(error) or free < 100_000:
+        return f"the disk is full ({size(free)} free)"
+    if isinstance(error, PermissionError):
+        return f"{Path(error.filename or folder).name} may not be written, or another program holds it open"
+    if number == errno.EROFS:
+        return "the folder is read-only"
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def free_bytes(folder: Path) -> int:
+    """Where a folder stands or will stand."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), Path())
+    return shutil.disk_usage(there).free

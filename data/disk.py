@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.host import ModelCard
+from ..core.writing import free_bytes
 from ..settings.declared import TrainingSettings
 from ..train_utils import ModelShape, StepPlan, size
 from . import expecting
@@ -61,7 +61,7 @@ def disk_plan(settings: TrainingSettings, card: ModelCard, plan: StepPlan, loras
     weights += 2 * shape.vocabulary * shape.hidden if settings.lora.train_head else 0
     lora = 4 * weights
     full = lora + round(expecting.state_bytes(settings) * weights)
-    return _filled(settings, lora, full, len(set(_planned(settings, plan))), _free(loras))
+    return _filled(settings, lora, full, len(set(_planned(settings, plan))), free_bytes(loras))
 
 
 def _filled(settings: TrainingSettings, lora: int, full: int, count: int, free: int) -> DiskPlan:
@@ -86,9 +86,3 @@ def _planned(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
         yield from range(plan.steps_per_epoch, plan.steps + 1, plan.steps_per_epoch)
     if settings.saving.save_every:
         yield from range(settings.saving.save_every, plan.steps + 1, settings.saving.save_every)
-
-
-def _free(folder: Path) -> int:
-    """Where the folder will stand: it need not be there yet."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    return shutil.disk_usage(there).free

@@ -84,7 +84,10 @@ def write(model: PeftModel, folder: Path) -> None:
     """The LoRA as PEFT and the webui load it: two files, the same bytes for the same LoRA."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in get_peft_model_state_dict(model).items()}
-    save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
+    try:
+        save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True
     config.base_model_name_or_path = str(model.get_base_model().name_or_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.control import RunControl
-from ..core.events import CheckpointSaved, Evaluated, EventLog, Note
-from ..records.thinning import thinned
+from ..core.events import Advice, CheckpointSaved, Evaluated, EventLog, Note
+from ..core.writing import why_not_written
+from ..records import thinning
 from ..settings.live import Live
 from .blueprint import Blueprint
 from .checkpoints import RunState, sealed
@@ -36,7 +38,8 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self.steering = Steering(Live.of(blueprint.settings), blueprint.rates(), state.steering, control, log)
         self.testing = Testing(blueprint, self.course.graph, control, log)
         self.steering.last_look = self.testing.at_end
-        self.last_saved: Path | None = None
+        self.last_saved: Path | None = blueprint.folder.start.folder if blueprint.folder.start else None
+        self.unsaved = ""
 
     @property
     def evaluations(self) -> list[Evaluated]:
@@ -117,12 +120,38 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
             give(self.rates, scheduler)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        step, reason = state.global_step, self._reason
-        folder = sealed(self._blueprint.folder, reason, self._state(step))
-        self.last_saved = folder
-        self._log.append(CheckpointSaved(step=step, folder=folder, reason=reason))
-        thinned(self._blueprint.folder.path, self.steering.live.saving.keep_checkpoints, self.steering.best.step)
+        self.unsaved = self.unsaved or self._why_unsealed(state.global_step)
+        if self.unsaved:
+            self._do_without(state.global_step, control)
         self.course.begin_step()
+
+    def _why_unsealed(self, step: int) -> str:
+        """Make the checkpoint whole and thin out the older ones; or why that cannot be."""
+        folder, live = self._blueprint.folder, self.steering.live
+        try:
+            self.last_saved = sealed(folder, self._reason, self._state(step))
+        except OSError as error:
+            return why_not_written(error, folder.path)
+        self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
+        with suppress(OSError):  # what another program holds open is slimmed after the next one
+            thinning.thinned(folder.path, live.saving.keep_checkpoints, self.steering.best.step)
+        return ""
+
+    def make_room(self) -> None:
+        """For the next try, or for what comes later."""
+        self._blueprint.folder.drop_unfinished()
+        with suppress(OSError):
+            thinning.make_room(self._blueprint.folder.path)
+
+    def _do_without(self, step: int, control: TrainerControl) -> None:
+        """The run goes on without this checkpoint; what would have gone on from it does not happen."""
+        self._blueprint.folder.drop_unfinished()
+        last = f"The last one is {self.last_saved.name}." if self.last_saved else "There is none yet."
+        why = f"could not be saved: {self.unsaved}. The run goes on. {last}"
+        self._log.append(Advice(text=f"The checkpoint of step {step} {why}"))
+        if self.steering.interlude is not None:
+            self.steering.interlude = None
+            control.should_training_stop = self.steering.is_last(step)
 
     def _state(self, step: int) -> RunState:
         return RunState(

@@ -9,9 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError
+from ..core.writing import as_json, settle
 from ..records import loras
 from ..records.loras import STATE_FILE
 from ..records.run_folder import RunFolder
+
+TRIES = 2
+
+
+def is_about_files(error: Exception) -> bool:
+    """Whether it is about writing: torch.save has no error of its own for that."""
+    said = str(error)
+    return (
+        isinstance(error, OSError)
+        or "PytorchStreamWriter" in said
+        or "irectory" in said
+        or "inline_container" in said
+    )
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,8 @@ class RunState:
 def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
     """The Trainer's checkpoint of this step, made whole and given its name; one folder a step."""
     written = folder.aside / f"checkpoint-{state.step}"
-    (written / STATE_FILE).write_text(json.dumps(asdict(state)), encoding="utf-8")
+    (written / STATE_FILE).write_text(as_json(asdict(state)), encoding="utf-8")
+    settle(written)
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
     for earlier in loras.of_step(folder.path, state.step):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import platform
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,18 +13,21 @@ from typing import Any
 import torch
 
 from ..core.events import Ended, Outcome, Stage
+from ..core.host import Folders
 from ..core.session import Job
 from ..core.writing import write_json
 from ..records import log, loras, picture
 from ..records.curve import Mark
 from ..records.evaluations import steps_of
-from ..records.run_folder import RunFolder
+from ..records.run_folder import PARAMETERS, RunFolder
 from ..records.verdict import verdict
 from ..schedulers import described
+from ..settings import files
 from ..train_utils import checkpoint_step, duration
 from .adapter import CONFIG, WEIGHTS
 from .blueprint import Blueprint
 from .callback import BetweenSteps
+from .placing import Write, placed, record
 from .precision import computing_type
 from .trial import Ways
 
@@ -40,7 +42,7 @@ class Trained:
     about: dict[str, Any]
 
 
-def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
+def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     """The LoRA, which `write` puts into a folder, and the records of its run, on disk."""
     job.log.append(Stage(text="Saving the LoRA"))
     run, steering, course = trained.run, trained.between.steering, trained.between.course
@@ -51,12 +53,10 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     entry = _log_entry(trained, outcome) | {"verdict": judged.as_log()}
     if best:
         entry |= {"kept_step": best.step, "kept_because": best.words}
-    (copy_of(best.folder) if best else write)(folder.aside)
-    folder.keep(folder.aside)
-    write_json(folder.path / "training_graph.json", course.graph)
-    if not picture.draw(course.graph, _title(run), folder.path / "training_graph.png", _marks(folder)):
+    if not picture.is_possible():
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
-    write_json(folder.path / "training_log.json", log.log_entry(entry))
+    folder = placed(folder, folders, copy_of(best.folder) if best else write, job)
+    _write_records(trained, folder, entry, job)
     folder.drop_backups()
     words = f"{outcome} at step {step} of {run.plan.steps}" + (
         steering.stopped_by and f", since {steering.stopped_by}"
@@ -64,6 +64,18 @@ def kept(trained: Trained, write: Callable[[Path], None], job: Job) -> Ended:
     text = f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
     text += f"The LoRA is in {folder.path}" + (f": that of step {best.step}, {best.words}" if best else "")
     return Ended(outcome=outcome, text=f"{text}\n{judged.text}", folder=folder.path, verdict=judged.kind)
+
+
+def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
+    """The log says how the run ended, so it comes before what is only good to look at."""
+    path, graph = folder.path, trained.between.course.graph
+    record(lambda: write_json(path / "training_log.json", log.log_entry(entry)), path, job)
+    record(lambda: write_json(path / "training_graph.json", graph), path, job)
+    if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
+        record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job)
+    record(
+        lambda: picture.draw(graph, _title(trained.run), path / "training_graph.png", _marks(folder)), path, job
+    )
 
 
 def thrown_away(run: Blueprint, step: int) -> Ended:
@@ -74,7 +86,7 @@ def thrown_away(run: Blueprint, step: int) -> Ended:
     return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{there}")
 
 
-def copy_of(checkpoint: Path) -> Callable[[Path], None]:
+def copy_of(checkpoint: Path) -> Write:
     """Puts the LoRA of a checkpoint into a folder, as it is."""
 
     def write(folder: Path) -> None:

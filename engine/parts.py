@@ -30,7 +30,7 @@ def next_part(trained: Trained, host: Host, job: Job) -> Part | Ended:
     if wanted.frees and not _waited(trained, host, job):
         if job.control.throwing_away:
             return thrown_away(run, trained.step)
-        return kept(trained, copy_of(between.last_saved), job)
+        return kept(trained, copy_of(between.last_saved), host.folders, job)
     more = wanted.more_epochs + job.control.take_epochs()
     part = Part(_longer(run, more), state_of(between.last_saved), between.last_saved, first=False)
     if more:

@@ -71,7 +71,7 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
             return thrown_away(run, step)
         trained = Trained(run, between, step, about(run, model, ways))
         if between.steering.interlude is None:
-            ended = kept(trained, partial(adapter.write, model), job)
+            ended = kept(trained, partial(adapter.write, model), host.folders, job)
             samples.at_the_end(model, step)
             return ended
     between.let_go()

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
+from ..core.writing import why_not_written
 from ..data.batching import Place
 from ..data.examples import Example, Examples
 from ..data.origins import origins
@@ -18,6 +19,7 @@ from . import adapter
 from .apart import LossesApart
 from .blueprint import Blueprint
 from .callback import BetweenSteps
+from .checkpoints import TRIES, is_about_files
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .evaluation import Measuring
 from .noise import noisy
@@ -129,6 +131,23 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     def _embeddings(self) -> torch.nn.Module:
         embeddings: torch.nn.Module = self.accelerator.unwrap_model(self.model).get_input_embeddings()
         return embeddings
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """A checkpoint that cannot be written does not end the run: the callback is told why."""
+        for _ in range(TRIES):
+            self._between.unsaved = self._why_unsaved(model, trial)
+            if not self._between.unsaved:
+                return
+            self._between.make_room()  # by now nothing holds the half-written file any more
+
+    def _why_unsaved(self, model: Any, trial: Any) -> str:
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError) as error:  # torch.save says RuntimeError where the disk is full
+            if not is_about_files(error):
+                raise
+            return why_not_written(error, self._blueprint.folder.path)
+        return ""
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._blueprint.folder.aside)

@@ -14,9 +14,13 @@ from .evaluations import evaluations_of, steps_of
 Graph = Sequence[Mapping[str, Any]]
 
 
+def is_possible() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def draw(graph: Graph, title: str, path: Path, marks: Sequence[Mark] = ()) -> bool:
     """Draw losses, learning rate, evaluations, phases and marks; False where matplotlib is not there."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if not is_possible():
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

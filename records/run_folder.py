@@ -84,10 +84,17 @@ class RunFolder:
             write_json(folder / "train_dataset_sample.json", list(sample))
 
     def keep(self, written: Path) -> None:
-        """Move finished files from aside to their place, each in one move."""
-        for file in sorted(f for f in written.iterdir() if f.is_file()):
+        """Move finished files from aside to their place, each in one move; the weights first: if they are held
+        open by another program, nothing has changed."""
+        files = [f for f in written.iterdir() if f.is_file()]
+        for file in sorted(files, key=lambda f: (f.name not in loras.WEIGHTS, f.name)):
             file.replace(self.path / file.name)
         self.sweep()
+
+    def drop_unfinished(self) -> None:
+        """A checkpoint that could not be written to its end."""
+        for half in self.aside.glob("checkpoint-*"):
+            shutil.rmtree(half, ignore_errors=True)
 
     def drop_backups(self) -> None:
         """The timed copies, which nobody needs after a good end."""

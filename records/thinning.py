@@ -30,6 +30,14 @@ def too_many(found: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
     return may_go[: max(0, len(may_go) - keep)]
 
 
+def make_room(folder: Path) -> None:
+    """On a full disk: the newest checkpoint stays whole, those saved by hand too."""
+    for backup in loras.backups(folder)[:-1]:
+        loras.remove(backup.folder)
+    for checkpoint in too_many(loras.checkpoints(folder), keep=1, best=0):
+        loras.slim(checkpoint.folder)
+
+
 def finish(folder: Path) -> None:
     """Finish what a kill left half done: a checkpoint half slimmed, a backup half removed."""
     for half in _without_state(folder / loras.BACKUPS):

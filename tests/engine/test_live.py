@@ -222,8 +222,11 @@ def test_pausing_frees_the_card_and_goes_on_to_the_bit(place):
 
 
 def test_a_run_that_waits_with_its_memory_may_free_it_after_all(place):
-    job = at({5: lambda control: control.pause()})
-    threading.Timer(1.0, job.control.pause_and_free).start()
+    def pause(control):
+        control.pause()
+        threading.Timer(1.0, control.pause_and_free).start()
+
+    job = at({5: pause})
     waiting = when_free(job, None, lambda _: job.control.go_on())
     assert place.train(job=job, **FOUR).outcome == "finished"
     waiting.join()
@@ -280,7 +283,7 @@ def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
     assert names[-1] == "checkpoint-16"
     kept = place.lora() / f"checkpoint-{best.step}-best"
     assert place.weights() == (kept / "adapter_model.safetensors").read_bytes()
-    assert end.text.endswith(f": that of step {best.step}, the best by smoothed loss ({best.smoothed:.4f})")
+    assert f": that of step {best.step}, the best by smoothed loss ({best.smoothed:.4f})\n" in end.text
     assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [kept.name]  # overtaken ones lost it
     assert place.weights() != (place.lora() / "checkpoint-16" / "adapter_model.safetensors").read_bytes()
     assert json.loads((place.lora() / "training_log.json").read_text())["kept_step"] == best.step

@@ -1,0 +1,208 @@
+"""A full disk, a folder that is gone or read-only, a file held open: the run goes on, and its LoRA is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from training_pro.core.events import Advice, CheckpointSaved, Note, Progress
+from training_pro.engine import placing
+from training_pro.records import loras
+from training_pro.tests.tiny import watched
+
+TWO = {"epochs": 2, "save_each_epoch": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(placing, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(placing, "LATER_SECONDS", 0.05)
+
+
+@pytest.fixture
+def disk(place):
+    """The folder of the LoRAs on a disk of its own."""
+    folder = place.folders.loras
+    folder.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=False).returncode:
+        pytest.skip("no disk can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def filling(disk, leave):
+    """A job during whose first step the disk fills up, but for so many bytes."""
+
+    def fill(job):
+        (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - int(leave)))
+
+    return at(1, fill)
+
+
+def at(step, do):
+    return watched(lambda job, event: do(job) if isinstance(event, Progress) and event.step == step else None)
+
+
+def advice(job):
+    return [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+
+
+def saved(job):
+    return [event.step for event in job.log.since(0) if isinstance(event, CheckpointSaved)]
+
+
+def sizes(place, **more):
+    """The bytes of a LoRA and of a full checkpoint of these settings."""
+    place.train(name="sizes", **{**TWO, **more, "max_steps": 1, "save_every": 1})
+    folder = place.lora("sizes")
+    found = (folder / "adapter_model.safetensors").stat().st_size, loras.size_on_disk(folder / "checkpoint-1")
+    shutil.rmtree(folder)
+    return found
+
+
+def test_on_a_full_disk_the_older_checkpoints_are_slimmed_and_the_run_goes_on(place, disk):
+    lora, full = sizes(place, rank=64)
+    job = filling(disk, 2.8 * full)
+    end = place.train(job=job, rank=64, save_every=2, **TWO)
+    assert end.outcome == "finished"
+    assert saved(job) == [2, 4, 6, 8]
+    assert [c.step for c in loras.checkpoints(place.lora())][-1] == 8
+    assert loras.has_lora(place.lora() / "checkpoint-2")
+    assert loras.standing(place.lora()) == "finished"
+    assert lora < full
+
+
+def test_a_checkpoint_that_does_not_fit_is_said_and_the_run_goes_on(place, disk):
+    lora, full = sizes(place, rank=64)
+    job = filling(disk, (lora + full) / 2)  # the LoRA fits, a full checkpoint does not
+    end = place.train(job=job, rank=64, save_every=4, **TWO)
+    assert (end.outcome, saved(job)) == ("finished", [])
+    told = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
+    assert len(told) == 2
+    assert told[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
+    assert told[0].endswith("The run goes on. There is none yet.")
+    assert (loras.has_lora(place.lora()), loras.standing(place.lora())) == (True, "finished")
+    assert not (place.lora() / ".part").exists()
+
+
+def test_where_not_even_the_lora_fits_it_goes_elsewhere_and_that_is_said(place, disk):
+    place.train(name="whole", rank=64, **TWO)
+    whole = place.weights("whole")
+    job = filling(disk, len(whole) / 2)
+    end = place.train(job=job, rank=64, **TWO)
+    rescued = place.folders.user_data / "rescued" / "a"
+    assert (end.outcome, end.folder) == ("finished", rescued)
+    assert (rescued / "adapter_model.safetensors").read_bytes() == whole
+    (told,) = [text for text in advice(job) if "instead" in text]
+    assert told.startswith(f"{place.lora()} could not be written: the disk is full (")
+    assert told.endswith(f"The LoRA is in {rescued} instead.")
+    assert {p.name for p in rescued.iterdir()} >= {"training_log.json", "training_parameters.json"}
+    assert not loras.has_lora(place.lora())
+
+
+def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
+    tried = []
+
+    def full(folder, written):
+        tried.append(folder.path)
+        if len(tried) < 14:
+            raise OSError(28, "No space left on device")
+        return keep(folder, written)
+
+    keep = placing.RunFolder.keep
+    monkeypatch.setattr(placing.RunFolder, "keep", full)
+    job = watched(lambda job, event: None)
+    end = place.train(job=job, **TWO)
+    assert (end.outcome, end.folder) == ("finished", place.lora())
+    waits = [text for text in advice(job) if text.startswith("The LoRA is done and could not be saved anywhere: ")]
+    assert len(waits) == 2
+    assert loras.has_lora(place.lora())
+
+
+def test_a_folder_that_is_gone_is_made_again(place):
+    place.train(name="whole", **TWO)
+    end = place.train(job=at(5, lambda job: shutil.rmtree(place.folders.loras / "a")), save_every=4, **TWO)
+    assert end.outcome == "finished"
+    assert place.weights() == place.weights("whole")
+    assert [c.step for c in loras.checkpoints(place.lora())] == [8]
+    assert (place.lora() / "training_parameters.json").is_file()
+
+
+def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(place, disk):
+    job = at(3, lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True))
+    end = place.train(job=job, save_every=2, **TWO)
+    assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
+    assert loras.has_lora(end.folder)
+    assert saved(job) == [2]
+    told = [text for text in advice(job) if "read-only" in text]
+    assert told[0] == (
+        "The checkpoint of step 4 could not be saved: the folder is read-only. The run goes on. The last one is "
+        "checkpoint-2."
+    )
+
+
+def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_name_is_taken(place, monkeypatch):
+    """Windows: a safetensors file that is loaded cannot be replaced."""
+    place.train(job=at(4, lambda job: job.control.stop()), **TWO)
+    before = place.weights()
+    replace, tries = Path.replace, []
+
+    def held(path, target):
+        if Path(target) == place.lora() / "adapter_model.safetensors":
+            tries.append(target)
+            raise PermissionError(13, "The process cannot access the file", str(target))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    job = watched(lambda job, event: None)
+    end = place.train(job=job, resume="newest", **TWO)
+    assert len(tries) == 3
+    assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
+    assert place.weights() == before  # and its adapter_config.json is still the one that goes with it
+    (told,) = [text for text in advice(job) if "instead" in text]
+    assert "adapter_model.safetensors may not be written, or another program holds it open" in told
+    assert loras.standing(place.lora("a-2")) == "finished"
+
+
+def test_a_file_that_is_let_go_of_in_time_is_replaced(place, monkeypatch):
+    place.train(name="whole", **TWO)
+    replace, tries = Path.replace, []
+
+    def held(path, target):
+        if Path(target) == place.lora() / "adapter_model.safetensors" and not tries:
+            tries.append(target)
+            raise PermissionError(13, "The process cannot access the file", str(target))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    assert place.train(**TWO).folder == place.lora()
+    assert place.weights() == place.weights("whole")
+
+
+def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
+    from training_pro.records import picture
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(picture, "draw", fails)
+    job = watched(lambda job, event: None)
+    assert place.train(job=job, **TWO).outcome == "finished"
+    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
+    assert loras.standing(place.lora()) == "finished"
+
+
+def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):
+    from training_pro.engine import callback
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(callback, "sealed", fails)
+    job = at(3, lambda job: job.control.extend(2))
+    end = place.train(job=job, **TWO)
+    assert end.text.startswith("'a' finished at step 8 of 8")
+    assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
