@@ -21,6 +21,15 @@ def write_text(path: Path, text: str) -> None:
     written.replace(path)
 
 
+def read_json(path: Path, otherwise: Any) -> Any:
+    """What stands in a JSON file, if it is of the same kind as `otherwise`; that where it cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return otherwise
+    return found if isinstance(found, type(otherwise)) else otherwise
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, as_json(value, indent=2) + "\n")
 

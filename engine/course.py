@@ -49,7 +49,7 @@ class Course:
             seconds=seconds,
             by_source=self.by_source(),
         )
-        self.graph.append(_graph_entry(progress))
+        self.graph.append(graph_entry(progress))
         return progress
 
     def rates_used(self) -> list[float]:
@@ -57,7 +57,7 @@ class Course:
         return [float(entry["learning_rate"]) for entry in self.graph if "learning_rate" in entry]
 
 
-def _graph_entry(progress: Progress) -> dict[str, Any]:
+def graph_entry(progress: Progress) -> dict[str, Any]:
     by_source = {"loss_by_source": dict(progress.by_source)} if progress.by_source else {}
     return {
         "current_steps": progress.step,

@@ -35,8 +35,9 @@ class PeftEngine:
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         job.log.append(Stage(text="Starting"))
         from . import run
+        from .reporting import reported
 
-        return run.train(settings, host, job, resume=resume)
+        return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         job.log.append(Stage(text="Starting"))

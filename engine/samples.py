@@ -49,7 +49,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
     def at_the_end(self, model: Any, step: int) -> None:
         """What it says now that the LoRA is on disk."""
         if self._every != "never" and not self._answered(step) and not self._job.control.stopping:
-            self._ask(model, step)
+            self._ask(model, step, "Keeping the records")
 
     @property
     def _every(self) -> int | str:
@@ -65,11 +65,11 @@ class Samples(TrainerCallback):  # type: ignore[misc]
     def _answered(self, step: int) -> bool:
         return any(one.step == step for one in self._said)
 
-    def _ask(self, model: Any, step: int) -> None:
+    def _ask(self, model: Any, step: int, next_stage: str = "Training") -> None:
         began = time.monotonic()
         self._job.log.append(Stage(text=f"Answering the prompts after step {step}"))
         self._safely(f"The prompts could not be answered after step {step}", partial(self._ask_all, model, step))
-        self._job.log.append(Stage(text="Training"))
+        self._job.log.append(Stage(text=next_stage))
         self._between.course.leave_out(time.monotonic() - began)
 
     def _ask_all(self, model: Any, step: int) -> None:

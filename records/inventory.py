@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from ..core.errors import SavingError
 from ..core.host import Folders
+from ..core.writing import read_json
 from ..train_utils import checkpoint_step, natural_key
 from . import loras
 from .in_progress import is_in_progress
@@ -66,7 +66,7 @@ def kept(folders: Folders) -> list[Kept]:
 
 def one(folder: Path, folders: Folders) -> Kept:
     """A LoRA's folder, looked at."""
-    log, state = _read(folder / loras.LOG_FILE), _newest_state(folder)
+    log, state = read_json(folder / loras.LOG_FILE, {}), _newest_state(folder)
     known = log or state
     return Kept(
         name=folder.name,
@@ -133,23 +133,15 @@ def _kind(folder: Path) -> Kind | None:
 def _newest_state(folder: Path) -> dict[str, Any]:
     """What the newest checkpoint knows of a run that left no log."""
     whole = loras.checkpoints(folder)
-    return _read(whole[-1].folder / loras.STATE_FILE) if whole else {}
+    return read_json(whole[-1].folder / loras.STATE_FILE, {}) if whole else {}
 
 
 def _base_of(folder: Path) -> str:
     """The name of the model that a LoRA, or a checkpoint of it, was made on."""
     for place in (folder, *(part.folder for part in _parts(folder))):
-        if path := _read(place / "adapter_config.json").get("base_model_name_or_path"):
+        if path := read_json(place / "adapter_config.json", {}).get("base_model_name_or_path"):
             return str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
     return ""
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _number(value: object) -> float | None:

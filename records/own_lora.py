@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import SavingError
 from ..core.host import Folders
-from ..core.writing import write_json
+from ..core.writing import read_json, write_json
 from ..settings.names import name_problem
 from ..train_utils import checkpoint_step
 from . import loras
@@ -51,7 +51,7 @@ def _copy(checkpoint: Path, aside: Path, name: str) -> None:
     write_json(aside / loras.LOG_FILE, _log(checkpoint, run, step, graph))
     if graph:
         write_json(aside / GRAPH, graph)
-    if parameters := _json(run / PARAMETERS, {}):
+    if parameters := read_json(run / PARAMETERS, {}):
         write_json(aside / PARAMETERS, {**parameters, "name": name})
     if samples := _samples(run / SAMPLES, step):
         (aside / SAMPLES).write_text(samples, encoding="utf-8")
@@ -59,7 +59,7 @@ def _copy(checkpoint: Path, aside: Path, name: str) -> None:
 
 def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
     """The curve: the checkpoint's own, else the whole run's."""
-    found: Sequence[Mapping[str, Any]] = _json(checkpoint / loras.STATE_FILE, {}).get("graph") or _json(
+    found: Sequence[Mapping[str, Any]] = read_json(checkpoint / loras.STATE_FILE, {}).get("graph") or read_json(
         run / GRAPH, []
     )
     return found
@@ -67,7 +67,7 @@ def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
 
 def _log(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The run's log where there is one, with the figures of this step."""
-    known: dict[str, Any] = _json(run / loras.LOG_FILE, {})
+    known: dict[str, Any] = read_json(run / loras.LOG_FILE, {})
     steps = [entry for entry in graph if "loss" in entry]
     last = steps[-1] if steps else {}
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
@@ -82,11 +82,3 @@ def _samples(path: Path, step: int) -> str:
         return "".join(f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step)
     except (OSError, ValueError, LookupError, TypeError):
         return ""
-
-
-def _json(path: Path, otherwise: Any) -> Any:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return otherwise
-    return found if isinstance(found, type(otherwise)) else otherwise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
-from training_pro.core.events import Note, Progress
+from training_pro.core.events import Advice, Note, Planned, Progress
 from training_pro.tests.tiny import watched
 
 
@@ -33,3 +33,77 @@ def test_kept_awake_for_as_long_as_the_run_lasts(place, monkeypatch, wanted):
         place.train(job=job, keep_awake=wanted)
     assert told == (["awake", 1, "let go"] if wanted else [1])
     assert ("not possible here" in [e.text for e in job.log.since(0) if isinstance(e, Note)]) is wanted
+
+
+def report_of(place, name="a"):
+    return (place.lora(name) / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_report_at_the_end(place):
+    place.train(sample_every="epoch", sample_prompts=["The <keeper>"], eval_share=0.2, rank=2)
+    text = report_of(place)
+    assert 'class="finished"' in text
+    assert "The &lt;keeper&gt;" in text
+    assert "With it, after step" in text
+    assert "<h2>Kept aside</h2>" in text
+    assert ">LoRA Rank</td><td>2</td>" in text
+
+
+def test_a_report_of_a_run_that_was_stopped_and_of_the_whole_when_it_has_gone_on(place):
+    def stop(job, event):
+        if isinstance(event, Progress) and event.step == 2:
+            job.control.stop()
+
+    place.train(job=watched(stop))
+    assert 'class="stopped"' in report_of(place)
+    assert "<dd>2 of 4</dd>" in report_of(place)
+    place.train(resume="newest")
+    assert 'class="finished"' in report_of(place)
+    assert "step 1: loss" in report_of(place)
+    before = report_of(place)
+    assert "is finished" in place.train(resume="newest").text
+    assert report_of(place) == before
+
+
+def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
+    def fail_at(step):
+        def watch(job, event):
+            if isinstance(event, Progress if step else Planned) and getattr(event, "step", 0) == step:
+                raise ZeroDivisionError("<in the middle>")
+
+        return watched(watch)
+
+    with pytest.raises(ZeroDivisionError):
+        place.train(job=fail_at(3), save_every=2)
+    text = report_of(place)
+    assert 'class="failed"' in text
+    assert "ZeroDivisionError: &lt;in the middle&gt;" in text
+    assert "<dd>3 of 4</dd>" in text
+    with pytest.raises(ZeroDivisionError):
+        place.train(job=fail_at(4), resume="newest")
+    assert "<dd>4 of 4</dd>" in report_of(place)
+    assert "step 1: loss" in report_of(place)
+    with pytest.raises(ZeroDivisionError):
+        place.train(job=fail_at(0), name="b")
+    assert not place.lora("b").exists()
+
+
+def test_none_of_a_run_that_is_thrown_away(place):
+    def throw(job, event):
+        if isinstance(event, Progress) and event.step == 2:
+            job.control.throw_away()
+
+    place.train(job=watched(throw))
+    assert not place.lora().exists()
+
+
+def test_a_report_that_fails_ends_nothing(place, monkeypatch):
+    def broken(story):
+        raise KeyError("nobody thought of it")
+
+    monkeypatch.setattr("training_pro.engine.reporting.page", broken)
+    job = watched(lambda job, event: None)
+    assert place.train(job=job).outcome == "finished"
+    told = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
+    assert "report.html could not be written: 'nobody thought of it'" in told
+    assert not (place.lora() / "report.html").exists()

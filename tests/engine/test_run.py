@@ -35,6 +35,7 @@ LORA = {
     "adapter_config.json",
     "adapter_model.safetensors",
     "train_dataset_sample.json",
+    "report.html",
     "training_prompt.json",
     "training_graph.json",
     "training_graph.png",
