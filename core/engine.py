@@ -42,6 +42,14 @@ class PerplexityOf:
     comment: str = ""
 
 
+@dataclass(frozen=True)
+class Merge:
+    """Which LoRA (a name, NAME/checkpoint-40, or a path) is baked into the model, and the folder of the result."""
+
+    lora: str
+    out: str
+
+
 class Engine(Protocol[Settings, Report]):
     """Trains on and answers with the model that a host lends, and gives it back as it was."""
 
@@ -67,6 +75,10 @@ class Engine(Protocol[Settings, Report]):
 
     def perplexity(self, asked: PerplexityOf, host: Host, job: Job) -> Ended:
         """PerplexityFound events, each a row in the host's table of evaluations."""
+        ...
+
+    def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
+        """A full model on disk; the one in memory stays as it is."""
         ...
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.engine import PerplexityOf, Question
+from ..core.engine import Merge, PerplexityOf, Question
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.session import Job
@@ -60,6 +60,12 @@ class PeftEngine:
         from . import perplexity
 
         return perplexity.perplexity(asked, host, job)
+
+    def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
+        job.log.append(Stage(text="Starting"))
+        from . import merging
+
+        return merging.merge(asked, host, job)
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
         from . import adapter

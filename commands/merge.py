@@ -1,0 +1,38 @@
+"""`script.py merge`: a LoRA baked into a full model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ..core import narrator
+from ..core.engine import Merge
+from ..core.session import SESSION
+from . import environment, options
+from .options import say
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The folder of the model on standard output."""
+    asked = _parsed(arguments)
+    host = options.host(asked)
+    environment.ready({"train"}, torch_spec=asked.torch)
+    from ..engine.peft_engine import PeftEngine
+
+    wanted = Merge(asked.lora, asked.out)
+    job = SESSION.start("merge", f"Merging {asked.lora}", host, lambda job: PeftEngine().merge(wanted, host, job))
+    narrator.tell(job, say)
+    if job.end is None or job.end.outcome == "failed":
+        return 1
+    print(job.end.folder)
+    return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.parser("merge", "A LoRA baked into a full model: safetensors, config and tokenizer.")
+    options.add_model(parser)
+    parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="the folder of the new model; must not be there"
+    )
+    return parser.parse_args(arguments)

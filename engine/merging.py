@@ -1,0 +1,160 @@
+"""A LoRA baked into a full model: written aside, renamed when whole, the model in memory as before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+
+from ..core.engine import Merge
+from ..core.errors import ModelError, SavingError
+from ..core.events import Ended, Stage
+from ..core.host import Host, precision_of
+from ..core.session import Job
+from ..train_utils import size
+from .adapter import loaded_onto, take_out, without_loras
+from .perplexity import lora_folder
+
+ADAPTER = "merged"
+SHARD = "5GB"
+LEFT_FREE = 1.02
+"""So many times the weights have to be free on the disk: config and tokenizer go beside them."""
+Weights = Mapping[str, torch.Tensor]
+
+
+def merge(asked: Merge, host: Host, job: Job) -> Ended:
+    """The weights of model and LoRA together as safetensors, with config and tokenizer."""
+    folder, out = lora_folder(asked.lora, host), Path(asked.out).expanduser().absolute()
+    _refuse_to_write_over(out)
+    card = host.card()
+    with without_loras(host) as (base, _):
+        _refuse_quantized(base, card.name)
+        _refuse_without_room(base, out)
+        job.log.append(Stage(text=f"Merging {asked.lora} into {card.name}"))
+        weights = merged(base, folder)
+        with _aside(out) as written:
+            job.log.append(Stage(text=f"Writing {out}"))
+            _write(base, weights, written)
+            card.tokenizer.save_pretrained(written)
+        kind = precision_of(base)
+    where = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {kind})"
+    return Ended(outcome="finished", text=f"{card.name} with {asked.lora} baked in is {where}", folder=out)
+
+
+def _refuse_to_write_over(out: Path) -> None:
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise SavingError(f"{out} is not empty. Name a folder that is not there yet.")
+
+
+def _refuse_quantized(base: Any, name: str) -> None:
+    kind = precision_of(base)
+    if kind in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
+        raise ModelError(
+            f"{name} is loaded with quantized weights ({kind}), which cannot take a LoRA in without loss. "
+            "Load it in bfloat16 (--load bfloat16) and merge again; the LoRA stays as it is."
+        )
+
+
+def _refuse_without_room(base: torch.nn.Module, out: Path) -> None:
+    there = next(folder for folder in out.parents if folder.is_dir())
+    needed = sum(p.numel() * p.element_size() for p in base.parameters()) * LEFT_FREE
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise SavingError(f"{there} has {size(free)} free, and the model takes {size(needed)}. Make room first.")
+
+
+def merged(base: Any, folder: Path) -> Weights:
+    """All weights by their names, those that the LoRA changes on the CPU; the model's own are not touched."""
+    weights: dict[str, torch.Tensor] = dict(base.state_dict())
+    loaded_onto(base, folder, ADAPTER)
+    try:
+        with torch.no_grad():
+            for name, layer in base.named_modules():
+                if isinstance(layer, BaseTunerLayer):
+                    weights |= _named(name, _with_lora(layer))
+                elif isinstance(layer, AuxiliaryTrainingWrapper):
+                    weights |= _named(name, _trained_whole(layer))
+    finally:
+        take_out(base)
+    return weights
+
+
+def _named(module: str, weights: Weights) -> dict[str, torch.Tensor]:
+    return {f"{module}.{name}": weight for name, weight in weights.items()}
+
+
+def _with_lora(layer: Any) -> dict[str, torch.Tensor]:
+    """PEFT merges in place: the layer's own weights are put back, bit for bit."""
+    own = layer.get_base_layer()
+    before = {name: weight.detach().clone() for name, weight in own.named_parameters()}
+    layer.merge(safe_merge=True, adapter_names=[ADAPTER])
+    after = {name: weight.detach().to("cpu", copy=True) for name, weight in own.named_parameters()}
+    for name, weight in own.named_parameters():
+        weight.data.copy_(before[name])
+    layer.merged_adapters.clear()
+    return after
+
+
+def _trained_whole(layer: Any) -> dict[str, torch.Tensor]:
+    """A head or embeddings that were trained beside the LoRA."""
+    own, trained = dict(layer.original_module.named_parameters()), layer.modules_to_save[ADAPTER]
+    return {
+        name: weight.detach().to("cpu", own[name].dtype, copy=True) for name, weight in trained.named_parameters()
+    }
+
+
+def _write(base: Any, weights: Weights, folder: Path) -> None:
+    """Head and embeddings that are still the same stay one tensor; else the config says that they are two."""
+    names = _head_and_embeddings(base)
+    tied = len(names) == 2 and bool(getattr(base.config.get_text_config(), "tie_word_embeddings", False))
+    both = dict(weights)
+    if tied and torch.equal(both[names[0]].cpu(), both[names[1]].cpu()):
+        both[names[1]] = both[names[0]]
+        tied = False
+    with _said_in_config(base, untied=tied):
+        base.save_pretrained(folder, state_dict=both, max_shard_size=SHARD)
+
+
+def _head_and_embeddings(base: Any) -> list[str]:
+    wanted = [base.get_input_embeddings(), base.get_output_embeddings()]
+    found = dict(base.named_modules(remove_duplicate=False))
+    return [f"{name}.weight" for part in wanted for name, module in found.items() if module is part][:2]
+
+
+@contextmanager
+def _said_in_config(base: Any, *, untied: bool) -> Iterator[None]:
+    """Inside, the config is what is to be written; saving writes into it as well."""
+    configs = [base.config, base.config.get_text_config()]
+    before = [dict(vars(config)) for config in configs]
+    for config in configs:
+        if untied:
+            config.tie_word_embeddings = False
+    try:
+        yield
+    finally:
+        for config, known in zip(configs, before, strict=True):
+            vars(config).clear()
+            vars(config).update(known)
+
+
+@contextmanager
+def _aside(out: Path) -> Iterator[Path]:
+    """A folder beside the wanted one, which takes its place when everything in it is whole."""
+    written = out.with_name(out.name + ".part")
+    shutil.rmtree(written, ignore_errors=True)
+    try:
+        written.mkdir(parents=True)
+        yield written
+        if out.is_dir():
+            out.rmdir()  # it is empty
+        written.replace(out)
+    except OSError as error:
+        raise SavingError(f"{out} cannot be written: {error}. Name another folder.") from error
+    finally:
+        shutil.rmtree(written, ignore_errors=True)
