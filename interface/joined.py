@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,14 @@ from gradio.context import Context
 
 from ..core.engine import Engine
 from ..core.errors import BusyError, TrainingProError
+from ..core.events import Ended, Stage
 from ..core.host import Host
-from ..core.session import Session
+from ..core.session import Job, Session
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
+from . import wording
+
+PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -40,3 +45,17 @@ def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: A
     """Run `handler` whenever the page that is being drawn is opened, whoever made that page."""
     assert Context.root_block is not None
     Context.root_block.load(handler, None, outputs, **options)
+
+
+async def followed(job: Job) -> AsyncIterator[str]:
+    """What to say of a job, whenever there is something new, until it ends."""
+    position = 0
+    while True:
+        done, fresh = job.log.closed, job.log.since(position)
+        position += len(fresh)
+        said = [event for event in fresh if isinstance(event, (Stage, Ended))]
+        if said:
+            yield wording.told(said[-1])
+        if done:
+            return
+        await asyncio.sleep(PAUSE_SECONDS)

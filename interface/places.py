@@ -12,7 +12,7 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
     ("schedule",),
     ("rank", "batch_size", "accumulation"),
 )
-LIVE = "Saving and stopping"
+LIVE, MEMORY = "Saving and stopping", "Memory and speed"
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
     "Text and tokens": (
@@ -35,7 +35,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("max_grad_norm", "label_smoothing", "neftune_noise"),
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
-    "Memory and speed": (("packing", "gradient_checkpointing"),),
+    MEMORY: (("packing", "gradient_checkpointing"),),
     "Order of the examples": (
         ("batching",),
         ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),

@@ -17,7 +17,8 @@ from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
 from .look import Look, look
-from .places import FOLDED, LIVE, TABLES, VISIBLE, part_id
+from .one_step import OneStep
+from .places import FOLDED, LIVE, MEMORY, TABLES, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
 
@@ -33,6 +34,7 @@ class TrainTab:
         self._clicks = Clicks(self._form)
         self._start_from = StartFrom(joined, self._form)
         self._run = RunPanel(joined, self._form)
+        self._one_step = OneStep(joined, self._form)
         self._folded: dict[str, gr.Accordion] = {}
 
     def draw(self) -> None:
@@ -69,6 +71,8 @@ class TrainTab:
                     self._form.draw_row(*keys, **self._what_to_choose_from(keys))
                 if title == LIVE:
                     self._run.draw_live()
+                if title == MEMORY:
+                    self._one_step.draw()
             self._folded[title] = folded
         with gr.Accordion("Presets", open=False):
             self._start_from.draw_keeping()
@@ -86,6 +90,7 @@ class TrainTab:
         parts = self._form.components
         data, name = parts["data"], parts["name"]
         self._start_from.connect()
+        self._one_step.connect()
         self._run.connect(self._line)
         told = [data, parts["eval_data"], self._start_from.menu]
         self._refresh.click(self._new_choices, None, told, **private())

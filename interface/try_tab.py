@@ -159,18 +159,10 @@ async def answers(
         for event in fresh:
             if isinstance(event, Answer):
                 texts[event.side] += event.piece
-            said = _sentence(event) if isinstance(event, (Stage, Ended)) else said
+            said = wording.told(event) if isinstance(event, (Stage, Ended)) else said
         if fresh:
             yield said, texts
         await asyncio.sleep(PAUSE_SECONDS)
-
-
-def _sentence(event: Stage | Ended) -> str:
-    if isinstance(event, Stage):
-        return wording.paragraph(f"{event.text} ...", quiet=True)
-    if event.outcome == "failed":
-        return wording.problem(event.text)
-    return wording.card("", wording.paragraph(event.text), mood="good") if event.text else ""
 
 
 def lora_choices(joined: Joined) -> list[str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from html import escape
 
+from ..core.events import Ended, Stage
 from ..train_utils import time_of_day
 from .ways import pointing, use
 
@@ -62,6 +63,15 @@ def problem(text: str) -> str:
     if len(lines) == 1:
         return card("", f"<p>{pointing(text)}</p>", mood="bad")
     return card(f"{len(lines)} things to mend", listed(map(pointing, lines)), mood="bad")
+
+
+def told(event: Stage | Ended) -> str:
+    """What a job is at, or how it ended."""
+    if isinstance(event, Stage):
+        return paragraph(f"{event.text} ...", quiet=True)
+    if event.outcome == "failed":
+        return problem(event.text)
+    return card("", paragraph(event.text), mood="good") if event.text else ""
 
 
 def clock(seconds_from_now: float) -> str:

@@ -1,0 +1,92 @@
+"""Test one step: what a run would take in memory and time, tried on the model; and settings that fit the card."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ..core.errors import TrainingProError
+from ..core.events import Probed
+from ..settings import presets
+from ..settings.reading import training_settings
+from ..train_utils import duration, size
+from . import wording
+from .form import Form
+from .gradio_versions import private
+from .joined import Joined, followed
+from .ways import use
+
+
+class OneStep:
+    """Two buttons in the form: one looks, the other also puts in what fits."""
+
+    def __init__(self, joined: Joined, form: Form) -> None:
+        self._joined, self._form = joined, form
+
+    def draw(self) -> None:
+        may = not self._joined.host_says_read_only()
+        with gr.Row(elem_classes="tp-buttons"):
+            self._test = gr.Button("Test one step", size="sm", interactive=may, elem_id="tp-probe")
+            self._fit = gr.Button("Fit to my card", size="sm", interactive=may, elem_id="tp-fit")
+        self._said = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
+
+    def connect(self) -> None:
+        inputs, outputs = self._form.inputs(), [self._said, *self._form.components.values()]
+        self._test.click(partial(self._tried, fit=False), inputs, outputs, **private())
+        self._fit.click(partial(self._tried, fit=True), inputs, outputs, **private())
+
+    async def _tried(self, given: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
+        joined, values = self._joined, self._form.values(given)
+        try:
+            settings = training_settings({**values, "name": values.get("name") or "one-step"})
+            joined.refuse_where_read_only()
+            work = partial(joined.engine.probe, settings, joined.host)
+            job = joined.session.start("answer", "Testing one step", joined.host, work)
+        except TrainingProError as error:
+            yield {self._said: wording.problem(str(error))}
+            return
+        async for said in followed(job):
+            yield {self._said: said}
+        probed = next((e for e in job.log.since(0) if isinstance(e, Probed)), None)
+        if probed is not None:
+            yield {self._said: told(probed, values, fitted=fit), **self._form.shown(probed.fitting if fit else {})}
+
+
+def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
+    """What was found; and what to change so that it fits, with a button unless that is done."""
+    figures = wording.figures(
+        [
+            ("a step", duration(probed.seconds)),
+            (f"the run, {probed.steps:,} steps", duration(probed.run_seconds)),
+            *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
+            ("expected by Check", size(probed.expected)),
+            *([("free for it", size(probed.free))] if probed.free else []),
+            *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
+        ]
+    )
+    return wording.card("", figures, _advice(probed, values, fitted=fitted), mood=mood(probed.peak, probed.free))
+
+
+def mood(needed: int, free: int) -> str:
+    """Green, yellow or red: how much of what is free would be taken."""
+    if not needed or not free:
+        return ""
+    return "good" if needed < 0.85 * free else "fair" if needed <= free else "bad"
+
+
+def _advice(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
+    changes = presets.changes(values, probed.fitting)
+    if not changes:
+        return wording.paragraph("It fits as it is." if probed.fits else NOTHING_HELPS)
+    if fitted:
+        return wording.paragraph(f"Changed so that it fits: {'; '.join(changes)}.")
+    return f"<p>{'It fits.' if probed.fits else 'It does not fit.'} {use('; '.join(changes), probed.fitting)}</p>"
+
+
+NOTHING_HELPS = (
+    "It does not fit, and no change of batch, checkpointing or optimizer makes it fit. Load the model in 4-bit, "
+    "take a lower cutoff or rank, or a smaller model."
+)
