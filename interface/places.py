@@ -12,9 +12,9 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
     ("schedule",),
     ("rank", "batch_size", "accumulation"),
 )
-LIVE, MEMORY = "Saving and stopping", "Memory and speed"
+LORA, LIVE, MEMORY = "LoRA", "Saving and stopping", "Memory and speed"
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "LoRA": (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
+    LORA: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
         ("add_bos", "add_eos"),
@@ -43,7 +43,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "Records": (("sample_prompts",), ("sample_every", "keep_awake", "seed")),
 }
-TABLES = {"LoRA": "loras", "Learning rate and optimizer": "optimizers"}
+TABLES = {LORA: "loras", "Learning rate and optimizer": "optimizers"}
 """Parts that begin with a menu of presets."""
 ALL_ROWS = (*VISIBLE, *(row for rows in FOLDED.values() for row in rows))
 

@@ -16,9 +16,10 @@ from .clicks import Clicks
 from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
+from .layers import Layers
 from .look import Look, look
 from .one_step import OneStep
-from .places import FOLDED, LIVE, MEMORY, TABLES, VISIBLE, part_id
+from .places import FOLDED, LIVE, LORA, MEMORY, TABLES, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
 
@@ -35,6 +36,7 @@ class TrainTab:
         self._start_from = StartFrom(joined, self._form)
         self._run = RunPanel(joined, self._form)
         self._one_step = OneStep(joined, self._form)
+        self._layers = Layers(joined, self._form)
         self._folded: dict[str, gr.Accordion] = {}
 
     def draw(self) -> None:
@@ -69,6 +71,8 @@ class TrainTab:
                     self._start_from.draw_table(TABLES[title])
                 for keys in rows:
                     self._form.draw_row(*keys, **self._what_to_choose_from(keys))
+                if title == LORA:
+                    self._layers.draw()
                 if title == LIVE:
                     self._run.draw_live()
                 if title == MEMORY:
@@ -91,6 +95,7 @@ class TrainTab:
         data, name = parts["data"], parts["name"]
         self._start_from.connect()
         self._one_step.connect()
+        self._layers.connect()
         self._run.connect(self._line)
         told = [data, parts["eval_data"], self._start_from.menu]
         self._refresh.click(self._new_choices, None, told, **private())
