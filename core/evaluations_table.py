@@ -38,13 +38,18 @@ class Row:
 def add(row: Row, logs: Path) -> None:
     """Write a row behind those that are there; columns of others stay."""
     file = logs / NAME
-    rows, columns = _read(file)
+    there, columns = _read(file)
     columns = [*columns, *(c for c in COLUMNS if c not in columns)]
     made = io.StringIO(newline="")
     table = csv.DictWriter(made, columns, restval="", lineterminator="\n")
     table.writeheader()
-    table.writerows([*rows, row.cells()])
+    table.writerows([*there, row.cells()])
     write_text(file, made.getvalue())
+
+
+def rows(logs: Path) -> list[Mapping[str, str]]:
+    """The table as it is, oldest first, each row by its columns."""
+    return _read(logs / NAME)[0]
 
 
 def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:

@@ -133,10 +133,7 @@ def _sources(sources: tuple[SourceReport, ...]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    lines = [wording.cells("th", head), *(wording.cells("td", row) for row in rows)]
-    return f'<div class="tp-wide"><table class="tp-table">{"".join(lines)}</table></div>'
+    return wording.table(head, rows) if rows else ""
 
 
 def _text_cells(source: SourceReport, text: TextReport) -> list[str]:

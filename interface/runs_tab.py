@@ -98,7 +98,7 @@ class RunsTab:
             found = inventory.kept(self._joined.host.folders)
         except (TrainingProError, OSError) as error:
             return wording.problem(str(error)), gr.update()
-        return table(found), gr.update(choices=[name for kept in found for name in _names(kept)])
+        return table(found), gr.update(choices=[name for kept in found for name in kept.names])
 
     def _one(self, name: str | None) -> tuple[str, str]:
         """How the run went, and its note."""
@@ -158,11 +158,9 @@ def table(found: list[Kept]) -> str:
     """All runs, with how they ended and the room they take."""
     if not found:
         return wording.paragraph("No runs yet. What is trained stands here.", quiet=True)
-    rows = [wording.cells("th", HEAD), *(wording.cells("td", _row(kept)) for kept in found)]
     total = size(sum(kept.size for kept in found))
-    return f'<div class="tp-wide"><table class="tp-table">{"".join(rows)}</table></div>' + wording.paragraph(
-        f"{len(found)} in all, {total}.", quiet=True
-    )
+    said = wording.paragraph(f"{len(found)} in all, {total}.", quiet=True)
+    return wording.table(HEAD, map(_row, found)) + said
 
 
 def _row(kept: Kept) -> list[str]:
@@ -211,11 +209,6 @@ def _read(path: Path, otherwise: Any) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return otherwise
-
-
-def _names(kept: Kept) -> list[str]:
-    """The run, and each part of it."""
-    return [kept.name, *(f"{kept.name}/{p.folder.relative_to(kept.folder).as_posix()}" for p in kept.parts)]
 
 
 def _run_of(folder: Path, folders: Folders) -> Path:

@@ -1,4 +1,4 @@
-"""Training PRO as it stands in any page: Train, Try it, Runs."""
+"""Training PRO as it stands in any page: Train, Try it, Perplexity, Runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..core.session import Session
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
 from .joined import Joined
+from .perplexity_tab import PerplexityTab
 from .runs_tab import RunsTab
 from .train_tab import TrainTab
 from .try_tab import TryTab
@@ -23,6 +24,8 @@ def draw(host: Host, engine: Engine[TrainingSettings, DatasetReport], session: S
             TrainTab(joined).draw()
         with gr.Tab("Try it") as try_it:
             TryTab(joined).draw(try_it)
+        with gr.Tab("Perplexity") as perplexity:
+            PerplexityTab(joined).draw(perplexity)
         with gr.Tab("Runs") as runs:
             RunsTab(joined).draw(runs)
     return joined

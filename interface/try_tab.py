@@ -14,7 +14,7 @@ from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
 from ..core.events import Answer, Ended, Stage
 from ..core.session import Job
-from ..records import loras
+from ..records import inventory, loras
 from . import wording
 from .gradio_versions import private
 from .joined import Joined, on_load
@@ -167,8 +167,10 @@ async def answers(
 
 def lora_choices(joined: Joined) -> list[str]:
     try:
-        return [NONE, *loras.listed(joined.host.folders.loras)]
-    except TrainingProError:
+        folder = joined.host.folders.loras
+        names = [name for kept in inventory.kept(joined.host.folders) for name in kept.names]
+        return [NONE, *(name for name in names if loras.has_lora(folder / name))]
+    except (TrainingProError, OSError):
         return [NONE]
 
 
@@ -184,7 +186,8 @@ def beginning_of(joined: Joined, name: str | None) -> str:
     if name in (None, NONE):
         return ""
     try:
-        sample = joined.host.folders.loras / str(name) / "train_dataset_sample.json"
+        run = str(name).partition("/")[0]
+        sample = joined.host.folders.loras / run / "train_dataset_sample.json"
         first: str = json.loads(sample.read_text(encoding="utf-8"))[0]["value"]
     except (OSError, ValueError, LookupError, TypeError):
         return ""

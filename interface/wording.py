@@ -32,6 +32,12 @@ def listed(rows: Iterable[str], *, quiet: bool = False) -> str:
     return f"<ul{' class=tp-quiet' if quiet else ''}>{inside}</ul>" if inside else ""
 
 
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Rows under their heads; wide ones scroll by themselves."""
+    lines = [cells("th", head), *(cells("td", row) for row in rows)]
+    return f'<div class="tp-wide"><table class="tp-table">{"".join(lines)}</table></div>'
+
+
 def cells(tag: str, texts: Iterable[str]) -> str:
     """A row of a table; `tag` is th or td."""
     return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"

@@ -50,6 +50,12 @@ class Kept:
     parts: tuple[Part, ...]
     note: str
 
+    @property
+    def names(self) -> list[str]:
+        """Itself and each part of it, as `named` takes them."""
+        inside = [part.folder.relative_to(self.folder).as_posix() for part in self.parts]
+        return [self.name, *(f"{self.name}/{part}" for part in inside)]
+
     def as_json(self) -> dict[str, Any]:
         """Plain values, for other programs."""
         parts = [{**asdict(part), "folder": str(part.folder)} for part in self.parts]

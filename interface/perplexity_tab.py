@@ -1,0 +1,142 @@
+"""The Perplexity tab: how well the model knows a text, without a LoRA and with each of some."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ..core.engine import PerplexityOf
+from ..core.errors import TrainingProError
+from ..core.evaluations_table import COLUMNS, rows
+from ..core.events import Ended, PerplexityFound, Stage
+from ..data import library
+from ..records import inventory
+from . import data_menu, wording
+from .gradio_versions import private
+from .joined import PAUSE_SECONDS, Joined, on_load
+
+HEAD = ("text", "model", "LoRA", "perplexity", "loss a token", "tokens", "took")
+EARLIER = 30
+
+
+class PerplexityTab:
+    """The components of the tab and what they do."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+
+    def draw(self, tab: gr.Tab) -> None:
+        may = not self._joined.host_says_read_only()
+        gr.HTML(wording.paragraph(EXPLAINED, quiet=True))
+        with gr.Row():
+            self._data = gr.Dropdown([], label="Text", allow_custom_value=True, elem_id="tp-perplexity-data")
+            self._loras = gr.Dropdown(
+                [],
+                label="LoRAs and checkpoints, each alone",
+                multiselect=True,
+                allow_custom_value=True,
+                elem_id="tp-perplexity-loras",
+            )
+        with gr.Row():
+            self._without = gr.Checkbox(True, label="Without a LoRA, too")
+            self._length = gr.Number(
+                0, precision=0, label="Window, tokens", info="0: what the model takes, to 2048"
+            )
+            self._stride = gr.Number(0, precision=0, label="Stride, tokens", info="0: half a window")
+            self._comment = gr.Textbox(label="Comment", max_lines=1)
+        with gr.Row(elem_classes="tp-buttons"):
+            self._go = gr.Button("Work it out", variant="primary", interactive=may, elem_id="tp-perplexity-go")
+            self._stop = gr.Button("Stop", interactive=may, elem_id="tp-perplexity-stop")
+        self._said = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
+        self._found = gr.HTML(elem_id="tp-perplexity-found")
+        self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
+        self._connect(tab)
+
+    def _connect(self, tab: gr.Tab) -> None:
+        asked = {self._data, self._loras, self._without, self._length, self._stride, self._comment}
+        self._go.click(self._work, asked, [self._said, self._found, self._earlier], **private())
+        self._stop.click(self._stopped, None, self._said, **private())
+        lists = [self._data, self._loras, self._earlier]
+        tab.select(self._lists, None, lists, **private())
+        on_load(self._lists, lists, **private())
+
+    def _lists(self) -> tuple[Any, Any, str]:
+        try:
+            folders = self._joined.host.folders
+            names = [name for kept in inventory.kept(folders) for name in kept.names]
+        except (TrainingProError, OSError):
+            return gr.update(), gr.update(), ""
+        known = data_menu.choices(self._joined)
+        texts = [name for _, name in known if name.endswith((*library.TEXTS, "/"))]
+        return gr.update(choices=texts), gr.update(choices=names), self._table_so_far()
+
+    async def _work(self, given: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
+        joined, asked = self._joined, self._asked(given)
+        try:
+            joined.refuse_where_read_only()
+            work = partial(joined.engine.perplexity, asked, joined.host)
+            job = joined.session.start("perplexity", f"Perplexity of {asked.data}", joined.host, work)
+        except TrainingProError as error:
+            yield wording.problem(str(error)), "", gr.update()
+            return
+        position, said, found = 0, "", []
+        while True:
+            done, fresh = job.log.closed, job.log.since(position)
+            position += len(fresh)
+            found += [event for event in fresh if isinstance(event, PerplexityFound)]
+            told = [event for event in fresh if isinstance(event, (Stage, Ended))]
+            said = wording.told(told[-1]) if told else said
+            if fresh:
+                yield said, table(found), self._table_so_far() if done else gr.update()
+            if done:
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _asked(self, given: Mapping[Any, Any]) -> PerplexityOf:
+        return PerplexityOf(
+            data=str(given[self._data] or ""),
+            loras=tuple(given[self._loras] or ()),
+            without=bool(given[self._without]),
+            stride=int(given[self._stride] or 0),
+            max_length=int(given[self._length] or 0),
+            comment=str(given[self._comment] or ""),
+        )
+
+    def _stopped(self) -> str:
+        job = self._joined.session.latest("perplexity")
+        if job is None or not job.running:
+            return wording.paragraph("Nothing is being worked out.", quiet=True)
+        job.control.stop()
+        return wording.paragraph("Stopping.", quiet=True)
+
+    def _table_so_far(self) -> str:
+        """The last rows of the table that the host keeps, whoever put them in."""
+        try:
+            there = rows(self._joined.host.folders.logs)[-EARLIER:]
+        except TrainingProError as error:
+            return wording.problem(str(error))
+        if not there:
+            return ""
+        told = wording.paragraph("The table so far (logs/evaluations.csv), the latest first:", quiet=True)
+        return told + wording.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(there)])
+
+
+def table(found: Sequence[PerplexityFound]) -> str:
+    """What was worked out now, the best first."""
+    if not found:
+        return ""
+    best_first = [
+        (f.dataset, f.model, f.lora, f"{f.perplexity:.4f}", f"{f.loss:.4f}", f"{f.tokens:,}", f"{f.seconds:.1f} s")
+        for f in sorted(found, key=lambda f: f.perplexity)
+    ]
+    return wording.table(HEAD, best_first)
+
+
+EXPLAINED = (
+    "Perplexity is between how many tokens the model hesitates at each place of a text: lower is better known. On "
+    "a text that was not trained on it tells whether a LoRA, or which checkpoint, learned something that holds."
+)
