@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.errors import SavingError
 from ..core.host import Folders
+from ..data import prepared
 from ..hosts.standalone import folders as folders_of
 from ..records import inventory, loras, notes, trash
 from ..records.inventory import Kept
@@ -37,6 +38,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     acts.add_argument("--delete", action="store_true", help="move it to the trash; --restore brings it back")
     acts.add_argument("--restore", action="store_true", help="bring back what was last deleted under this name")
     acts.add_argument("--empty-trash", action="store_true", help="remove for good what was deleted (of this name)")
+    acts.add_argument("--clear-prepared", action="store_true", help="take away data made ready: nothing is lost")
     acts.add_argument(
         "--slim", action="store_true", help="reduce older checkpoints, or this one, to the LoRA itself"
     )
@@ -54,13 +56,7 @@ def _act(asked: argparse.Namespace) -> str:
         return "as"
     if asked.note is not None:
         return "note"
-    flags = {
-        "delete": asked.delete,
-        "restore": asked.restore,
-        "slim": asked.slim,
-        "empty-trash": asked.empty_trash,
-    }
-    return next((name for name, wanted in flags.items() if wanted), "list")
+    return next((name for name in _ACTS if vars(asked).get(name.replace("-", "_"))), "list")
 
 
 def _list(asked: argparse.Namespace, folders: Folders) -> None:
@@ -98,6 +94,10 @@ def _empty_trash(asked: argparse.Namespace, folders: Folders) -> None:
     say(f"{size(trash.empty(folders, (asked.name or '').strip('/')))} are free again.")
 
 
+def _clear_prepared(asked: argparse.Namespace, folders: Folders) -> None:
+    say(f"{size(prepared.clear(folders))} are free again; the next run makes its data ready anew.")
+
+
 def _slim(asked: argparse.Namespace, folders: Folders) -> None:
     folder = inventory.named(asked.name, folders)
     trash.refuse_in_use(_name(folder, folders), folders)
@@ -126,7 +126,8 @@ def _as_json(found: Sequence[Kept], folders: Folders) -> Mapping[str, object]:
     gone = [
         {"name": t.name, "when": t.when, "size": t.size, "folder": str(t.folder)} for t in trash.thrown(folders)
     ]
-    return {"loras": [one.as_json() for one in found], "trash": gone}
+    ready = {"size": prepared.size(folders), "folder": str(folders.prepared)}
+    return {"loras": [one.as_json() for one in found], "trash": gone, "prepared": ready}
 
 
 def _table(found: Sequence[Kept]) -> Iterator[str]:
@@ -175,6 +176,8 @@ def _beside(folders: Folders) -> Iterator[str]:
     if gone := trash.thrown(folders):
         names = ", ".join(dict.fromkeys(thing.name for thing in gone))
         yield f"In the trash: {names}, {size(sum(t.size for t in gone))} ({launcher()} runs --empty-trash)."
+    if ready := prepared.size(folders):
+        yield f"Data made ready: {size(ready)} ({launcher()} runs --clear-prepared; the next run makes them anew)."
 
 
 _ACTS: Mapping[str, Act] = {
@@ -182,6 +185,7 @@ _ACTS: Mapping[str, Act] = {
     "delete": _delete,
     "restore": _restore,
     "empty-trash": _empty_trash,
+    "clear-prepared": _clear_prepared,
     "slim": _slim,
     "as": _as,
     "note": _note,

@@ -71,6 +71,17 @@ def test_deleted_comes_back(runs, loras):
     assert sorted(p.name for p in loras.iterdir()) == ["story"]
 
 
+def test_data_made_ready_are_shown_and_cleared(runs, loras):
+    kept = loras.parent / "training" / "prepared" / f"{'a' * 64}.arrow"
+    kept.parent.mkdir(parents=True)
+    assert "Data made ready" not in runs()[1]
+    kept.write_bytes(2000 * b"x")
+    assert "Data made ready: 2 kB (" in runs()[1]
+    assert json.loads(runs("--json")[1])["prepared"]["size"] == 2000
+    assert runs("--clear-prepared")[2].startswith("2 kB are free again")
+    assert not kept.exists()
+
+
 def test_slimmed_is_what_a_run_can_do_without(runs, loras):
     assert "checkpoint-4-epoch-1: " in runs("story", "--slim")[2]
     assert (loras / "story/checkpoint-6-user/optimizer.pt").exists()
