@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from ..core.errors import ModelError, SavingError, SettingsError
 from ..core.host import Host
+from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
 from .targets import ALL, Targets, is_transposed, linear_layers
@@ -99,6 +100,15 @@ def _plain(value: object) -> object:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(getattr(value, "value", value))
 
 
+def lora_folder(name: str, host: Host) -> Path:
+    """Where a LoRA lies: by its name, as NAME/checkpoint-40, or by any path."""
+    for folder in (host.folders.loras / name, Path(name)):
+        if loras.has_lora(folder):
+            return folder
+    there = ", ".join(loras.listed(host.folders.loras)) or "none"
+    raise SavingError(f"There is no LoRA {name!r} in {host.folders.loras}. There are: {there}.")
+
+
 def loaded_onto(base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0) -> PeftModel:
     """The model with a LoRA from disk on it; the base's own flags and modes stay as they are."""
     if not (folder / CONFIG).is_file():
@@ -106,7 +116,8 @@ def loaded_onto(base: torch.nn.Module, folder: Path, name: str, strength: float 
     with borrowed(base), ExitStack() as undoing:
         undoing.callback(take_out, base)
         try:
-            model = PeftModel.from_pretrained(base, str(folder), adapter_name=name)
+            # To PEFT it is a module's name, in which no dot may stand.
+            model = PeftModel.from_pretrained(base, str(folder), adapter_name=name.replace(".", "_"))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[0]
             raise SavingError(f"The LoRA {name!r} does not fit on this model: {reason}") from error
@@ -123,10 +134,8 @@ def _weigh(model: PeftModel, strength: float) -> None:
 
 
 def put_on(name: str, strength: float, host: Host) -> None:
-    """Put a LoRA on the host's model, instead of whatever is on it."""
-    folder = host.folders.loras / name
-    if not (folder / CONFIG).is_file():
-        raise SavingError(f"There is no LoRA {name!r} in {host.folders.loras}.")
+    """Put a LoRA, or a checkpoint of one, on the host's model, instead of whatever is on it."""
+    folder = lora_folder(name, host)
     take_off(host)
     host.note_loras(loaded_onto(host.loaded().model, folder, name, strength), (name,))
 

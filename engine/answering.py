@@ -11,7 +11,8 @@ from ..core.engine import Question
 from ..core.events import Answer, Ended, Stage
 from ..core.host import Host
 from ..core.session import Job
-from .adapter import loaded_onto, take_out, without_loras
+from ..records.talking import Talk, how_to_talk
+from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .precision import in_its_type
 
 Side = Literal["with", "without"]
@@ -20,7 +21,8 @@ Side = Literal["with", "without"]
 def answer(question: Question, host: Host, job: Job) -> Ended:
     """The same question to the model with the LoRA and without; everything as it was afterwards."""
     tokenizer = host.card().tokenizer
-    ids = _ids(question, tokenizer, host.chat_template())
+    talk = how_to_talk(lora_folder(question.lora, host)) if question.lora and question.as_chat else None
+    ids = _as_trained(question, talk, tokenizer) if talk else _ids(question, tokenizer, host.chat_template())
     with without_loras(host) as (base, _):
         if question.both or not question.lora:
             job.log.append(Stage(text="Answering without a LoRA"))
@@ -32,8 +34,7 @@ def answer(question: Question, host: Host, job: Job) -> Ended:
 
 def _with_lora(base: Any, ids: torch.Tensor, question: Question, host: Host, job: Job) -> None:
     job.log.append(Stage(text=f"Answering with {question.lora}"))
-    folder = host.folders.loras / question.lora
-    model = loaded_onto(base, folder, question.lora, question.strength)
+    model = loaded_onto(base, lora_folder(question.lora, host), question.lora, question.strength)
     try:
         _write(model, ids, "with", question, host.card().tokenizer, job)
     finally:
@@ -78,6 +79,14 @@ def _ids(question: Question, tokenizer: Any, host_template: str) -> torch.Tensor
         tokenize=False,
     )
     return torch.as_tensor(tokenizer(found, add_special_tokens=False)["input_ids"], dtype=torch.long)[None]
+
+
+def _as_trained(question: Question, talk: Talk, tokenizer: Any) -> torch.Tensor:
+    """The message as it stood in training, for both answers."""
+    ids = list(tokenizer(talk.around(question.prompt), add_special_tokens=False)["input_ids"])
+    bos = tokenizer.bos_token_id
+    opens = talk.starts_with_bos and bos is not None and ids[:1] != [bos]
+    return torch.as_tensor([bos, *ids] if opens else ids, dtype=torch.long)[None]
 
 
 class _IntoLog(TextStreamer):  # type: ignore[misc]

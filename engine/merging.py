@@ -18,8 +18,7 @@ from ..core.events import Ended, Stage
 from ..core.host import Host, precision_of
 from ..core.session import Job
 from ..train_utils import size
-from .adapter import loaded_onto, take_out, without_loras
-from .perplexity import lora_folder
+from .adapter import loaded_onto, lora_folder, take_out, without_loras
 
 ADAPTER = "merged"
 SHARD = "5GB"

@@ -14,15 +14,14 @@ import numpy as np
 
 from .. import train_utils
 from ..core.engine import PerplexityOf
-from ..core.errors import DataError, SavingError, SettingsError, TrainingProError
+from ..core.errors import DataError, SettingsError, TrainingProError
 from ..core.evaluations_table import Row
 from ..core.events import Advice, Ended, PerplexityFound, Stage
 from ..core.host import Host, ModelCard
 from ..core.session import Job
 from ..data import library, reading, row_sets
 from ..data.examples import Example
-from ..records import loras
-from .adapter import loaded_onto, take_out, without_loras
+from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .measuring import Pass, Sums, measuring
 from .tokenizer import WorkingTokenizer, working_tokenizer
 from .trial import Ways, usual_loss
@@ -63,15 +62,6 @@ def perplexity(asked: PerplexityOf, host: Host, job: Job) -> Ended:
                 _told(result, asked.comment, host, job)
     lines = [f"{one.dataset} {_with(one.lora)}: perplexity {one.perplexity:.4f}" for one in found]
     return Ended(outcome="stopped" if job.control.stopping else "finished", text="\n".join(lines))
-
-
-def lora_folder(name: str, host: Host) -> Path:
-    """Where a LoRA lies: by its name, as NAME/checkpoint-40, or by any path."""
-    for folder in (host.folders.loras / name, Path(name)):
-        if loras.has_lora(folder):
-            return folder
-    there = ", ".join(loras.listed(host.folders.loras)) or "none"
-    raise SavingError(f"There is no LoRA {name!r} in {host.folders.loras}. There are: {there}.")
 
 
 def _text_of(data: str, host: Host) -> Path:

@@ -15,11 +15,10 @@ from ..core.session import Job
 from ..core.writing import write_json
 from ..data.speaking import Prompt
 from ..records import samples as record
+from ..records import talking
 from .asking import Asking, between_steps
 from .blueprint import Blueprint
 from .callback import BetweenSteps
-
-PROMPT_FILE = "training_prompt.json"
 
 
 class Samples(TrainerCallback):  # type: ignore[misc]
@@ -87,7 +86,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
 
     def _leave_first_words(self) -> None:
         """How to talk to the LoRA, and what was answered before there was a folder."""
-        write_json(self._run.folder.path / PROMPT_FILE, self._asking.how_to_talk())
+        write_json(self._run.folder.path / talking.FILE, self._asking.how_to_talk())
         if self._said:
             record.keep(self._run.folder.path, self._said)
 

@@ -10,7 +10,9 @@ from safetensors.torch import load_file, save_file
 from training_pro.core.errors import SavingError
 from training_pro.core.events import Answer, Note, Stage
 from training_pro.core.session import Job
+from training_pro.engine import answering
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.records import loras
 from training_pro.tests.tiny import watched
 
 IDS = torch.arange(4, 24)[None]
@@ -174,3 +176,65 @@ def test_taking_off_is_told(with_lora):
     assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == [
         "The model is as it was before."
     ]
+
+
+def checkpoint_of(place, name="a"):
+    return f"{name}/{next(place.lora(name).glob('checkpoint-*')).name}"
+
+
+def test_a_checkpoint_is_tried_and_put_on_like_a_lora(with_lora):
+    with_lora.train(name="b", max_steps=4, save_every=2, epochs=2)
+    early = "b/checkpoint-2"
+    host = with_lora.host()
+    bare = logits(host)
+    with_lora.put_on(host, early, 0.5)
+    assert host.loaded().loras == (early,)
+    half = logits(host)
+    with_lora.put_on(host, early)
+    whole = logits(host)
+    with_lora.put_on(host, "b")
+    assert not torch.equal(logits(host), whole)
+    assert 0 < (half - bare).abs().max() < (whole - bare).abs().max()
+    with_lora.take_off(host)
+    assert torch.equal(logits(host), bare)
+    asked = {"temperature": 0.0, "max_tokens": 12, "lora": early}
+    assert answers(with_lora.answer(host, **asked))["with"]
+    loras.slim(with_lora.lora("b") / "checkpoint-2")
+    with_lora.put_on(host, early)
+    assert torch.equal(logits(host), whole)
+
+
+def test_what_cannot_be_put_on_is_said_with_what_there_is(with_lora):
+    host = with_lora.host()
+    with pytest.raises(SavingError, match=r"There is no LoRA .a/checkpoint-99. .* There are: a"):
+        with_lora.put_on(host, "a/checkpoint-99")
+    with pytest.raises(SavingError, match="There is no LoRA 'b'"):
+        with_lora.answer(host, lora="b")
+
+
+def test_a_name_with_a_dot_that_another_program_gave(with_lora):
+    with_lora.lora("a").rename(with_lora.lora("old-1.5"))
+    host = with_lora.host()
+    bare = logits(host)
+    with_lora.put_on(host, "old-1.5")
+    assert not torch.equal(logits(host), bare)
+    assert host.loaded().loras == ("old-1.5",)
+
+
+def test_a_message_is_put_as_it_stood_in_training(with_lora, monkeypatch):
+    """With a checkpoint's name too; a LoRA of a text is talked to by the model's own template."""
+    seen = []
+    monkeypatch.setattr(answering, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
+    host = with_lora.host()
+    tokenizer = host.card().tokenizer
+    prompt = {"kind": "format", "before": "Ask: ", "after": "\nSay:", "starts_with_bos": True}
+    of_text = json.dumps({**prompt, "kind": "text"})
+    asked = {"lora": "a", "as_chat": True, "prompt": "why?", "both": False}
+    (with_lora.lora() / "training_prompt.json").write_text(json.dumps(prompt))
+    with_lora.answer(host, **asked)
+    with_lora.answer(host, **{**asked, "lora": checkpoint_of(with_lora)})
+    assert seen == 2 * [tokenizer("Ask: why?\nSay:")["input_ids"]]
+    for written in (of_text, "[broken"):
+        (with_lora.lora() / "training_prompt.json").write_text(written)
+        with_lora.answer(host, **asked)
+        assert tokenizer.decode(seen[-1]).endswith("why?<|im_end|>\n<|im_start|>assistant\n")

@@ -1,0 +1,38 @@
+"""training_prompt.json: how a LoRA was talked to in training, and so how to talk to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.writing import read_json
+
+FILE = "training_prompt.json"
+
+
+@dataclass(frozen=True)
+class Talk:
+    """What stood before and after each message."""
+
+    before: str
+    after: str
+    starts_with_bos: bool
+
+    def around(self, message: str) -> str:
+        return f"{self.before}{message}{self.after}"
+
+
+def how_to_talk(folder: Path) -> Talk | None:
+    """Of a LoRA or a checkpoint of it; None where nobody knows, or where it was trained on texts."""
+    for place in (folder, folder.parent, folder.parent.parent):
+        if (place / FILE).is_file():
+            return _talk(read_json(place / FILE, {}))
+    return None
+
+
+def _talk(found: dict[str, Any]) -> Talk | None:
+    before, after = found.get("before"), found.get("after")
+    if found.get("kind") not in ("chat", "format") or not isinstance(before, str) or not isinstance(after, str):
+        return None
+    return Talk(before, after, found.get("starts_with_bos") is True)
