@@ -191,7 +191,14 @@ class ModelShape:
 
 UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
-LOSS_ROWS = 256  # so many rows go through the head at a time
+FRAGMENTS = 0.2  # of the activations: what a processor's memory loses between them, measured
+LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # numbers that the head makes at a time: 34 and 134 MB
+
+
+def rows_at_once(vocabulary: int, *, on_card: bool) -> int:
+    """How many rows go through the head at a time: more are faster, up to a point, and take memory."""
+    most = (ON_A_CARD if on_card else LOGITS_AT_ONCE) // vocabulary
+    return max(32, most // 32 * 32)
 
 
 @dataclass(frozen=True)
@@ -238,32 +245,42 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     trained = shape.lora_weights(load.rank, load.parts)
     copied = 2 * shape.vocabulary * shape.hidden if load.train_head else 0
     weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
-    rows = min(load.learned, LOSS_ROWS)
+    activations = load.tokens * _activations(shape, load, computed)
+    overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * activations
+    rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))
     return MemoryEstimate(
         weights=round(weights),
         lora=4 * (trained + copied),
         gradients=4 * (trained + copied),
         optimizer=round(load.state_bytes * (trained + copied)),
-        activations=load.tokens * _activations(shape, load, computed),
-        head=rows * shape.vocabulary * 12 + load.learned * shape.hidden * computed * 2,
-        overhead=round((6e8 if load.graphics_card else 4e8) + 0.05 * weights),
+        activations=activations,
+        head=rows * shape.vocabulary * (8 if computed == 4 else 10) + load.learned * shape.hidden * computed * 2,
+        overhead=round(overhead),
     )
 
 
 def _activations(shape: ModelShape, load: Load, computed: int) -> int:
     """Bytes kept for each token until it goes backward."""
-    kept = _kept_of_a_layer(shape, load)
+    kept = _kept_of_a_layer(shape, load, computed)
     if not load.checkpointing:
         return shape.layers * kept * computed
     return (shape.layers * shape.hidden + kept) * computed
 
 
-def _kept_of_a_layer(shape: ModelShape, load: Load) -> int:
-    """Numbers that a layer keeps for each token: inputs of its parts, and with dropout a copy for each LoRA."""
-    query, keys = shape.heads * shape.head, shape.kv_heads * shape.head
-    kept = 6 * shape.hidden + 2 * query + 2 * keys + (4 if shape.gated else 2) * shape.feed
+def _kept_of_a_layer(shape: ModelShape, load: Load, computed: int) -> int:
+    """Numbers that a layer keeps for each token.
+
+    What goes into both norms (in half precision as float32, so twice) and into parts with a LoRA; queries, the
+    keys and values that were made as many, what attention gives; what the feed's product is made of. With
+    dropout a copy for each LoRA.
+    """
     parts = shape.linears if load.parts is None else {n: w for n, w in shape.linears.items() if n in load.parts}
-    return kept + (sum(wide for wide, _ in parts.values()) if load.dropout else 0) + load.rank * len(parts)
+    norms = 2 * shape.hidden * (2 if computed == 2 else 1)
+    inputs = shape.hidden * (bool(parts.keys() & {"q", "k", "v"}) + bool(parts.keys() & {"gate", "up"}))
+    attention = 4 * shape.heads * shape.head
+    feed = ((3 if shape.gated else 1) + ("down" in parts)) * shape.feed
+    copies = sum(wide for wide, _ in parts.values()) if load.dropout else 0
+    return norms + inputs + attention + feed + copies + load.rank * len(parts)
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

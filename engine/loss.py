@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
 from ..data.examples import IGNORED
+from ..train_utils import rows_at_once
 
-LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # numbers: 34 and 134 MB
 SPREAD = 1024.0  # lifts small probabilities into the range of float16; a power of two, so exact otherwise
 CLOSE, CLOSE_IN_HALF = 1e-4, 3e-2
 
@@ -128,12 +128,6 @@ def _caught(head: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
             head.forward = own
 
 
-def rows_at_once(vocabulary: int, device: str) -> int:
-    """More are faster, up to a point; what they take is to stay small beside the model."""
-    most = (LOGITS_AT_ONCE if device == "cpu" else ON_A_CARD) // vocabulary
-    return max(32, most // 32 * 32)
-
-
 class _InChunks(torch.autograd.Function):  # type: ignore[misc]
     """Cross-entropy of rows through a head that is not trained; their gradient is ready when the loss is."""
 
@@ -150,7 +144,7 @@ class _InChunks(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(rows), dtype=torch.float32, device=rows.device)
         hits = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
         gradient = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        at_once = rows_at_once(len(weight), rows.device.type)
+        at_once = rows_at_once(len(weight), on_card=rows.device.type != "cpu")
         for start in range(0, len(rows), at_once):
             part = slice(start, start + at_once)
             chunk = _Chunk(F.linear(rows[part], weight, bias).float(), targets[part, None], smoothing, cap)

@@ -1,14 +1,41 @@
-"""How the machine is used during a run: memory that is kept, and switched back afterwards."""
+"""How the machine is used during a run: kept memory, attention, kernels, compiling; all put back afterwards."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import multiprocessing
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from ..core.errors import SettingsError
+from ..core.events import Note
+from ..core.session import Job
+from ..settings.declared import Machine
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
 _LARGEST_MAP = 32 * 2**20  # glibc takes no more
+RECOMPILED_AT_MOST = 64  # lengths and kinds of layers, each once
+
+
+@contextmanager
+def set_up(asked: Machine, base: Any, job: Job) -> Iterator[None]:
+    """Inside, the machine and the model work as the settings say; SettingsError where they cannot."""
+    device = base.device.type
+    with ExitStack() as stack:
+        stack.enter_context(kept_memory(device))
+        stack.enter_context(attention(asked.attention, base))
+        if device == "cuda":
+            stack.enter_context(tf32(asked.tf32))
+        if asked.liger:
+            stack.enter_context(liger(base))
+        if asked.workers and not workers(asked.workers):
+            job.log.append(Note(text="Workers: this system would start the program anew for each; none are used."))
+        yield
 
 
 @contextmanager
@@ -30,8 +57,166 @@ def kept_memory(device: str) -> Iterator[None]:
         libc.malloc_trim(0)
 
 
+def give_back_memory() -> None:
+    """What is free in this process goes back to the system, so that what follows is seen as it is."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
 def _glibc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+
+
+@contextmanager
+def attention(asked: str, base: Any) -> Iterator[None]:
+    """Inside, the model's attention is worked out in this way; 'auto' leaves it as it was loaded."""
+    if asked == "auto":
+        yield
+        return
+    if asked == "flash_attention_2":
+        _refuse_without_flash(base.device.type)
+    configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
+    before = [(config, config._attn_implementation_internal) for config in configs.values()]
+    try:
+        _switch_attention(asked, base)
+        yield
+    finally:
+        for config, way in before:
+            config._attn_implementation_internal = way
+
+
+def _switch_attention(asked: str, base: Any) -> None:
+    kind = type(base).__name__
+    try:
+        base.set_attn_implementation(asked)
+    except (ValueError, ImportError) as error:
+        said = str(error).partition("\n")[0]
+        raise SettingsError([f"Attention: {kind} has no {asked} ({said}). Choose auto."]) from error
+    if base.config._attn_implementation != asked:
+        raise SettingsError([f"Attention: {kind} cannot change to {asked}. Choose auto."])
+
+
+def _refuse_without_flash(device: str) -> None:
+    if device != "cuda":
+        raise SettingsError(["Attention: flash_attention_2 wants an NVIDIA card. Choose auto."])
+    if importlib.util.find_spec("flash_attn") is None:
+        raise SettingsError(
+            ["Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
+             "--no-build-isolation), or choose auto."]
+        )  # fmt: skip
+
+
+@contextmanager
+def tf32(on: bool) -> Iterator[None]:
+    """Inside, float32 products on a card are rounded to TF32 (much faster), or never."""
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = on
+        yield
+    finally:
+        for place, was in zip(places, before, strict=True):
+            place.allow_tf32 = was
+
+
+@contextmanager
+def liger(base: Any) -> Iterator[None]:
+    """Inside, the model works with Liger's kernels; the loss stays ours."""
+    if importlib.util.find_spec("liger_kernel") is None:
+        raise SettingsError(["Liger: the package is missing: pip install liger-kernel. Or leave it off."])
+    if base.device.type != "cuda":
+        raise SettingsError(["Liger: its kernels want a graphics card. Leave it off."])
+    from transformers.integrations.liger import apply_liger_kernel
+
+    with as_it_was(base):
+        apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+        yield
+
+
+@contextmanager
+def as_it_was(base: Any) -> Iterator[None]:
+    """Whatever is put in place of methods and functions inside, of the model's modules and of its source file."""
+    source = vars(sys.modules[type(base).__module__])
+    kept = [(vars(m), type(m), m) for m in base.modules()]
+    before = [{k: v for k, v in own.items() if k not in _OF_TORCH} for own, _, _ in kept]
+    functions = dict(source)
+    try:
+        yield
+    finally:
+        _put_back(source, functions)
+        for (own, kind, module), was in zip(kept, before, strict=True):
+            _put_back(own, was, but=_OF_TORCH)
+            if type(module) is not kind:
+                module.__class__ = kind
+
+
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""What torch itself keeps on a module: parameters, hooks and the like are put back elsewhere."""
+
+
+def _put_back(now: dict[str, Any], was: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
+    for name in now.keys() - was.keys() - but:
+        del now[name]
+    now.update(was)
+
+
+@contextmanager
+def compiled(model: Any, asked: bool, job: Job) -> Iterator[None]:
+    """Inside, the model's layers are compiled; where that fails they are not, and that is said."""
+    layers = _repeated(model) if asked else []
+    if not layers:
+        if asked:
+            job.log.append(Note(text="Compile: this model has no row of like layers; it is not compiled."))
+        yield
+        return
+    import torch._dynamo  # it is not there before it is asked for
+
+    more = {"disable": False, "recompile_limit": RECOMPILED_AT_MOST}  # the webui switches it off
+    with torch._dynamo.config.patch(**more):
+        try:
+            _compile(layers, model, job)
+            yield
+        finally:
+            for layer in layers:
+                layer._compiled_call_impl = None
+            torch._dynamo.reset()
+
+
+def _compile(layers: list[torch.nn.Module], model: Any, job: Job) -> None:
+    for layer in layers:
+        layer.compile(dynamic=True)
+    try:
+        _one_step(model)
+    except (RuntimeError, OSError, ImportError) as error:
+        for layer in layers:
+            layer._compiled_call_impl = None
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        job.log.append(Note(text=f"Compile: it fails here ({said}); the run goes on without it."))
+    else:
+        job.log.append(Note(text=f"Compile: {len(layers)} layers are compiled; new lengths may be slow at first."))
+
+
+def _one_step(model: Any) -> None:
+    """Forward and backward over a few tokens, as in training; nothing is left of it."""
+    ids = torch.arange(16, device=model.device)[None]
+    model.train()
+    model(input_ids=ids, use_cache=False).logits.float().mean().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _repeated(model: Any) -> list[torch.nn.Module]:
+    """The longest row of like layers."""
+    rows = [list(m) for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    alike = [row for row in rows if row and len({type(layer) for layer in row}) == 1]
+    return max(alike, key=len, default=[])
+
+
+def workers(asked: int, start_method: Callable[[], str] = multiprocessing.get_start_method) -> int:
+    """So many as asked for, where a worker is a copy of this process and not the whole program begun anew."""
+    return asked if start_method() == "fork" else 0

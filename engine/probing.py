@@ -20,6 +20,7 @@ from ..settings.declared import TrainingSettings
 from ..train_utils import MemoryEstimate, duration, size
 from .blueprint import Blueprint, blueprint
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .machine import give_back_memory
 from .optimizers import optimizer_name
 from .precision import in_its_type
 from .ready import bare_model, card_of, prepared, ready_to_train
@@ -106,6 +107,7 @@ def _peak_of(step: Callable[[], None], device: torch.device) -> int:
     if not sys.platform.startswith("linux"):
         step()
         return 0
+    give_back_memory()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew, from what is taken now
     before = _resident("VmRSS:")
     step()
@@ -149,7 +151,7 @@ def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | Non
 
 
 def _above_the_model(estimate: MemoryEstimate) -> int:
-    return estimate.total - estimate.weights - estimate.overhead
+    return estimate.total - estimate.weights
 
 
 def _batches(found: Tried, run: Blueprint, ways: Ways) -> float:

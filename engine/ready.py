@@ -16,7 +16,7 @@ from ..data.assembly import TrainingData, prepare
 from ..settings.declared import TrainingSettings
 from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
-from .machine import kept_memory
+from .machine import compiled, set_up
 from .targets import resolved
 from .tokenizer import working_tokenizer
 
@@ -31,6 +31,7 @@ def card_of(host: Host) -> ModelCard:
 
 def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """The same as Check does; DataError where Check would say 'not ready'."""
+    _refuse_workers(settings, host)
     data = prepare(
         settings,
         host.folders,
@@ -55,21 +56,29 @@ def bare_model(host: Host, job: Job) -> Iterator[Any]:
         yield base
 
 
+def _refuse_workers(settings: TrainingSettings, host: Host) -> None:
+    if settings.machine.workers and not host.own_process:
+        raise SettingsError(
+            ["Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0."]
+        )
+
+
 @contextmanager
 def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
-    set_seed(run.settings.what.seed)
-    if _checkpoints_gradients(run, base):
-        enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
-        enable({"use_reentrant": False})  # its name changes within transformers 5
-        base.enable_input_require_grads()
-    base.config.use_cache = False
-    targets = resolved(run.settings.lora.targets, base)
-    job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
-    with (
-        kept_memory(base.device.type),
-        injected(base, lora_config(run.settings.lora, base, targets)) as model,
-    ):
-        yield model
+    """The model with a fresh LoRA in it, and the machine as the settings say."""
+    settings = run.settings
+    set_seed(settings.what.seed)
+    with set_up(settings.machine, base, job):
+        if _checkpoints_gradients(run, base):
+            enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})  # its name changes within transformers 5
+            base.enable_input_require_grads()
+        base.config.use_cache = False
+        targets = resolved(settings.lora.targets, base)
+        job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
+        config = lora_config(settings.lora, base, targets)
+        with injected(base, config) as model, compiled(model, settings.machine.compile, job):
+            yield model
 
 
 def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:

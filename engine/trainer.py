@@ -22,6 +22,7 @@ from .callback import BetweenSteps
 from .checkpoints import TRIES, is_about_files
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .evaluation import Measuring
+from .machine import workers
 from .noise import noisy
 from .optimizers import optimizer_name, refuse_on_this_device
 from .ordering import EachEpoch
@@ -185,6 +186,6 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         disable_tqdm=True,
         remove_unused_columns=False,
         label_names=["labels"],
-        dataloader_num_workers=0,
+        dataloader_num_workers=workers(blueprint.settings.machine.workers),
         dataloader_pin_memory=place.type == "cuda",
     )

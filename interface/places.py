@@ -35,7 +35,11 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("max_grad_norm", "label_smoothing", "neftune_noise"),
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
-    MEMORY: (("packing", "gradient_checkpointing"),),
+    MEMORY: (
+        ("packing", "gradient_checkpointing"),
+        ("attention", "workers"),
+        ("tf32", "liger", "compile"),
+    ),
     "Order of the examples": (
         ("batching",),
         ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),

@@ -579,6 +579,36 @@ class Machine:
         "Keep the machine awake",
         "The machine does not fall asleep by itself while a run goes on. A laptop's closed lid is another matter.",
     )
+    attention: str = choice(
+        "Attention",
+        "How the model's attention is worked out. auto leaves it as the model was loaded; flash_attention_2 is "
+        "the fastest for long texts, and wants an NVIDIA card and the package flash-attn.",
+        {"auto": "auto", "sdpa": "sdpa", "eager": "eager", "flash_attention_2": "flash attention 2"},
+    )
+    tf32: bool = yes_no(
+        True,
+        "TF32",
+        "On NVIDIA cards, float32 products are rounded a little and much faster. Only float32 models notice.",
+    )
+    liger: bool = yes_no(
+        False,
+        "Liger kernels",
+        "Faster kernels: they want an NVIDIA card and the package liger-kernel.",
+    )
+    compile: bool = yes_no(
+        False,
+        "Compile",
+        "Compile the model's layers before the run: some minutes at the start, faster steps. Where it fails the "
+        "run goes on without it, and says so.",
+    )
+    workers: int = whole(
+        0,
+        "Workers",
+        "Processes that make batches ready. Batches here are made in a moment, so 0 is nearly always right; "
+        "inside the webui there can be none.",
+        minimum=0,
+        maximum=64,
+    )
 
 
 @dataclass(frozen=True)

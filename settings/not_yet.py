@@ -7,11 +7,6 @@ from collections.abc import Mapping
 KEYS: frozenset[str] = frozenset(
     {
         "method",
-        "attention",
-        "liger",
-        "compile",
-        "tf32",
-        "workers",
         "shard_size",
         "report_to",
     }

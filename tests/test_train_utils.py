@@ -10,6 +10,7 @@ from training_pro.train_utils import (
     checkpoint_step,
     duration,
     natural_key,
+    rows_at_once,
     size,
     smoothed,
     time_of_day,
@@ -172,3 +173,10 @@ def test_other_folders_are_no_checkpoints(name):
 )
 def test_the_time_of_day_when_it_will_be_done(now, then, words):
     assert time_of_day(datetime(*then).timestamp(), datetime(*now).timestamp()) == words
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "on_card", "rows"), [(49152, False, 160), (49152, True, 672), (262144, False, 32)]
+)
+def test_so_many_rows_go_through_the_head_that_their_logits_stay_small(vocabulary, on_card, rows):
+    assert rows_at_once(vocabulary, on_card=on_card) == rows
