@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -191,7 +191,7 @@ class ModelShape:
 
 UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
-FRAGMENTS = 0.2  # of the activations: what a processor's memory loses between them, measured
+FRAGMENTS = 0.4  # of all activations: what a processor's memory loses between them, measured
 LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # numbers that the head makes at a time: 34 and 134 MB
 
 
@@ -246,7 +246,8 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     copied = 2 * shape.vocabulary * shape.hidden if load.train_head else 0
     weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
     activations = load.tokens * _activations(shape, load, computed)
-    overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * activations
+    made = load.tokens * _activations(shape, replace(load, checkpointing=False), computed)
+    overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * made
     rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))
     return MemoryEstimate(
         weights=round(weights),
