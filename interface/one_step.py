@@ -44,7 +44,7 @@ class OneStep:
             settings = training_settings({**values, "name": values.get("name") or "one-step"})
             joined.refuse_where_read_only()
             work = partial(joined.engine.probe, settings, joined.host)
-            job = joined.session.start("answer", "Testing one step", joined.host, work)
+            job = joined.session.start("probe", "Testing one step", joined.host, work)
         except TrainingProError as error:
             yield {self._said: wording.problem(str(error))}
             return

@@ -78,7 +78,7 @@ class TrainTab:
                 if title == MEMORY:
                     self._one_step.draw()
             self._folded[title] = folded
-        with gr.Accordion("Presets", open=False):
+        with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._start_from.draw_keeping()
         self._found = gr.State(Look())
         self._marks = gr.HTML(concerns.style(concerns.beside_the_point({}, ())), elem_id="tp-marks")

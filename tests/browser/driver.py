@@ -20,6 +20,26 @@ BUTTONS = {
     "start": "tp-start",
     "stop": "tp-stop",
     "save": "tp-save",
+    "pause": "tp-pause",
+    "sample": "tp-sample",
+    "evaluate": "tp-evaluate",
+    "wind down": "tp-wind-down",
+    "halve": "tp-halve",
+    "extend": "tp-extend",
+    "free": "tp-free",
+    "throw away": "tp-throw-away",
+    "use live": "tp-live",
+    "test one step": "tp-probe",
+    "fit": "tp-fit",
+    "layers": "tp-layers",
+    "save preset": "tp-preset-save",
+    "delete preset": "tp-preset-delete",
+    "defaults": "tp-defaults",
+    "work out": "tp-perplexity-go",
+    "delete run": "tp-runs-delete",
+    "undo delete": "tp-runs-undo",
+    "make own": "tp-runs-own",
+    "keep note": "tp-runs-keep",
     "load": "tp-load",
     "first look": "tp-first-look",
     "go on": "tp-go",
@@ -34,6 +54,17 @@ PARTS = {
     "model": "tp-model-said",
     "first look": "tp-first-said",
     "try it": "tp-try-said",
+    "data said": "tp-data-said",
+    "name said": "tp-name-said",
+    "start from said": "tp-start-from-said",
+    "together": "tp-together",
+    "samples": "tp-samples",
+    "one step": "tp-probe-said",
+    "preset said": "tp-preset-said",
+    "curves": "tp-curves",
+    "perplexity": "tp-perplexity-found",
+    "runs": "tp-runs-table",
+    "runs said": "tp-runs-said",
 }
 BOXES = {
     "with": "tp-with",
@@ -43,6 +74,9 @@ BOXES = {
     "prompt": "tp-prompt",
     "reply": "webui-reply",
     "message": "webui-message",
+    "preset": "tp-preset-name",
+    "new name": "tp-runs-name",
+    "note": "tp-runs-note",
 }
 ENDED = ("finished", "stopped", "failed")
 
@@ -125,6 +159,55 @@ class TrainingPage:
 
     def written(self, box: str) -> str:
         return self._box(BOXES[box]).input_value()
+
+    def shows(self, key: str) -> bool:
+        """Whether a setting is there to be seen."""
+        return self._page.locator(f"#tp-{key}").is_visible()
+
+    def setting(self, key: str) -> str:
+        """What stands in it."""
+        return self._box(f"tp-{key}").input_value()
+
+    def choose(self, key: str, words: str) -> None:
+        """Out of a menu."""
+        self._choose(f"tp-{key}", words)
+
+    def unfold(self, part: str) -> None:
+        """A folded part of the page, by its id."""
+        title = self._page.locator(f"#tp-{part} .label-wrap")
+        if "open" not in (title.get_attribute("class") or "").split():
+            title.click()
+
+    def way_back(self, key: str) -> Locator:
+        """The button on a changed setting."""
+        return self._page.locator(f"#tp-{key} .tp-back")
+
+    def link(self, part: str, words: str) -> Locator:
+        """A link or a button inside drawn HTML."""
+        return self._page.locator(f"#{PARTS[part]}").get_by_text(words, exact=True)
+
+    def suggestion(self, key: str) -> Locator:
+        """The button that puts in what Check suggests for a setting."""
+        return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']")
+
+    def focused(self) -> str:
+        """The setting that has the focus."""
+        found = self._page.evaluate("document.activeElement.closest('.tp-setting')?.id ?? ''")
+        return str(found).removeprefix("tp-")
+
+    def share(self, name: str, per_cent: int) -> None:
+        """How much of a data set to use."""
+        box = self._page.locator(f'[data-tp-share="{name}"]')
+        box.fill(str(per_cent))
+        box.press("Tab")
+
+    def add_file(self, path: Path) -> None:
+        with self._page.expect_file_chooser() as chooser:
+            self._page.locator("#tp-add").click()
+        chooser.value.set_files(path)
+
+    def tick(self, elem_id: str, words: str) -> None:
+        self._page.locator(f"#{elem_id}").get_by_label(words, exact=False).first.check()
 
     def choose_lora(self, name: str) -> None:
         self._choose("tp-lora", name)

@@ -1,0 +1,130 @@
+"""The form in a real browser: what it shows, what leads where, and what fills it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from training_pro.tests.browser import servers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(200)]
+
+ROWS = "ferry-chats.jsonl"
+
+
+@pytest.fixture(scope="module")
+def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
+    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
+        yield server
+
+
+@pytest.fixture
+def page(demo, open_page):
+    page = open_page(demo)
+    page.press("load")
+    page.wait_for_words("model", "is loaded")
+    return page
+
+
+def test_only_what_concerns_the_data_is_shown_and_shares_are_typed(page):
+    assert page.shows("hard_cut") and not page.shows("train_on")
+    page.fill(data=ROWS)
+    page.wait_for(lambda: page.shows("train_on") and not page.shows("hard_cut"), "the settings of rows")
+    page.wait_for_words("data said", "14 examples")
+    page.share(ROWS, 50)
+    page.wait_for_words("data said", "7 examples")
+    page.wait_for_words("together", "Together 4 examples a step, 4 steps")
+
+
+def test_what_is_changed_has_its_way_back(page):
+    page.fill(rank=64)
+    page.wait_for(lambda: page.way_back("rank").count(), "a mark on the rank")
+    page.way_back("rank").click()
+    page.wait_for(lambda: page.setting("rank") == "32", "the default")
+    page.wait_for(lambda: not page.way_back("rank").count(), "no mark any more")
+
+
+def test_messages_lead_to_their_setting_and_suggestions_go_in_with_a_click(page):
+    page.fill(name="ways", data="story.txt", cutoff=64, batch_size=5000)
+    page.press("check")
+    page.wait_for_words("answer", "5000 is out of range")
+    page.link("answer", "True Batch Size").click()
+    page.wait_for(lambda: page.focused() == "batch_size", "the focus on it")
+    page.fill(batch_size=8, epochs="0.5")
+    page.check()
+    page.suggestion("epochs").click()
+    page.wait_for(lambda: page.setting("epochs") != "0.5", "the epochs that were suggested")
+
+
+def test_a_name_that_exists_has_its_choices_beside_it(demo, page):
+    folder = demo.loras / "there-already"
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").write_bytes(b"x")
+    page.fill(name="there-already")
+    page.wait_for_words("name said", "there-already exists")
+    page.link("name said", "replace it (a backup is kept)").click()
+    page.wait_for(lambda: page.setting("if_exists").startswith("replace"), "the choice in the form")
+
+
+def test_presets_fill_the_form_and_leave_name_and_data(demo, page):
+    page.fill(name="mine", data="story.txt")
+    page.choose("start-from", "heart")
+    page.wait_for_words("start from said", "Changed:")
+    assert page.setting("name") == "mine"
+    page.unfold("part-lora")
+    page.choose("loras-preset", "4-bit model, S")
+    page.wait_for(lambda: page.setting("rank") != "32", "the rank of the preset")
+    page.unfold("presets")
+    page.write("preset", "of my own")
+    page.press("save preset")
+    page.wait_for_words("preset said", "Saved as of my own")
+    kept = json.loads((demo.user_data / "training" / "presets" / "of my own.json").read_text(encoding="utf-8"))
+    assert kept["chunking"] == "dementor" and "name" not in kept
+    page.press("defaults")
+    page.wait_for(lambda: page.setting("rank") == "32", "the default rank")
+    page.press("delete preset")
+    page.wait_for_words("preset said", "of my own is deleted")
+
+
+def test_a_file_comes_in_from_the_browser(demo, page, tmp_path):
+    path = tmp_path / "my text.txt"
+    path.write_text("One sentence. Another one.\n" * 40, encoding="utf-8")
+    page.add_file(path)
+    page.wait_for_words("data said", "my text.txt", "raw text")
+    assert (demo.user_data / "training" / "datasets" / "my text.txt").is_file()
+
+
+def test_one_step_is_tried_and_layers_are_picked(page):
+    page.fill(name="tried", data="story.txt", cutoff=64)
+    page.unfold("part-memory-and-speed")
+    page.press("test one step")
+    page.wait_for_words("one step", "a step", "expected by Check", "It fits as it is")
+    page.unfold("part-lora")
+    page.press("layers")
+    page.tick("tp-layers-picked", "q_proj")
+    page.wait_for(lambda: page.setting("targets") == "q_proj", "the layer in the form")
+
+
+def test_runs_and_perplexity(demo, page):
+    page.start("short", epochs=2)
+    page.wait_until_ended("short")
+    page.tab("Perplexity")
+    page.choose("perplexity-data", "story.txt")
+    page.choose("perplexity-loras", "short")
+    page.press("work out")
+    found = page.wait_for_words("perplexity", "story.txt", "short")
+    assert found.count("story.txt") == 2
+
+    page.tab("Runs")
+    page.wait_for_words("runs", "short", "finished")
+    page.choose("runs-chosen", "short")
+    page.write("note", "the first one")
+    page.press("keep note")
+    page.wait_for_words("runs", "the first one")
+    page.press("delete run")
+    page.wait_for_words("runs said", "in the trash")
+    assert not (demo.loras / "short").exists()
+    page.press("undo delete")
+    page.wait_for_words("runs said", "is back")
+    assert (demo.loras / "short" / "adapter_model.safetensors").is_file()

@@ -1,0 +1,95 @@
+"""Every button of the run panel, pressed in the middle of a run, in a real browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from training_pro.tests.browser import servers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+ENDLESS = 400  # epochs: no test waits for the last
+
+
+@pytest.fixture(scope="module")
+def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
+    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
+        yield server
+
+
+def test_each_button_says_what_it_did_and_does_it(demo, open_page):
+    page = open_page(demo)
+    page.unfold("part-kept-aside-for-testing")
+    page.fill(eval_share="0.2")
+    begun = page.start("steered", epochs=ENDLESS)
+
+    page.press("pause")
+    page.wait_for_words("run", "paused after this step")
+    stood = page.curve()
+    page.pause(1.5)
+    assert page.curve().last - stood.last <= 1
+    page.press("pause")
+    page.wait_for_curve(after=stood.last + 1)
+
+    page.press("save")
+    folder = demo.loras / "steered"
+    page.wait_for(lambda: list(folder.glob("checkpoint-*-user")), "the checkpoint on disk")
+    page.press("sample")
+    page.wait_for_words("samples", "without the LoRA", "step ")
+
+    page.unfold("more")
+    page.press("evaluate")
+    page.wait_for_words("run", "kept aside, step")
+    page.press("halve")
+    page.wait_for_words("run", "learning rate times 0.5")
+    before = planned_steps(page)
+    page.press("extend")
+    page.wait_for(lambda: planned_steps(page) > before, "more steps are planned")
+
+    page.unfold("part-saving-and-stopping")
+    page.fill(save_every="7")
+    page.press("use live")
+    page.wait_for_words("run", "Checkpoint every (steps) 0 → 7")
+
+    page.press("free")
+    page.wait_for_words("run", "the model is out of memory")
+    freed = page.curve()
+    page.press("pause")
+    page.wait_for_curve(after=freed.last)
+    page.press("wind down")
+    told = page.wait_until_ended("steered")
+    assert "it has wound down" in told
+    graph = json.loads((folder / "training_graph.json").read_text(encoding="utf-8"))
+    rates = [entry["learning_rate"] for entry in graph if "loss" in entry]
+    assert len(rates) > begun.last and rates[-1] < max(rates) / 8
+    assert any("eval_loss" in entry for entry in graph)
+
+
+def planned_steps(page) -> int:
+    """The steps that the panel says there will be."""
+    return int(page.words("run").split(" / ")[1].split()[0].replace(",", ""))
+
+
+def test_thrown_away_leaves_nothing(demo, open_page):
+    page = open_page(demo)
+    page.start("unwanted", epochs=ENDLESS)
+    assert (demo.loras / "unwanted").exists()
+    page.unfold("more")
+    page.press("throw away")
+    page.wait_until_ended("unwanted", "stopped")
+    assert not (demo.loras / "unwanted").exists()
+
+
+def test_a_run_that_fails_reads_as_a_failure(demo, open_page):
+    """What goes wrong is told where the run stands; nothing is left behind, and Start can be pressed again."""
+    page = open_page(demo)
+    page.unfold("part-learning-rate-and-optimizer")
+    page.fill(optimizer="no_such_optimizer")
+    page.fill(name="fails", data="story.txt", cutoff=64)
+    page.press("start")
+    told = page.wait_for_words("run", "Training 'fails': failed", "no_such_optimizer")
+    assert "Traceback" not in told
+    assert page.can_press("start")
+    assert not (demo.loras / "fails").exists()
