@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..core.errors import DataError
@@ -53,6 +54,7 @@ class Speaking:
     after: str = ""
     turn: str = ""  # of what stands before, that which every message of the user's begins with
     bos: int | None = None
+    system: str = ""
 
     def prompt(self, message: str, tokenizer: Speaker) -> Prompt:
         """A message of the user's own as the model would have met it in training."""
@@ -74,7 +76,7 @@ class Speaking:
             "template": f"{self.before}{MESSAGE}{self.after}",
             "before": self.before,
             "after": self.after,
-            "system": settings.rows.system,
+            "system": self.system,
             "marker": settings.rows.train_only_after,
             "starts_with_bos": self.bos is not None,
             "example": example[:EXAMPLE_CHARS],
@@ -88,7 +90,7 @@ def speaking(settings: TrainingSettings, folders: Folders, tokenizer: Speaker, e
     for found in (*_formats(settings, folders, tokenizer, bos), *_chats(settings, tokenizer, bos)):
         signs = [part for part in (found.after.strip(), found.turn.strip()) if part]
         if signs and 2 * sum(all(sign in text for sign in signs) for text in looked_at) > len(looked_at):
-            return found
+            return _with_their_system(found, tokenizer, examples) if found.manner == "chat" else found
     return Speaking(bos=bos)
 
 
@@ -108,8 +110,7 @@ def prompts(asked: str | Sequence[str], way: Speaking, tokenizer: Speaker, examp
 
 def _beginning(example: Example, way: Speaking, tokenizer: Speaker) -> Prompt | None:
     """Up to where the first reply begins; of a text the first words. None where that is too long to ask."""
-    ids, labels = example.ids.tolist(), example.labels.tolist()
-    first = next((n for n, label in enumerate(labels) if label != IGNORED), len(ids))
+    ids, first = example.ids.tolist(), _first_learned(example)
     text = first <= 1
     end = min(BEGINNING, max(1, len(ids) // 2)) if text else first
     if end > LONGEST:
@@ -117,6 +118,11 @@ def _beginning(example: Example, way: Speaking, tokenizer: Speaker) -> Prompt | 
     words = tokenizer.decode([n for n in ids[:end] if n != way.bos])
     asked = words if text else way.asked(words)
     return Prompt(asked, tuple(ids[:end])) if asked.strip() else None
+
+
+def _first_learned(example: Example) -> int:
+    labels = example.labels.tolist()
+    return next((n for n, label in enumerate(labels) if label != IGNORED), len(labels))
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -134,8 +140,37 @@ def _chats(settings: TrainingSettings, tokenizer: Speaker, bos: int | None) -> I
             continue
         if sign:
             own = None if template.own else bos
-            yield Speaking("chat", template.origin, before, after, _turn(before, tokenizer), own)
+            said = system if len(messages) > 1 else ""
+            yield Speaking("chat", template.origin, before, after, _turn(before, tokenizer), own, said)
             return
+
+
+def _with_their_system(way: Speaking, tokenizer: Speaker, examples: Examples) -> Speaking:
+    """Where most chats begin with the same system message, that belongs to how the model is talked to."""
+    numbers = _spread(len(examples), LOOKED_AT)
+    leads = Counter(_lead(examples[n], way, tokenizer) for n in numbers)
+    lead, count = leads.most_common(1)[0]
+    if not lead or lead == way.before or 2 * count <= len(numbers):
+        return way
+    return replace(way, before=lead, system=_system_in(lead, tokenizer))
+
+
+def _lead(example: Example, way: Speaking, tokenizer: Speaker) -> str:
+    """What stands before the first message of the user's."""
+    ids = example.ids.tolist()[: _first_learned(example)]
+    inside = tokenizer.decode([n for n in ids if n != way.bos]).rstrip().removesuffix(way.after.rstrip())
+    before, turn, _ = inside.rpartition(way.turn) if way.turn else ("", "", inside)
+    return before + turn
+
+
+def _system_in(lead: str, tokenizer: Speaker) -> str:
+    messages = [{"role": "system", "content": SIGN}, {"role": "user", "content": SIGN}]
+    try:
+        before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(SIGN)
+    except ValueError:
+        return ""
+    fits = lead.startswith(before) and lead.endswith(between)
+    return lead[len(before) : len(lead) - len(between)] if fits else ""
 
 
 def _turn(before: str, tokenizer: Speaker) -> str:
@@ -158,7 +193,7 @@ def _formats(
         for template in _simplest(shape, system):
             before, sign, after = _around(template, system)
             if sign:
-                yield Speaking("format", shape.name, before, after, before, bos)
+                yield Speaking("format", shape.name, before, after, before, bos, system)
 
 
 def _simplest(shape: FormatShape, system: str) -> list[Template]:

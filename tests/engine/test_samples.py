@@ -99,6 +99,20 @@ def test_chats_are_asked_as_chats(place):
 ROWS = [{"instruction": f"Ask {n}", "output": f"Say {n}"} for n in range(12)]
 
 
+def test_a_system_message_that_all_chats_have_belongs_to_how_it_is_talked_to(place):
+    own = {"role": "system", "content": "You are Maren."}
+    rows = [{"messages": [own, *row["messages"]]} for row in CHAT]
+    place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, *CHAT[:3]]))
+    _, events = run(
+        place, data=["chat.jsonl"], max_steps=1, sample_every=1, cutoff="auto", sample_prompts=["Q 1?"]
+    )
+    prompt = json.loads((place.lora() / "training_prompt.json").read_text())
+    assert prompt["system"] == "You are Maren."
+    assert prompt["before"] == "<|im_start|>system\nYou are Maren.<|im_end|>\n<|im_start|>user\n"
+    assert prompt["example"].startswith(prompt["before"])
+    assert {s.prompt for s in of(Sampled, events)} == {"Q 1?"}
+
+
 def test_rows_in_a_prompt_format_are_asked_in_it(place):
     place.write("rows.json", json.dumps(ROWS))
     more = {"format": "alpaca-format", "sample_every": "epoch", "cutoff": "auto"}
