@@ -30,6 +30,13 @@ class LossesApart:
         self._sums[0].index_add_(0, of_rows, rows.losses.detach().double())
         self._sums[1].index_add_(0, of_rows, torch.ones_like(of_rows, dtype=torch.float64))
 
+    def so_far(self) -> torch.Tensor | None:
+        """What is counted in this step, to come back to when a batch has to be done again."""
+        return None if self._sums is None else self._sums.clone()
+
+    def back_to(self, counted: torch.Tensor | None) -> None:
+        self._sums = counted
+
     def taken(self) -> dict[str, float]:
         """The mean loss of each data set that was in the step; from now on a new one is counted."""
         if self._sums is None:

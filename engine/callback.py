@@ -11,14 +11,16 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.control import RunControl
-from ..core.events import Advice, CheckpointSaved, Evaluated, EventLog, Note
+from ..core.events import Advice, CheckpointSaved, Evaluated, EventLog, Note, Progress
 from ..core.writing import why_not_written
 from ..records import thinning
 from ..settings.live import Live
 from .blueprint import Blueprint
+from .card_memory import SPILLS, Spilling
 from .checkpoints import RunState, sealed
 from .course import Course
 from .evaluation import Testing
+from .halving import Piece
 from .ordering import Phases
 from .rates import Rates, give
 from .saving_rules import Evaluation, Moment
@@ -40,6 +42,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self.steering.last_look = self.testing.at_end
         self.last_saved: Path | None = blueprint.folder.start.folder if blueprint.folder.start else None
         self.unsaved = ""
+        self.spilling: Spilling | None = None
 
     @property
     def evaluations(self) -> list[Evaluated]:
@@ -100,6 +103,10 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._decide(step, control, lr_scheduler, found)
         self.course.begin_step()  # what was done between two steps makes neither of them slow
 
+    def _watch_the_card(self, progress: Progress) -> None:
+        if self.spilling is not None and self.spilling.look(progress.seconds, progress.tokens):
+            self._log.append(Advice(text=SPILLS))
+
     def _phase(self, step: int) -> str:
         """Where an order has several phases, which this step was in; a planned change is said when it is there."""
         if len(self.phases.names) == 1:
@@ -152,6 +159,17 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         if self.steering.interlude is not None:
             self.steering.interlude = None
             control.should_training_stop = self.steering.is_last(step)
+
+    def told_of_halves(self, piece: Piece, most: int) -> None:
+        """A batch did not fit into memory."""
+        step = self.course.graph[-1]["current_steps"] + 1 if self.course.graph else 1
+        self._log.append(
+            Advice(
+                text=f"Step {step}: {piece.texts} examples at once do not fit into the memory. They are done "
+                f"again {most} at a time, and so from now on: a smaller batch and as much more accumulation, so "
+                "that the steps stay what they are and take longer."
+            )
+        )
 
     def _state(self, step: int) -> RunState:
         return RunState(

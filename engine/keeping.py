@@ -40,6 +40,8 @@ class Trained:
     between: BetweenSteps
     step: int
     about: dict[str, Any]
+    broken: str = ""
+    """Why it broke down before its end, if it did."""
 
 
 def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
@@ -47,7 +49,7 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     job.log.append(Stage(text="Saving the LoRA"))
     run, steering, course = trained.run, trained.between.steering, trained.between.course
     folder, step = run.folder, trained.step
-    outcome: Outcome = "finished" if step >= run.plan.steps or steering.stopped_by else "stopped"
+    outcome = _outcome(trained)
     best = _better_one(trained)
     judged = verdict(course.graph, _saved(folder), trained.between.testing.kept_aside, best.step if best else 0)
     entry = _log_entry(trained, outcome) | {"verdict": judged.as_log()}
@@ -57,13 +59,22 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
     folder = placed(folder, folders, copy_of(best.folder) if best else write, job)
     _write_records(trained, folder, entry, job)
-    folder.drop_backups()
+    if not trained.broken:
+        folder.drop_backups()
     words = f"{outcome} at step {step} of {run.plan.steps}" + (
         steering.stopped_by and f", since {steering.stopped_by}"
     )
-    text = f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
+    text = f"{trained.broken}\n" if trained.broken else ""
+    text += f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
     text += f"The LoRA is in {folder.path}" + (f": that of step {best.step}, {best.words}" if best else "")
     return Ended(outcome=outcome, text=f"{text}\n{judged.text}", folder=folder.path, verdict=judged.kind)
+
+
+def _outcome(trained: Trained) -> Outcome:
+    if trained.broken:
+        return "failed"
+    done = trained.step >= trained.run.plan.steps or trained.between.steering.stopped_by
+    return "finished" if done else "stopped"
 
 
 def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:

@@ -17,7 +17,9 @@ from ..settings.declared import TrainingSettings
 from . import adapter
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
+from .card_memory import kept_on_the_card
 from .checkpoints import RunState, refuse_changes, state_of
+from .faults import BreakdownError
 from .keeping import Trained, about, kept, thrown_away
 from .optimizers import optimizer_name
 from .parts import Part, next_part
@@ -66,16 +68,31 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
         _announce(part, between, base, ways, job)
         samples = Samples(run, between, host, job, part.state.step)
         trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent, samples)
-        step = trainer.train(resume_from_checkpoint=str(part.start) if part.start else None).global_step
+        broken = _train(trainer, part)
+        step = trainer.state.global_step
         if job.control.throwing_away:
             return thrown_away(run, step)
-        trained = Trained(run, between, step, about(run, model, ways))
+        trained = Trained(run, between, step, about(run, model, ways), broken)
+        if broken:
+            return kept(trained, partial(adapter.write, model), host.folders, job)
         if between.steering.interlude is None:
             ended = kept(trained, partial(adapter.write, model), host.folders, job)
             samples.at_the_end(model, step)
             return ended
     between.let_go()
     return trained
+
+
+def _train(trainer: RunTrainer, part: Part) -> str:
+    """HF's loop; why it broke down, where there is something to keep all the same."""
+    try:
+        with kept_on_the_card(trainer.args.device):
+            trainer.train(resume_from_checkpoint=str(part.start) if part.start else None)
+    except BreakdownError as error:
+        if trainer.state.global_step == part.state.step:
+            raise
+        return str(error)
+    return ""
 
 
 def _nothing_left(run: Blueprint, done: int) -> Ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
+from ..core.errors import ModelError
 from ..core.writing import why_not_written
 from ..data.batching import Place
 from ..data.examples import Example, Examples
@@ -19,9 +21,12 @@ from . import adapter
 from .apart import LossesApart
 from .blueprint import Blueprint
 from .callback import BetweenSteps
+from .card_memory import Spilling
 from .checkpoints import TRIES, is_about_files
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .evaluation import Measuring
+from .faults import broken_down, cannot_halve, does_not_fit, why_unsound
+from .halving import Halving, Piece, Work
 from .machine import workers
 from .noise import noisy
 from .optimizers import optimizer_name, refuse_on_this_device
@@ -67,6 +72,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self._tokens = 0
         self._apart = LossesApart(origins(blueprint.data.examples, blueprint.settings))
         self._examples: Sequence[Example] = ()
+        self._halving = Halving()
         self._between = callback
         super().__init__(
             model=model,
@@ -80,6 +86,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
         self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
         callback.course.tokens = lambda: self._tokens
+        if sys.platform == "win32" and self.args.device.type == "cuda":
+            callback.spilling = Spilling()
         callback.course.by_source = self._apart.taken
         if len(blueprint.data.kept_aside):
             callback.testing.measure = Measuring(blueprint, model, ways, callback.testing.stopping)
@@ -105,10 +113,55 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return batched(examples, joins, in_one_row=self._ways.packed)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **more: Any) -> torch.Tensor:
+        """A batch at once, or in pieces where that is too much for the memory."""
         self._tokens += inputs.pop(TOKENS)
-        self._examples = inputs.pop(EXAMPLES)
-        del inputs[JOINS]
-        return super().training_step(model, inputs, *args, **more)
+        batch = Piece(inputs.pop(EXAMPLES), inputs.pop(JOINS))
+
+        def step(piece: Piece, inputs: dict[str, Any]) -> torch.Tensor:
+            self._examples = piece.examples
+            done: torch.Tensor = super(RunTrainer, self).training_step(model, inputs, *args, **more)
+            return done
+
+        work = Work(
+            inputs=self._inputs,
+            step=step,
+            parameters=list(model.parameters()),
+            apart=self._apart,
+            told=self._between.told_of_halves,
+            refused=self._does_not_fit,
+            may_halve=self.accelerator.num_processes == 1,
+        )
+        return self._halving.done(batch, inputs, work)
+
+    def _inputs(self, piece: Piece) -> dict[str, Any]:
+        made = batched(piece.examples, piece.joins, in_one_row=self._ways.packed)
+        return {name: value for name, value in made.items() if name not in (TOKENS, EXAMPLES, JOINS)}
+
+    def _does_not_fit(self, piece: Piece) -> ModelError:
+        plan, saved = self._blueprint.plan, self._between.last_saved
+        if self.accelerator.num_processes > 1:
+            error = cannot_halve(plan.batch_size, plan.accumulated, "with several processes")
+        else:
+            checkpointing = bool(getattr(self.model, "is_gradient_checkpointing", False))
+            cutoff = self._blueprint.data.report.cutoff
+            error = does_not_fit(piece.tokens, self.args.device, checkpointing=checkpointing, cutoff=cutoff)
+        last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
+        return ModelError(f"{error} {last}")
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The last moment before the weights change: a step that would spoil them ends the run."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        loss, step = float(self._tr_loss), self.state.global_step + 1
+        why = why_unsound(
+            loss, float(norm), self._between.course.smoothed, self._vocabulary, scaled=self.args.fp16
+        )
+        if why:
+            raise broken_down(why, step, self._between.rates.rate(step), "float16" if self.args.fp16 else "")
+        return norm
+
+    @property
+    def _vocabulary(self) -> int:
+        return int(self._embeddings.weight.shape[0])
 
     def compute_loss(
         self,

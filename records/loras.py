@@ -17,7 +17,7 @@ LOG_FILE = "training_log.json"
 STATE_FILE = "run_state.json"
 BACKUPS = "backup"
 
-Standing = Literal["nothing", "finished", "stopped", "cut off", "made elsewhere"]
+Standing = Literal["nothing", "finished", "stopped", "failed", "cut off", "made elsewhere"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def _ended(folder: Path) -> Standing | None:
     ended = _log(folder).get("ended")
     if ended == "finished":
         return "finished"
+    if ended == "failed":
+        return "failed"
     return "stopped" if ended == "stopped" else None
 
 

@@ -155,6 +155,7 @@ def _choices(name: str, standing: str) -> str:
     words = {
         "finished": "a finished LoRA",
         "stopped": "the LoRA of a run that was stopped",
+        "failed": "the LoRA of a run that broke down",
         "cut off": "an unfinished run",
         "made elsewhere": "a LoRA made elsewhere",
         "nothing": "a folder",

@@ -1,0 +1,73 @@
+"""What goes wrong in a step: too little memory, a loss that is no number or has exploded; told in words."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..core.errors import ModelError, TrainingProError
+from ..train_utils import size
+
+EXPLODED = 3.0
+"""A loss so many times the smoothed one, that is also far worse than guessing, comes from broken weights."""
+WORSE_THAN_GUESSING = 2.0
+_SAID = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
+
+
+class BreakdownError(TrainingProError):
+    """A step that would have spoiled the weights; they are those of the step before."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error).lower() for said in _SAID)
+
+
+def why_unsound(loss: float, norm: float, smoothed: float | None, vocabulary: int, *, scaled: bool) -> str:
+    """Why a step must not change the weights, in words; `scaled` gradients of float16 look after themselves."""
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    if not math.isfinite(norm) and not scaled:
+        return f"the gradients are {norm}, at a loss of {loss:.4f}"
+    guessing = math.log(max(2, vocabulary))
+    if smoothed is not None and loss > max(EXPLODED * smoothed, WORSE_THAN_GUESSING * guessing):
+        return f"the loss has exploded: {loss:.4g} after a smoothed loss of {smoothed:.4g}"
+    return ""
+
+
+def broken_down(why: str, step: int, learning_rate: float, computed_in: str) -> BreakdownError:
+    """What happened and what helps."""
+    half = " Compute in bfloat16 or float32: float16 overflows." if computed_in == "float16" else ""
+    return BreakdownError(
+        f"Step {step} would have broken the LoRA: {why}. The weights are those of step {step - 1}. What helps "
+        f"most: a lower learning rate (it was {learning_rate:.3g}; try a tenth of it), a longer warm-up, "
+        f"gradients clipped at 1 or less, alpha no larger than rank.{half}"
+    )
+
+
+def does_not_fit(tokens: int, place: torch.device, *, checkpointing: bool, cutoff: int) -> ModelError:
+    """One example alone is too much."""
+    remedies = [] if checkpointing else ["Gradient checkpointing: on"]
+    remedies += [f"a shorter cutoff (it is {cutoff})", "the model loaded in 4 bits", "a lower rank", "packing off"]
+    return ModelError(
+        f"Out of memory: one example of {tokens} tokens alone does not fit{_figures(place)}. What helps most: "
+        f"{', '.join(remedies)}."
+    )
+
+
+def cannot_halve(batch: int, accumulation: int, why: str) -> ModelError:
+    """Out of memory where a batch cannot be done again in halves."""
+    return ModelError(
+        f"Out of memory, and {why} a batch cannot be done again in halves. Start anew with True Batch Size "
+        f"{max(1, batch // 2)} and Gradient Accumulation {2 * accumulation}: the steps stay what they are."
+    )
+
+
+def _figures(place: torch.device) -> str:
+    if place.type != "cuda":
+        return ""
+    free, total = torch.cuda.mem_get_info(place)
+    held = torch.cuda.memory_allocated(place)
+    return f" ({size(total)} on the card, {size(held)} of it hold model and LoRA, {size(free)} are free)"
