@@ -118,6 +118,11 @@ class Host(Protocol):
     def folders(self) -> Folders: ...
 
     @property
+    def meanwhile(self) -> str:
+        """What waits while a job has the model, in words; empty where nothing does."""
+        ...
+
+    @property
     def own_process(self) -> bool:
         """Whether the process is Training PRO's own: it may start others, and change the model for good."""
         ...

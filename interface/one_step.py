@@ -67,14 +67,9 @@ def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
             *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
         ]
     )
-    return wording.card("", figures, _advice(probed, values, fitted=fitted), mood=mood(probed.peak, probed.free))
-
-
-def mood(needed: int, free: int) -> str:
-    """Green, yellow or red: how much of what is free would be taken."""
-    if not needed or not free:
-        return ""
-    return "good" if needed < 0.85 * free else "fair" if needed <= free else "bad"
+    return wording.card(
+        "", figures, _advice(probed, values, fitted=fitted), mood=wording.mood(probed.peak, probed.free)
+    )
 
 
 def _advice(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:

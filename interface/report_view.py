@@ -10,6 +10,7 @@ from ..data.report import DatasetReport, Lengths, RowReport, SourceReport, TextR
 from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap
 from ..settings.declared import SETTINGS
+from ..train_utils import size
 from . import plots, wording
 from .ways import pointing, use, way_to
 
@@ -19,8 +20,8 @@ ROW_HEAD = ("data", "rows", "examples", "tokens it learns from", "longest", "lef
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
-def html(report: DatasetReport, plan: str = "") -> str:
-    """The report as a card; `plan` is drawn between its figures and the details."""
+def html(report: DatasetReport, plan: str = "", free: int = 0) -> str:
+    """The report as a card; `plan` is drawn between its figures and the details, `free` is memory in bytes."""
     return wording.card(
         f"Check: {report.verdict}",
         wording.listed(map(pointing, report.problems)),
@@ -29,6 +30,7 @@ def html(report: DatasetReport, plan: str = "") -> str:
         _figures(report) if report.examples else "",
         plan,
         _suggestions(report),
+        _needs(report, free),
         _expected(report),
         _sources(report.sources),
         _lengths(report.lengths),
@@ -60,13 +62,20 @@ def _suggestions(report: DatasetReport) -> str:
     )
 
 
+def _needs(report: DatasetReport, free: int) -> str:
+    """Memory and disk expected against what is there: green, yellow or red."""
+    parts = []
+    if memory := report.memory:
+        there = f" ({size(free)} are there for it)" if free else ""
+        parts.append(wording.gauge(f"Memory expected{there}: {memory.words()}.", memory.total, free))
+    if disk := report.disk:
+        parts.append(wording.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
+    return "".join(parts)
+
+
 def _expected(report: DatasetReport) -> str:
-    """Memory, disk, padding, stop tokens, one line each."""
+    """Padding, stop tokens, what is kept aside, one line each."""
     said = []
-    if report.memory:
-        said.append(f"Memory expected: {report.memory.words()}.")
-    if report.disk:
-        said.append(f"Disk: {report.disk.words()}.")
     if report.padding:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f} %" for name, n in report.padding.items())
         said.append(f"Share of a step that is padding: {shares}.")

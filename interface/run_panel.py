@@ -154,7 +154,7 @@ def checked(settings: TrainingSettings, joined: Joined) -> str:
     plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     phases, _ = plots.planned_rates(settings, plan)
     words = wording.paragraph(f"{settings.learning.schedule}: {described(phases)}.", quiet=True)
-    return report_view.html(report, plots.plan_curve(settings, plan) + words)
+    return report_view.html(report, plots.plan_curve(settings, plan) + words, joined.host.memory().free)
 
 
 def _current(view: RunView | None, job: Job | None) -> RunView | None:

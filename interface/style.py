@@ -18,6 +18,9 @@ CSS = """
 .tp-figures b {display: block; font-size: 1.18em; color: var(--body-text-color);
   font-variant-numeric: tabular-nums;}
 .tp-figures span {font-size: 0.85em; color: var(--tp-quiet);}
+.tp-gauge {padding-left: 8px; border-left: 5px solid transparent; font-size: 0.92em;}
+.tp-gauge.tp-good {border-left-color: #2f9e5b;} .tp-gauge.tp-fair {border-left-color: #c98a10;}
+.tp-gauge.tp-bad {border-left-color: #cf3f3f; font-weight: 600;}
 .tp-bar {height: 10px; border-radius: 5px; overflow: hidden; margin: 6px 0;
   background: var(--border-color-primary);}
 .tp-bar i {display: block; height: 100%; background: var(--color-accent);}

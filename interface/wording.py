@@ -55,6 +55,19 @@ def figures(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<div class="tp-figures">{rows}</div>'
 
 
+def mood(needed: float, free: float) -> str:
+    """Green, yellow or red: how much of what is free would be taken; nothing where that is not known."""
+    if not needed or not free:
+        return ""
+    return "good" if needed < 0.85 * free else "fair" if needed <= free else "bad"
+
+
+def gauge(text: str, needed: float, free: float) -> str:
+    """What something needs against what there is, with its colour at the side."""
+    said = mood(needed, free)
+    return f'<p class="tp-gauge{" tp-" + said if said else ""}">{escape(text)}</p>'
+
+
 def bar(share: float) -> str:
     done = max(0.0, min(1.0, share))
     return (
