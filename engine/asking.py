@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -43,17 +43,22 @@ class Asking:
 
     def ask(self, model: Any, prompt: Prompt, step: int) -> Sampled | None:
         """None where the run is to stop meanwhile, and the answer is cut short."""
-        if prompt.text not in self._without:
-            with _lora_off(model):
-                without = self._answer(model, prompt)
-            if self._job.control.stopping:
-                return None
-            self._without[prompt.text] = without
-        without = self._without[prompt.text]
+        without = self._without.get(prompt.text)
+        if without is None:
+            without = self._alone(model, prompt, step)
         text = without if step == 0 and _is_fresh(model) else self._answer(model, prompt)
         if self._job.control.stopping:
             return None
+        self._without[prompt.text] = without
         return Sampled(step=step, prompt=prompt.text, text=text, without=without)
+
+    def _alone(self, model: Any, prompt: Prompt, step: int) -> str:
+        """Without the LoRA; nothing where the model itself is in training and no longer what it was."""
+        off = getattr(model, "disable_adapter", None)
+        if off is None and step:
+            return ""
+        with off() if off else nullcontext():
+            return self._answer(model, prompt)
 
     def _answer(self, model: Any, prompt: Prompt) -> str:
         context = self._run.card.context
@@ -77,13 +82,6 @@ def between_steps(model: Any) -> Iterator[None]:
     """Inside, a model in training may be asked."""
     with undisturbed(model), quiet(model):
         yield
-
-
-def _lora_off(model: Any) -> AbstractContextManager[Any]:
-    off: AbstractContextManager[Any] = (
-        model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
-    )
-    return off
 
 
 def _is_fresh(model: Any) -> bool:

@@ -15,6 +15,7 @@ import torch
 from ..core.events import Ended, Outcome, Stage
 from ..core.host import Folders
 from ..core.session import Job
+from ..core.version import VERSION
 from ..core.writing import write_json
 from ..records import log, loras, picture
 from ..records.curve import Mark
@@ -163,7 +164,7 @@ def _log_entry(trained: Trained, outcome: Outcome) -> dict[str, Any]:
         "data_fingerprint": run.data.examples.digest(),
         "training_time": duration(sum(e.get("seconds", 0) for e in course.graph)),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-        | {"python": platform.python_version()},
+        | {"python": platform.python_version(), "training_pro": VERSION},
     }
 
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core import processes
 from ..core.errors import TrainingProError
-from ..core.events import Advice, Ended, Evaluated, Event, Planned, Progress
+from ..core.events import Advice, Ended, Evaluated, Event, Note, Planned, Progress
 from ..core.host import Folders
 from ..core.session import Job
 from ..core.writing import read_json, write_text
@@ -42,12 +43,14 @@ def _leave(ended: Ended, folders: Folders, job: Job) -> None:
     """Only of what began: before the first step is done there is no folder of the run."""
     events = job.log.since(0)
     planned = next((event for event in events if isinstance(event, Planned)), None)
-    if planned is None or not any(isinstance(event, Progress) for event in events):
+    begun = any(isinstance(event, Progress) for event in events)
+    if planned is None or not begun or not processes.is_first():
         return
     folder = folders.loras / planned.name
     try:
         if folder.is_dir():
             write_text(folder / FILE, page(_story(ended, folder, folders, job)))
+            job.log.append(Note(text=f"How it went, on one page: {folder / FILE}"))
     except Exception as error:  # noqa: BLE001 - the run is over and kept; its report is not worth more than that
         job.log.append(Advice(text=f"{FILE} could not be written: {error or type(error).__name__}"))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from ..core import processes
 from ..core.errors import BusyError
 from ..core.host import Folders
 
@@ -16,7 +16,7 @@ from ..core.host import Folders
 @contextmanager
 def in_progress(name: str, folders: Folders) -> Iterator[None]:
     """Inside, nobody else trains this LoRA or throws it away."""
-    if int(os.environ.get("RANK") or 0):  # of one run's several processes the first holds it
+    if not processes.is_first():
         yield
         return
     path = _place(name, folders)

@@ -47,6 +47,7 @@ def test_a_report_at_the_end(place):
     assert "With it, after step" in text
     assert "<h2>Kept aside</h2>" in text
     assert ">LoRA Rank</td><td>2</td>" in text
+    assert "training_pro 1" in text
 
 
 def test_a_report_of_a_run_that_was_stopped_and_of_the_whole_when_it_has_gone_on(place):
