@@ -29,7 +29,7 @@ class Testing:
     ) -> None:
         self._blueprint, self._graph, self._control, self._log = blueprint, graph, control, log
         self._there = len(blueprint.data.kept_aside) > 0
-        self.kept_aside = blueprint.data.kept_aside.digest()[:16] if self._there else ""
+        self.kept_aside = blueprint.data.kept_aside.digest() if self._there else ""
         self.evaluations = evaluations.evaluations_of(graph, self.kept_aside) if self._there else []
         self.measure: Callable[[], Measured | None] = lambda: None
 

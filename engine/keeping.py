@@ -52,14 +52,14 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     folder, step = run.folder, trained.step
     outcome = _outcome(trained)
     best = _better_one(trained)
-    judged = verdict(course.graph, _saved(folder), trained.between.testing.kept_aside, best.step if best else 0)
-    entry = _log_entry(trained, outcome) | {"verdict": judged.as_log()}
+    entry = _log_entry(trained, outcome)
     if best:
         entry |= {"kept_step": best.step, "kept_because": best.words}
     if not picture.is_possible():
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
     folder = placed(folder, folders, copy_of(best.folder) if best else write, job)
-    _write_records(trained, folder, entry, job)
+    judged = verdict(course.graph, _saved(folder), trained.between.testing.kept_aside, best.step if best else 0)
+    _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
     if not trained.broken:
         folder.drop_backups()
     words = f"{outcome} at step {step} of {run.plan.steps}" + (
@@ -161,11 +161,23 @@ def _log_entry(trained: Trained, outcome: Outcome) -> dict[str, Any]:
         "loaded_as": run.card.loading,
         "resolved": dict(report.resolved),
         "data": report.as_json(),
+        "seed": run.settings.what.seed,
         "data_fingerprint": run.data.examples.digest(),
+        **_aside(trained),
         "training_time": duration(sum(e.get("seconds", 0) for e in course.graph)),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
         | {"python": platform.python_version(), "training_pro": VERSION},
     }
+
+
+def _aside(trained: Trained) -> dict[str, Any]:
+    """What was kept aside, and what context was worth on it before and after."""
+    testing = trained.between.testing
+    if not testing.kept_aside:
+        return {}
+    gains = [one.context_gain for one in testing.evaluations if one.context_gain is not None]
+    gain = {"before": gains[0], "after": gains[-1]} if gains else None
+    return {"kept_aside_fingerprint": testing.kept_aside, "context_gain": gain}
 
 
 def _layers(model: Any) -> list[str]:
@@ -181,14 +193,17 @@ def _marks(folder: RunFolder) -> list[Mark]:
 
 def _saved(folder: RunFolder) -> dict[int, str]:
     """The checkpoints that are there, slimmed ones too, by their step."""
+    if not folder.path.is_dir():
+        return {}
     there = [path.name for path in folder.path.iterdir() if loras.has_lora(path)]
     steps = {name: step for name in there if (step := checkpoint_step(name)) is not None}
     return {step: name for name, step in sorted(steps.items(), key=lambda item: item[1])}
 
 
 def _title(run: Blueprint) -> str:
-    s = run.settings
+    lora, learning = run.settings.lora, run.settings.learning
+    strength = lora.alpha / (lora.rank**0.5 if lora.rslora else lora.rank)
     return (
-        f"{run.folder.name} on {run.card.name} - rank {s.lora.rank}, alpha {s.lora.alpha:g}, "
-        f"learning rate {s.learning.learning_rate:g} {s.learning.schedule}, cutoff {run.data.report.cutoff}"
+        f"{run.folder.name} on {run.card.name} - rank {lora.rank}, alpha {lora.alpha:g}, strength {strength:.3g}, "
+        f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run.data.report.cutoff}"
     )

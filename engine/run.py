@@ -25,6 +25,7 @@ from .optimizers import optimizer_name
 from .parts import Part, next_part
 from .precision import computing_type
 from .ready import bare_model, card_of, prepared, ready_to_train
+from .reporters import refuse_missing, reporting
 from .samples import Samples
 from .trainer import RunTrainer
 from .trial import Ways, tried
@@ -33,6 +34,7 @@ from .trial import Ways, tried
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
     optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
+    refuse_missing(settings.records.report_to)
     folder = run_folder(settings, host.folders, resume)
     card = card_of(host)
     run = blueprint(settings, card, prepared(settings, host, card, job), folder)
@@ -67,9 +69,10 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
         ways = tried(model, run.settings)
         _announce(part, between, base, ways, job)
         samples = Samples(run, between, host, job, part.state.step)
-        trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent, samples)
-        broken = _train(trainer, part)
-        step = trainer.state.global_step
+        with reporting(run, between, host.folders, job.log) as reporters:
+            trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent, samples, *reporters)
+            broken = _train(trainer, part)
+            step = trainer.state.global_step
         if job.control.throwing_away:
             return thrown_away(run, step)
         trained = Trained(run, between, step, about(run, model, ways), broken)

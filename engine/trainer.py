@@ -235,7 +235,9 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         logging_nan_inf_filter=False,
         save_strategy="no",
         eval_strategy="no",
-        report_to="none",
+        report_to="none",  # reporters.py has those that were asked for
+        run_name=blueprint.folder.name,
+        project="training_pro",
         disable_tqdm=True,
         remove_unused_columns=False,
         label_names=["labels"],

@@ -45,7 +45,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
         ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
     ),
-    "Records": (("sample_prompts",), ("sample_every", "keep_awake", "seed")),
+    "Records": (("sample_prompts",), ("sample_every", "keep_awake", "seed"), ("report_to",)),
 }
 TABLES = {LORA: "loras", "Learning rate and optimizer": "optimizers"}
 """Parts that begin with a menu of presets."""

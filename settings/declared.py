@@ -558,6 +558,19 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Records:
+    """Where else a run is recorded."""
+
+    report_to: str = choice(
+        "Report to",
+        "Beside our own records: TensorBoard (into the LoRA's folder), Weights & Biases (offline, into the LoRA's "
+        "folder; the variable WANDB_MODE decides otherwise) or trackio (into logs/trackio). They have to be "
+        "installed.",
+        {"none": "nowhere else", "tensorboard": "TensorBoard", "wandb": "Weights & Biases", "trackio": "trackio"},
+    )
+
+
+@dataclass(frozen=True)
 class Machine:
     """What is traded between memory and speed."""
 
@@ -626,6 +639,7 @@ class TrainingSettings:
     saving: Saving = field(default_factory=Saving)
     stopping: Stopping = field(default_factory=Stopping)
     samples: Samples = field(default_factory=Samples)
+    records: Records = field(default_factory=Records)
     machine: Machine = field(default_factory=Machine)
 
     def values(self) -> dict[str, Any]:
@@ -647,6 +661,7 @@ SECTIONS: Mapping[str, Callable[..., Any]] = {
     "saving": Saving,
     "stopping": Stopping,
     "samples": Samples,
+    "records": Records,
     "machine": Machine,
 }
 SETTINGS: Mapping[str, Setting] = {

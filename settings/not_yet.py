@@ -8,7 +8,6 @@ KEYS: frozenset[str] = frozenset(
     {
         "method",
         "shard_size",
-        "report_to",
     }
 )
 CHOICES: Mapping[str, tuple[str, ...]] = {}

@@ -16,6 +16,7 @@ from training_pro.engine import evaluation, trainer
 from training_pro.engine.adapter import loaded_onto
 from training_pro.engine.tokenizer import working_tokenizer
 from training_pro.hosts.tiny import SAMPLE
+from training_pro.records import picture
 from training_pro.records.evaluations import best_of, evaluations_of, steps_of
 from training_pro.tests.engine.architectures import cut_off, graph, log, seen
 from training_pro.tests.tiny import watched
@@ -271,3 +272,24 @@ def test_each_step_says_the_loss_of_each_data_set(place, monkeypatch, packing):
 def test_with_one_data_set_there_is_nothing_to_tell_apart(place):
     place.train(max_steps=1)
     assert "loss_by_source" not in graph(place)[0]
+
+
+def test_the_records_say_what_was_measured_and_on_what(place, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(picture, "draw", lambda graph, title, path, marks: drawn.append((title, marks)))
+    more = {"batching": "length_then_order", "batch_size": 2, "rslora": True, "alpha": 4, "save_every": 5}
+    found = evaluated(told(place, **more))
+    known = log(place)
+    assert known["seed"] == 42
+    assert known["versions"].keys() == {"torch", "transformers", "peft", "accelerate", "python", "training_pro"}
+    assert known["kept_aside_fingerprint"] == prepared(place, **KEPT).kept_aside.digest()
+    assert known["kept_aside_fingerprint"] != known["data_fingerprint"]
+    assert known["context_gain"] == {"before": found[0].context_gain, "after": found[-1].context_gain}
+    assert found[0].context_gain != found[-1].context_gain
+    ((title, marks),) = drawn
+    assert title == (
+        "a on tiny - rank 4, alpha 4, strength 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"
+    )
+    assert [(mark.step, mark.text) for mark in marks][:2] == [(5, "checkpoint-5"), (8, "checkpoint-8-epoch-1")]
+    place.train(name="b", max_steps=1)
+    assert "context_gain" not in log(place, "b")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from training_pro.core.events import Evaluated
 from training_pro.core.writing import write_json, write_text
+from training_pro.records.curve import Mark
+from training_pro.records.evaluations import entry
 from training_pro.records.log import log_entry
 from training_pro.records.picture import draw
 
@@ -16,8 +19,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_flat_keys_come_first_and_nothing_is_lost():
-    entry = log_entry({"extra": 1, "loss": 2.0, "base_model_name": "m", "versions": {}})
-    assert list(entry) == [
+    made = log_entry({"extra": 1, "loss": 2.0, "base_model_name": "m", "versions": {}})
+    assert list(made) == [
         "base_model_name",
         "base_model_class",
         "base_loaded_in_4bit",
@@ -30,13 +33,34 @@ def test_flat_keys_come_first_and_nothing_is_lost():
         "extra",
         "versions",
     ]
-    assert (entry["base_model_name"], entry["loss"], entry["extra"], entry["epoch"]) == ("m", 2.0, 1, None)
+    assert (made["base_model_name"], made["loss"], made["extra"], made["epoch"]) == ("m", 2.0, 1, None)
 
 
 def test_a_picture_is_drawn_whole(tmp_path):
     assert draw(GRAPH, "a on tiny", tmp_path / "graph.png")
     assert (tmp_path / "graph.png").read_bytes().startswith(PNG)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.png"]
+
+
+def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch):
+    """And what is no number leaves a gap."""
+    from matplotlib.figure import Figure
+
+    figures = []
+
+    def saved(figure, path, **_):
+        figures.append(figure)
+        path.write_bytes(PNG)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    graph = [dict(step, phase="by length" if step["current_steps"] < 3 else "as in the data") for step in GRAPH]
+    graph[1]["loss"] = None
+    kept = Evaluated(step=2, epoch=1.0, why="end", loss=2.5, perplexity=1.0, accuracy=0.5, tokens=9, seconds=1.0)
+    assert draw([*graph, entry(kept, "")], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")])
+    axes = figures[0].axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["loss", "smoothed loss", "loss on the part kept aside", "learning rate"]
+    assert [text.get_text() for text in axes.texts] == ["by length", "as in the data", "checkpoint-2"]
 
 
 def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(tmp_path):
