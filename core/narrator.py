@@ -177,7 +177,8 @@ def tell(job: Job, write: Write) -> None:
     narrator = Narrator()
     for event in job.log.follow():
         if line := narrator.line(event):
-            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {line}")
+            further = line.replace("\n", "\n          ")  # under the words of the first line
+            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {further}")
 
 
 def telling(write: Write) -> Callable[[Job], None]:

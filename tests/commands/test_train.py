@@ -20,7 +20,7 @@ from training_pro.records import loras
 from training_pro.tests.tiny import Place, tree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CLOCK = re.compile(r"^\d\d:\d\d:\d\d  ")
+CLOCK = re.compile(r"^(\d\d:\d\d:\d\d| {8})  ")
 QUICK = ["--cutoff", "32", "--overlap", "false", "--rank", "4", "--alpha", "8", "--sample-every", "never"]
 JSON_KEYS = [
     "verdict",
@@ -59,7 +59,9 @@ def test_a_run_from_the_command_line(place, capsys):
     assert [line for line in lines[1:] if not CLOCK.match(line)] == []
     assert re.search(r"step 1/4  epoch 0\.25  loss \d\.\d{4} .* tokens/s  .* left", err)
     assert "step 4/4" in err
-    assert f"The LoRA is in {place.lora()}" in lines[-1]
+    assert f"The LoRA is in {place.lora()}" in lines[-2]
+    assert "Nothing was kept aside" in lines[-1]
+    assert f"How it went, on one page: {place.lora() / 'report.html'}" in err
     assert loras.standing(place.lora()) == "finished"
 
 
