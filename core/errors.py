@@ -10,11 +10,22 @@ TrainingProError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What may help, in words, and the settings that it changes: a page makes a button of it."""
+
+    words: str
+    values: Mapping[str, object]
 
 
 class TrainingProError(Exception):
     """Something the user can understand and mend: what, which value, what to do."""
+
+    remedies: tuple[Remedy, ...] = ()
 
 
 class SettingsError(TrainingProError):
@@ -31,6 +42,10 @@ class DataError(TrainingProError):
 
 class ModelError(TrainingProError):
     """No model is loaded, or the loaded one cannot be trained."""
+
+    def __init__(self, text: str, remedies: Sequence[Remedy] = ()) -> None:
+        self.remedies = tuple(remedies)
+        super().__init__(text)
 
 
 class BusyError(TrainingProError):

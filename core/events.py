@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from .errors import Remedy
+
 Outcome = Literal["finished", "stopped", "failed"]
 Occasion = Literal["start", "planned", "asked", "end"]
 """Why something is measured: before the first step, by plan, at a wish, or because the run ends."""
@@ -198,6 +200,8 @@ class Ended(Event):
     details: str = ""
     verdict: str = ""
     """How well a run learned, in a few words: 'began to memorize'. The whole of it stands in `text`."""
+    remedies: tuple[Remedy, ...] = ()
+    """What may help after a failure, the most helpful first."""
 
 
 class EventLog:

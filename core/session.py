@@ -80,7 +80,7 @@ def _carry_out(job: Job, host: Host, work: Work) -> None:
         with spoken_into(job.log), host.exclusive_use():
             end = work(job)
     except TrainingProError as error:
-        end = Ended(outcome="failed", text=str(error))
+        end = Ended(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
         text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
         end = Ended(outcome="failed", text=text, details=traceback.format_exc())

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from ..core.errors import Remedy
 from ..core.host import Memory, ModelCard
-from ..settings.declared import TrainingSettings
-from ..train_utils import BITS_OF_WEIGHTS, Load, MemoryEstimate, ModelShape, memory_estimate
+from ..settings.declared import SETTINGS, TrainingSettings
+from ..train_utils import BITS_OF_WEIGHTS, Load, MemoryEstimate, ModelShape, memory_estimate, size
 from .examples import Examples
 
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -20,6 +21,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 STATE_BYTES = (("paged", 0.0), ("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
 ADAM_BYTES = 8.0
+SHORTEST = 32
 ROOM = 0.95  # of what is free: drivers and fragments take the rest
 SLOWER_CHECKPOINTED, SLOWER_HALVED, SLOWER_8_BIT = 1.25, 1.03, 1.01
 
@@ -98,10 +100,10 @@ def largest_batch(expecting: Expecting, settings: TrainingSettings, scale: float
     if not expecting.free:
         return 0
     fitting = 0
-    for size in range(1, min(len(expecting.lengths), 1024) + 1):
-        if not expecting.fits(_scaled(expecting.memory(_with_batch(settings, size)), scale)):
+    for batch in range(1, min(len(expecting.lengths), 1024) + 1):
+        if not expecting.fits(_scaled(expecting.memory(_with_batch(settings, batch)), scale)):
             break
-        fitting = size
+        fitting = batch
     return fitting
 
 
@@ -129,16 +131,41 @@ def _ways_to_save(settings: TrainingSettings) -> Iterator[tuple[float, dict[str,
         yield slower, {**first, **second, **(sizes if divisor > 1 else {})}
 
 
+def remedies(expecting: Expecting, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
+    """What takes less memory where one example alone is too much: the most helpful first, with figures."""
+    alone = _with_batch(settings, 1)
+    now = expecting.memory(alone).total
+    found = []
+    for changes in _ways_for_one(settings, cutoff):
+        shorter = min(cutoff, int(changes.get("cutoff", cutoff)))
+        there = replace(expecting, lengths=tuple(min(n, shorter) for n in expecting.lengths))
+        saved = now - there.memory(_changed(alone, changes)).total
+        words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
+        found.append((saved, Remedy(f"{words} (about {size(saved)} less)", changes)))
+    helpful = [(saved, remedy) for saved, remedy in found if saved > 0]
+    return [remedy for _, remedy in sorted(helpful, key=lambda one: -one[0])]
+
+
+def _ways_for_one(settings: TrainingSettings, cutoff: int) -> Iterator[dict[str, Any]]:
+    yield {"gradient_checkpointing": "on"}
+    yield {"optimizer": "adamw_8bit"}
+    if cutoff >= 2 * SHORTEST:
+        yield {"cutoff": cutoff // 2}
+    if settings.lora.rank > 1:
+        half = settings.lora.rank // 2
+        yield {"rank": half, "alpha": settings.lora.alpha * half / settings.lora.rank}
+
+
 def _changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
     sections = {}
-    for name in ("steps", "learning", "machine"):
+    for name in ("steps", "learning", "lora", "machine"):
         section = getattr(settings, name)
         sections[name] = replace(section, **{k: v for k, v in changes.items() if hasattr(section, k)})
     return replace(settings, **sections)
 
 
-def _with_batch(settings: TrainingSettings, size: int) -> TrainingSettings:
-    return _changed(settings, {"batch_size": size})
+def _with_batch(settings: TrainingSettings, batch: int) -> TrainingSettings:
+    return _changed(settings, {"batch_size": batch})
 
 
 def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..core.host import ModelCard
+from ..core.errors import Remedy
+from ..core.host import Memory, ModelCard
 from ..data.assembly import TrainingData
+from ..data.expecting import Expecting, remedies
 from ..records.run_folder import RunFolder
 from ..schedulers import Phase, Plan, multipliers, schedule_named
 from ..settings.declared import Switching, TrainingSettings
@@ -47,6 +49,11 @@ class Blueprint:
     def rates(self, factor: float = 1.0) -> Rates:
         """The learning rates, as they are planned."""
         return Rates(self.settings.learning.learning_rate, self.multipliers, factor)
+
+    def remedies(self, machine: Memory) -> list[Remedy]:
+        """What would take less memory than these settings."""
+        expecting = Expecting.of(self.card, self.data.examples, machine)
+        return remedies(expecting, self.settings, self.data.report.cutoff) if expecting else []
 
     def open_folder(self) -> None:
         """Called when the first step is done: from now on there is something to keep."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
-from ..core.errors import ModelError, TrainingProError
+from ..core.errors import ModelError, Remedy, TrainingProError
+from ..core.host import Memory
 from ..train_utils import size
 
 EXPLODED = 3.0
@@ -47,22 +49,33 @@ def broken_down(why: str, step: int, learning_rate: float, computed_in: str) -> 
     )
 
 
-def does_not_fit(tokens: int, place: torch.device, *, checkpointing: bool, cutoff: int) -> ModelError:
+def does_not_fit(tokens: int, place: torch.device, remedies: Sequence[Remedy]) -> ModelError:
     """One example alone is too much."""
-    remedies = [] if checkpointing else ["Gradient checkpointing: on"]
-    remedies += [f"a shorter cutoff (it is {cutoff})", "the model loaded in 4 bits", "a lower rank", "packing off"]
+    ways = [*(remedy.words for remedy in remedies), "the model loaded in 4 bits"]
     return ModelError(
         f"Out of memory: one example of {tokens} tokens alone does not fit{_figures(place)}. What helps most: "
-        f"{', '.join(remedies)}."
+        f"{'; '.join(ways)}.",
+        remedies,
     )
 
 
 def cannot_halve(batch: int, accumulation: int, why: str) -> ModelError:
     """Out of memory where a batch cannot be done again in halves."""
+    smaller = {"batch_size": max(1, batch // 2), "accumulation": 2 * accumulation}
+    words = f"True Batch Size {smaller['batch_size']} and Gradient Accumulation {smaller['accumulation']}"
     return ModelError(
-        f"Out of memory, and {why} a batch cannot be done again in halves. Start anew with True Batch Size "
-        f"{max(1, batch // 2)} and Gradient Accumulation {2 * accumulation}: the steps stay what they are."
+        f"Out of memory, and {why} a batch cannot be done again in halves. Start anew with {words}: the steps "
+        "stay what they are.",
+        [Remedy(words, smaller)],
     )
+
+
+def memory_of(place: torch.device) -> Memory:
+    """What there is where the model lies; nothing is known of it on a CPU."""
+    if place.type != "cuda":
+        return Memory("CPU", 0, 0)
+    free, total = torch.cuda.mem_get_info(place)
+    return Memory(place.type, total - free, total, torch.cuda.memory_allocated(place))
 
 
 def _figures(place: torch.device) -> str:

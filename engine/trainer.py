@@ -25,7 +25,7 @@ from .card_memory import Spilling
 from .checkpoints import TRIES, is_about_files
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .evaluation import Measuring
-from .faults import broken_down, cannot_halve, does_not_fit, why_unsound
+from .faults import broken_down, cannot_halve, does_not_fit, memory_of, why_unsound
 from .halving import Halving, Piece, Work
 from .machine import workers
 from .noise import noisy
@@ -142,11 +142,10 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         if self.accelerator.num_processes > 1:
             error = cannot_halve(plan.batch_size, plan.accumulated, "with several processes")
         else:
-            checkpointing = bool(getattr(self.model, "is_gradient_checkpointing", False))
-            cutoff = self._blueprint.data.report.cutoff
-            error = does_not_fit(piece.tokens, self.args.device, checkpointing=checkpointing, cutoff=cutoff)
+            place = self.args.device
+            error = does_not_fit(piece.tokens, place, self._blueprint.remedies(memory_of(place)))
         last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
-        return ModelError(f"{error} {last}")
+        return ModelError(f"{error} {last}", error.remedies)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The last moment before the weights change: a step that would spoil them ends the run."""

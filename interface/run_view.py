@@ -29,6 +29,7 @@ from ..train_utils import duration
 from . import samples_view, wording
 from .more_curves import MoreCurves
 from .trend import before, trend
+from .ways import use
 
 LATEST = 6
 WISHES: Mapping[Callable[[RunControl[Any]], object], str] = {
@@ -209,6 +210,7 @@ class RunView:
         title = f"{self.job.title}: {end.outcome}"
         parts = [
             *(wording.paragraph(line) for line in end.text.splitlines()),
+            wording.listed(use(remedy.words, remedy.values) for remedy in end.remedies),
             wording.folded("Details", end.details),
         ]
         if self._last is not None:

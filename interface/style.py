@@ -52,7 +52,8 @@ CSS = """
   font-size: 11px; color: var(--tp-quiet); border: 1px solid var(--border-color-primary);}
 .tp-setting [data-testid="block-info"] {margin-bottom: 4px;}
 .tp-setting [data-testid="block-info"] + div, .tp-tick > div:not(.wrap) {display: none; position: absolute;
-  left: 0; bottom: calc(100% - 4px); z-index: 60; width: max-content; max-width: min(420px, 86vw);
+  pointer-events: none; left: 0; bottom: calc(100% - 4px); z-index: 60; width: max-content;
+  max-width: min(420px, 86vw);
   padding: 8px 11px; border-radius: 7px; font-size: 0.9rem; line-height: 1.4; white-space: normal;
   color: var(--body-text-color) !important; background: var(--background-fill-primary);
   border: 1px solid var(--color-accent); box-shadow: 0 4px 14px rgba(0, 0, 0, 0.22);}

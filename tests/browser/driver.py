@@ -65,6 +65,7 @@ PARTS = {
     "perplexity": "tp-perplexity-found",
     "runs": "tp-runs-table",
     "runs said": "tp-runs-said",
+    "one run": "tp-runs-one",
 }
 BOXES = {
     "with": "tp-with",

@@ -119,6 +119,7 @@ def test_runs_and_perplexity(demo, page):
     page.tab("Runs")
     page.wait_for_words("runs", "short", "finished")
     page.choose("runs-chosen", "short")
+    page.wait_for_words("one run", "short")
     page.write("note", "the first one")
     page.press("keep note")
     page.wait_for_words("runs", "the first one")

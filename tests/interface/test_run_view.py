@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from training_pro.core.errors import Remedy
 from training_pro.core.events import CheckpointSaved, Ended, Evaluated, Planned, Progress, Sampled
 from training_pro.core.session import Job
 from training_pro.interface.run_view import RunView
@@ -102,3 +103,9 @@ def test_a_failure_is_a_failure_with_its_reason():
     html = view.html()
     assert "Training &#x27;x&#x27;: failed" in html and "The disk is full." in html and "Traceback" in html
     assert not view.running
+
+
+def test_what_helps_after_a_failure_is_a_click_each():
+    remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
+    html = view_of(planned(9), Ended(outcome="failed", text="Out of memory.", remedies=remedies)).html()
+    assert 'data-tp-set="{&quot;rank&quot;: 16}">rank 16 (about 1 GB less)</button>' in html
