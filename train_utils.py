@@ -22,11 +22,12 @@ class StepPlan:
     accumulation: int
     epochs: float
     max_steps: int = 0
+    processes: int = 1
 
     @property
     def batches(self) -> int:
-        """Batches in an epoch; the last one may be smaller."""
-        return math.ceil(self.examples / self.batch_size)
+        """Batches that each process has in an epoch; the last one may be smaller."""
+        return math.ceil(math.ceil(self.examples / self.batch_size) / self.processes)
 
     @property
     def accumulated(self) -> int:
@@ -35,7 +36,15 @@ class StepPlan:
 
     @property
     def per_step(self) -> int:
-        return self.batch_size * self.accumulated
+        """The examples of a step, of all processes together."""
+        return self.batch_size * self.accumulated * self.processes
+
+    @property
+    def learned_twice(self) -> int:
+        """So many examples of an epoch come again at its end, so that every process has equally many batches."""
+        if self.processes == 1:
+            return 0
+        return self.batches * self.batch_size * self.processes - self.examples
 
     @property
     def steps_per_epoch(self) -> int:
@@ -191,7 +200,7 @@ class ModelShape:
 
 UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
-FRAGMENTS = 0.4  # of all activations: what a processor's memory loses between them, measured
+FRAGMENTS = 0.3  # of all activations: what a processor's memory loses between them, measured
 LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # numbers that the head makes at a time: 34 and 134 MB
 
 

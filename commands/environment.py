@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..core import processes
 from ..core.errors import TrainingProError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +54,13 @@ def ready(needs: Collection[str], *, torch_spec: str | None = None, webui_pins: 
     if as_it_is and all(map(_has, modules)):
         return
     if not (home.has_noted(lists) and home.finds_modules()):
+        if processes.count() > 1:
+            raise TrainingProError(
+                "{} lacks what is needed ({}), and several processes cannot install it at once. Run the command "
+                "once without torchrun, then use the torchrun of that environment.".format(
+                    sys.executable, ", ".join(modules)
+                )
+            )
         home.make(lists)
     if not home.is_running:
         _go_on_in(home.python)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..core import processes
 from ..core.errors import TrainingProError
 from . import environment
 
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
         environment.check_python()
         return _run_of(name)(rest)
     except TrainingProError as error:
-        print(error, file=sys.stderr)
+        if processes.is_first():  # of several that train together, each would say it
+            print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from ..core import processes
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
 from .main import launcher
 
@@ -43,7 +44,8 @@ def host(options: argparse.Namespace) -> StandaloneHost:
 
 def say(text: str) -> None:
     """Progress and messages; standard output carries only what was asked for."""
-    print(text, file=sys.stderr, flush=True)
+    if processes.is_first():
+        print(text, file=sys.stderr, flush=True)
 
 
 def _webuis_own() -> Path | None:

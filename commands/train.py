@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..core import narrator
+from ..core import narrator, processes
 from ..core.events import Note
 from ..core.host import Host
 from ..core.session import SESSION, Job
@@ -19,6 +21,8 @@ from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from . import environment, options
 from .options import say
+
+PASSED_ON_SECONDS = 10
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,6 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     )
     with _stopping(job):
         narrator.tell(job, say)
+    if not processes.is_first() and job.end is not None and job.end.details:
+        print(f"Process {processes.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
@@ -78,15 +84,22 @@ def _stopping(job: Job) -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         # No print in here: the signal may have come in the middle of one.
-        if job.control.stopping:
+        if job.control.stopping and _is_meant_again(heard):
             os.write(2, b"Stopped at once. What is left is the last checkpoint.\n")
             os._exit(1)  # an ordinary end aborts: the training thread is deep in torch
+        heard.append(time.monotonic())
         job.control.stop()
         job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
 
+    heard: list[float] = []
     before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_meant_again(heard: Sequence[float]) -> bool:
+    """Whether a second signal is a second wish; torchrun passes on what its processes heard already."""
+    return processes.count() == 1 or (bool(heard) and time.monotonic() - heard[0] > PASSED_ON_SECONDS)

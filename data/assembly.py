@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from ..chunking import Cutting, Encoder, unescaped
+from ..core import processes
 from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
@@ -352,7 +353,8 @@ def _plan(settings: TrainingSettings, examples: int, problems: Sequence[str]) ->
     steps = settings.steps
     if not examples:
         raise DataError("\n".join(problems) or "Data: nothing is left to learn from. " + _why_nothing(settings))
-    return StepPlan(examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
+    sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
+    return StepPlan(examples, *sizes, processes.count())
 
 
 def _why_nothing(settings: TrainingSettings) -> str:
@@ -388,7 +390,7 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
             *made.advice,
             *_leaks(made),
         ),
-        notes=(*rules.notes(work.settings), *_notes(work, cut, examples)),
+        notes=(*rules.notes(work.settings), *_notes(work, cut, examples), *_together(plan)),
         resolved={
             "cutoff": cut.cutoff,
             "accumulation": plan.accumulated,
@@ -442,6 +444,21 @@ def _advice(cut: Cutting, plan: StepPlan) -> Iterator[str]:
         )
     if cut.eos is None and cut.add_eos != "never":
         yield "This tokenizer has no end token: the model will not learn where a text ends."
+
+
+def _together(plan: StepPlan) -> Iterator[str]:
+    """Several processes: how large a step is, and what happens where an epoch does not divide."""
+    if plan.processes == 1:
+        return
+    yield (
+        f"{plan.processes} processes: a step takes {plan.batch_size} x {plan.accumulated} x {plan.processes} = "
+        f"{plan.per_step} examples."
+    )
+    if plan.learned_twice:
+        yield (
+            f"The {plan.examples} examples do not fill the batches of all processes: at the end of each epoch "
+            f"{plan.learned_twice} of its first ones come again."
+        )
 
 
 def _notes(work: Work, cut: Cutting, examples: Examples) -> Iterator[str]:

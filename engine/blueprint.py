@@ -72,7 +72,7 @@ class Blueprint:
             "data and slicing": self.data.examples.digest(),
             "model": self.card.name,
             **kept,
-            "accumulation": self.plan.accumulated,
+            "accumulation": self.plan.accumulated * self.plan.processes,
         }
 
 

@@ -25,6 +25,7 @@ from .ordering import Phases
 from .rates import Rates, give
 from .saving_rules import Evaluation, Moment
 from .steering import Steering
+from .together import agree
 
 
 class BetweenSteps(TrainerCallback):  # type: ignore[misc]
@@ -119,7 +120,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     def _decide(self, step: int, control: TrainerControl, scheduler: Any, found: Evaluation | None = None) -> None:
         assert self.course.smoothed is not None
         epoch = self._blueprint.plan.steps_per_epoch
-        moment = Moment(step, epoch, self.course.smoothed, time.monotonic())
+        moment = Moment(step, epoch, self.course.smoothed, agree(self._control, time.monotonic()))
         decided = self.steering.after(moment, self.course.rates_used(), found)
         control.should_training_stop |= decided.stop
         control.should_save, self._reason = decided.save is not None, decided.save or ""

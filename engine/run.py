@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..core import processes
 from ..core.awake import awake
 from ..core.events import Ended, Note, Planned, Stage
 from ..core.host import Host
@@ -14,7 +16,7 @@ from ..records.in_progress import in_progress
 from ..records.run_folder import run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
-from . import adapter
+from . import adapter, together
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .card_memory import kept_on_the_card
@@ -41,7 +43,9 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     if (done := folder.finished()) and done.planned >= run.plan.steps:
         return _nothing_left(run, done.steps)
     with in_progress(folder.name, host.folders), _awake(settings, job):
-        return _part_by_part(_first_part(run, job), host, job)
+        part = _first_part(run, job)
+        with together.only_the_first_writes(folder) as place:
+            return _part_by_part(replace(part, run=replace(run, folder=place)), host, job)
 
 
 def _awake(settings: TrainingSettings, job: Job) -> AbstractContextManager[None]:
@@ -73,6 +77,9 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
             trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent, samples, *reporters)
             broken = _train(trainer, part)
             step = trainer.state.global_step
+        together.leave()
+        if not processes.is_first():
+            return Ended(outcome="stopped" if job.control.stopping else "finished", text="", folder=None)
         if job.control.throwing_away:
             return thrown_away(run, step)
         trained = Trained(run, between, step, about(run, model, ways), broken)
@@ -137,6 +144,8 @@ def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job
     job.log.append(
         Note(text=f"{run.settings.learning.schedule}: {described(run.phases)}. {computing_type(base)}.")
     )
+    for note in run.data.report.notes if plan.processes > 1 else ():
+        job.log.append(Note(text=note))
     for note in ways.notes():
         job.log.append(Note(text=note))
     _tell(job, "Training")

@@ -81,6 +81,11 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             data_collator=self._batch,
             callbacks=[callback, *others],
         )
+        if self.args.world_size != blueprint.plan.processes:
+            raise ModelError(
+                f"The launcher says {blueprint.plan.processes} processes, but {self.args.world_size} found each "
+                "other. Start the run with torchrun."
+            )
         for printing in (ProgressCallback, PrinterCallback):
             self.remove_callback(printing)
         self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
@@ -230,6 +235,7 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         seed=what.seed,
         data_seed=what.seed,
         use_cpu=place.type == "cpu",
+        ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="no",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import evaluations_table
+from ..core import evaluations_table, processes
 from ..core.errors import ModelError
 from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
@@ -189,7 +189,9 @@ def _how(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     card = torch.cuda.is_available()
-    place = {"": 0} if card else {"": "cpu"}
+    if card:
+        torch.cuda.set_device(processes.local_rank())
+    place = {"": processes.local_rank()} if card else {"": "cpu"}
     if loading == "auto":
         return {"dtype": "auto" if card else torch.float32, "device_map": place}
     if loading in ("float32", "bfloat16", "float16"):

@@ -1,0 +1,65 @@
+"""Several processes of one run: what one hears all obey, and only the first writes where the user looks."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..core import processes
+from ..core.control import RunControl
+from ..records.run_folder import RunFolder
+
+
+@contextmanager
+def only_the_first_writes(folder: RunFolder) -> Iterator[RunFolder]:
+    """The folder of the run; for every other process one that is gone afterwards."""
+    if processes.is_first():
+        yield folder
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="training-pro-"))
+    try:
+        yield replace(folder, path=scratch / folder.name, logs=scratch, replaces=False)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def agree(control: RunControl[Any], clock: float) -> float:
+    """Between two steps: a wish that one process heard is everybody's. The clock of the first counts for all."""
+    if not _several():
+        return clock
+    heard = [control.stopping, control.throwing_away, control.saving]
+    wishes = torch.tensor(list(map(float, heard)), dtype=torch.float64, device=_device())
+    dist.all_reduce(wishes, dist.ReduceOp.MAX)
+    if wishes[1]:
+        control.throw_away()
+    elif wishes[0]:
+        control.stop()
+    if wishes[2]:
+        control.save_checkpoint()
+    now = torch.tensor([clock], dtype=torch.float64, device=_device())
+    dist.broadcast(now, 0)
+    return float(now[0])
+
+
+def leave() -> None:
+    """At the end of a run; who comes to it late is not waited for."""
+    if _several():
+        dist.destroy_process_group()
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _device() -> torch.device:
+    """NCCL only carries what is on a card."""
+    on_card = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_card else torch.device("cpu")
