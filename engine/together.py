@@ -56,7 +56,7 @@ def leave() -> None:
 
 
 def _several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return dist.is_available() and dist.is_initialized() and bool(dist.get_world_size() > 1)
 
 
 def _device() -> torch.device:
