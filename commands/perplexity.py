@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from ..core import narrator
 from ..core.engine import PerplexityOf
 from ..core.events import PerplexityFound
 from ..core.session import SESSION
+from ..core.writing import as_json
 from . import environment, options
 from .options import say
 
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     narrator.tell(job, say)
     found = [event for event in job.log.since(0) if isinstance(event, PerplexityFound)]
     for one in found:
-        print(json.dumps(_row(one), ensure_ascii=False) if asked.json else _line(one))
+        print(as_json(_row(one)) if asked.json else _line(one))
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 

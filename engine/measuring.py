@@ -13,6 +13,7 @@ import torch
 from ..data.examples import Example
 from .borrowing import same_chance
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .faults import is_out_of_memory
 from .loss import Loss
 from .precision import device, in_its_type
 from .trial import Ways, quiet
@@ -63,6 +64,18 @@ class Pass:
         return found
 
     def _add(self, found: Sums, examples: Sequence[Example], groups: np.ndarray[Any, Any]) -> None:
+        """A batch at once, or in halves where that is too much for the memory."""
+        try:
+            self._add_at_once(found, examples, groups)
+            return
+        except (RuntimeError, MemoryError) as error:
+            if len(examples) < 2 or not is_out_of_memory(error):
+                raise
+        half = len(examples) // 2  # outside of the except: the error holds what is in memory
+        self._add(found, examples[:half], groups[:half])
+        self._add(found, examples[half:], groups[half:])
+
+    def _add_at_once(self, found: Sums, examples: Sequence[Example], groups: np.ndarray[Any, Any]) -> None:
         batch = batched(examples, in_one_row=self._packed)
         owners, labels = batch.pop(OWNERS), batch.pop("labels")
         for name in (TOKENS, EXAMPLES, JOINS):

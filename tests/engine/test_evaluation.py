@@ -12,7 +12,7 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.events import Advice, CheckpointSaved, Evaluated, Note, Progress
 from training_pro.core.session import Job
 from training_pro.data.assembly import prepare
-from training_pro.engine import evaluation, trainer
+from training_pro.engine import evaluation, measuring, trainer
 from training_pro.engine.adapter import loaded_onto
 from training_pro.engine.tokenizer import working_tokenizer
 from training_pro.hosts.tiny import SAMPLE
@@ -213,6 +213,21 @@ def test_one_that_fails_is_said_and_the_run_goes_on(place, monkeypatch):
     assert "The evaluation after step 0 failed, and the run goes on: out of everything" in said
     assert events[-1].outcome == "finished"
     assert evaluated(events) == []
+
+
+def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
+    whole = evaluated(told(place, max_steps=1))
+    measured = measuring.Pass._add_at_once
+
+    def too_much(self, found, examples, groups):
+        if len(examples) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        measured(self, found, examples, groups)
+
+    monkeypatch.setattr(measuring.Pass, "_add_at_once", too_much)
+    halves = evaluated(told(place, name="b", max_steps=1))
+    assert [e.tokens for e in halves] == [e.tokens for e in whole]
+    assert [e.loss for e in halves] == pytest.approx([e.loss for e in whole], abs=1e-5)
 
 
 def test_a_stop_does_not_wait_for_it(place):
