@@ -14,6 +14,7 @@ from ..core.control import RunControl
 from ..core.events import Advice, CheckpointSaved, Evaluated, EventLog, Note, Progress
 from ..core.writing import why_not_written
 from ..records import thinning
+from ..records.pulse import Pulse
 from ..settings.live import Live
 from .blueprint import Blueprint
 from .card_memory import SPILLS, Spilling
@@ -43,6 +44,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self.steering.last_look = self.testing.at_end
         self.last_saved: Path | None = blueprint.folder.start.folder if blueprint.folder.start else None
         self.unsaved = ""
+        self._pulse = Pulse(blueprint.folder)
         self.spilling: Spilling | None = None
 
     @property
@@ -98,6 +100,8 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         if phase := self._phase(step):
             self.course.graph[-1]["phase"] = phase
         self._log.append(replace(progress, phase=phase))
+        self._pulse.beat(step, self.rates.steps)
+        self._watch_the_card(progress)
         if change := self.phases.look_at(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
         found = self.testing.after(step, last=self.steering.is_last(step))
@@ -140,6 +144,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
             self.last_saved = sealed(folder, self._reason, self._state(step))
         except OSError as error:
             return why_not_written(error, folder.path)
+        self._pulse.saved()
         self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
         with suppress(OSError):  # what another program holds open is slimmed after the next one
             thinning.thinned(folder.path, live.saving.keep_checkpoints, self.steering.best.step)

@@ -16,6 +16,7 @@ from ..data.assembly import TrainingData, prepare
 from ..settings.declared import TrainingSettings
 from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
+from .further import begin_with
 from .machine import compiled, set_up
 from .targets import resolved
 from .tokenizer import working_tokenizer
@@ -77,8 +78,11 @@ def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
         targets = resolved(settings.lora.targets, base)
         job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
         config = lora_config(settings.lora, base, targets)
-        with injected(base, config) as model, compiled(model, settings.machine.compile, job):
-            yield model
+        with injected(base, config) as model:
+            if run.folder.begins_with is not None and not run.folder.is_open:
+                begin_with(model, run.folder.begins_with)
+            with compiled(model, settings.machine.compile, job):
+                yield model
 
 
 def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:

@@ -22,6 +22,7 @@ from .callback import BetweenSteps
 from .card_memory import kept_on_the_card
 from .checkpoints import RunState, refuse_changes, state_of
 from .faults import BreakdownError
+from .further import refuse_other_shape
 from .keeping import Trained, about, kept, thrown_away
 from .optimizers import optimizer_name
 from .parts import Part, next_part
@@ -38,6 +39,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
     refuse_missing(settings.records.report_to)
     folder = run_folder(settings, host.folders, resume)
+    if folder.begins_with is not None:
+        refuse_other_shape(settings.lora, folder.begins_with)
     card = card_of(host)
     run = blueprint(settings, card, prepared(settings, host, card, job), folder)
     if (done := folder.finished()) and done.planned >= run.plan.steps:
@@ -116,6 +119,8 @@ def _nothing_left(run: Blueprint, done: int) -> Ended:
 def _first_part(run: Blueprint, job: Job) -> Part:
     run.folder.refuse_without_start()
     start = run.folder.start
+    if run.folder.begins_with is not None:
+        _note(job, f"Training the LoRA '{run.folder.name}' further; what stands there goes into a backup first.")
     if start is None:
         return Part(run, RunState(unchangeable=run.unchangeable()))
     state = state_of(start.folder)

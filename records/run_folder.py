@@ -10,15 +10,15 @@ from pathlib import Path
 
 from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
-from ..core.writing import write_json
+from ..core.writing import why_not_written, write_json
 from ..settings import files
 from ..settings.declared import TrainingSettings
-from ..train_utils import checkpoint_name
+from ..train_utils import checkpoint_name, checkpoint_step
 from . import loras, thinning
 from .loras import Checkpoint, Finished
 
 ASIDE = ".part"
-BEFORE = "before"
+BEFORE, LATER = "before", "later"
 PARAMETERS = "training_parameters.json"
 RECORDS = (
     loras.LOG_FILE,
@@ -40,6 +40,8 @@ class RunFolder:
     goes_on: bool = False
     replaces: bool = False
     is_open: bool = False
+    begins_with: Path | None = None
+    """A finished LoRA that is trained further: its weights are where this run begins."""
 
     @property
     def name(self) -> str:
@@ -58,14 +60,14 @@ class RunFolder:
 
     def finished(self) -> Finished | None:
         """The finished run that is to go on; None for one that is not finished, or a new one."""
-        return loras.finished(self.path) if self.goes_on else None
+        return loras.finished(self.path) if self.goes_on and self.begins_with is None else None
 
     def refuse_without_start(self) -> None:
         """SavingError where a LoRA stands that nothing can go on from."""
-        if self.goes_on and self.start is None and loras.has_lora(self.path):
+        if self.goes_on and self.start is None and self.begins_with is None and loras.has_lora(self.path):
             raise SavingError(
-                f"{self.name!r} is a LoRA without a checkpoint to go on from, and training it further is not in "
-                "this version. Choose replace or new_name for what exists (if_exists)."
+                f"{self.name!r} is a LoRA without a checkpoint to go on from. To train it further choose continue "
+                "for what exists (if_exists), else replace or new_name."
             )
 
     def open(self, settings: TrainingSettings, sample: Sequence[Mapping[str, str]]) -> None:
@@ -77,11 +79,25 @@ class RunFolder:
         self.sweep()
         thinning.finish(self.path)
         if self.replaces:
-            _into_backup(self.path)
+            _into_backup(self.path, _all_but_backups(self.path))
+        elif later := self._later():
+            (self.aside / LATER).mkdir(parents=True)
+            _into_backup(self.path, later)
         self._set_aside()
         write_json(self.path / PARAMETERS, files.as_file(settings))
         for folder in (self.path, self.logs):
             write_json(folder / "train_dataset_sample.json", list(sample))
+
+    def _later(self) -> list[Path]:
+        """Checkpoints beyond the one that was chosen: they belong to another course of the run."""
+        if self.start is None:
+            return []
+        return [
+            path
+            for parent in (self.path, self.path / loras.BACKUPS)
+            for path in parent.glob("checkpoint-*")
+            if (checkpoint_step(path.name) or 0) > self.start.step
+        ]
 
     def keep(self, written: Path) -> None:
         """Move finished files from aside to their place, each in one move; the weights first: if they are held
@@ -109,6 +125,8 @@ class RunFolder:
                     loras.remove(checkpoint.folder)
             for file in before.iterdir() if before.is_dir() else ():
                 file.replace(self.path / file.name)
+            if (self.aside / LATER).is_dir():
+                _out_of_newest_backup(self.path)
         else:
             _out_of_backup(self.path) if self.replaces else shutil.rmtree(self.path, ignore_errors=True)
         self.sweep()
@@ -130,7 +148,10 @@ def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> Run
     path = folders.loras / settings.what.name
     asked = settings.what.if_exists
     if resume or asked == "continue":
-        return RunFolder(path, folders.logs, start=_start(path, resume), goes_on=True)
+        start = _start(path, resume)
+        if not resume and loras.has_lora(path) and (start is None or loras.standing(path) == "finished"):
+            return RunFolder(path, folders.logs, goes_on=True, replaces=True, begins_with=path)
+        return RunFolder(path, folders.logs, start=start, goes_on=True)
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
     if asked == "new_name":
@@ -146,7 +167,9 @@ def _start(path: Path, resume: str) -> Checkpoint | None:
         named = [c for c in found if c.folder.name == Path(resume).name]
         if not named:
             there = ", ".join(c.folder.name for c in found) or "none"
-            raise SavingError(f"There is no checkpoint {resume!r} of {path.name!r}. There are: {there}.")
+            slimmed = loras.has_lora(path / Path(resume).name)
+            why = "is slimmed to the LoRA itself and cannot be gone on from" if slimmed else "is not there"
+            raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {why}. There are: {there}.")
         return named[0]
     return found[-1] if found else None
 
@@ -166,21 +189,40 @@ def _choices(name: str, standing: str) -> str:
     )
 
 
-def _into_backup(path: Path) -> None:
-    old = [p for p in path.iterdir() if not p.name.startswith("Backup-") and p.name != ASIDE]
-    if not old:
+def _all_but_backups(path: Path) -> list[Path]:
+    return [p for p in path.iterdir() if not p.name.startswith("Backup-") and p.name != ASIDE]
+
+
+def _into_backup(path: Path, items: Sequence[Path]) -> None:
+    """All of them or none; what another program holds open on Windows cannot be moved."""
+    if not items:
         return
     backup = _free_backup(path)
     backup.mkdir()
-    for item in old:
-        item.replace(backup / item.name)
+    moved: list[Path] = []
+    try:
+        for item in items:
+            item.replace(backup / item.name)
+            moved.append(item)
+    except OSError as error:
+        for item in moved:
+            (backup / item.name).replace(item)
+        backup.rmdir()
+        raise SavingError(
+            f"What stands in {path} cannot be moved into a backup: {why_not_written(error, path)}. Close what "
+            "uses this LoRA, or choose another name."
+        ) from error
 
 
 def _out_of_backup(path: Path) -> None:
     """The newest backup takes the run's place again."""
-    newest = max(path.glob("Backup-*"), key=lambda p: p.stat().st_mtime_ns)
     for item in [p for p in path.iterdir() if not p.name.startswith("Backup-")]:
         shutil.rmtree(item) if item.is_dir() else item.unlink()
+    _out_of_newest_backup(path)
+
+
+def _out_of_newest_backup(path: Path) -> None:
+    newest = max(path.glob("Backup-*"), key=lambda p: p.stat().st_mtime_ns)
     for item in list(newest.iterdir()):
         item.replace(path / item.name)
     newest.rmdir()

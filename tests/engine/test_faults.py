@@ -223,3 +223,19 @@ def test_spilling_is_told_once_from_steps_that_are_many_times_slower():
     assert not any([*usual, *longer])
     assert [spilling.look(9.0, 1000) for _ in range(5)] == [False, False, True, False, False]
     assert not any(Spilling().look(9.0, 1000) for _ in range(30))
+
+
+def test_a_run_whose_steps_become_many_times_slower_is_told_so(place, monkeypatch):
+    from training_pro.engine import card_memory
+    from training_pro.engine.callback import BetweenSteps
+
+    begin = BetweenSteps.on_train_begin
+
+    def watching(self, *args, **more):
+        self.spilling = card_memory.Spilling(usual=[1e-9] * card_memory.FIRST_STEPS)
+        begin(self, *args, **more)
+
+    monkeypatch.setattr(BetweenSteps, "on_train_begin", watching)
+    job = Job("training", "a test")
+    place.train(job=job, **TWO)
+    assert [e.text for e in of(job, Advice) if "moved memory" in e.text] == [card_memory.SPILLS]

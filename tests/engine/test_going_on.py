@@ -152,12 +152,11 @@ def test_it_may_go_on_from_a_checkpoint_by_name(place, whole):
     assert place.weights() == weights(whole)
 
 
-@pytest.mark.parametrize("asked", [{"resume": "newest"}, {"if_exists": "continue"}])
 @pytest.mark.parametrize("more", [{}, {"save_each_epoch": False}, {"epochs": 1.5}])
-def test_a_finished_run_says_so_and_changes_nothing(place, asked, more):
+def test_a_finished_run_says_so_and_changes_nothing(place, more):
     place.train(**more)
     before = tree(place.folders.user_data)
-    end = place.train(**{**more, **asked})
+    end = place.train(**more, resume="newest")
     assert end.outcome == "finished"
     assert end.text.startswith("'a' is finished: ")
     assert tree(place.folders.user_data) == before
@@ -232,7 +231,9 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(place):
     place.train()
     with pytest.raises(SavingError) as refusal:
         place.train(resume="checkpoint-9", epochs=2)
-    assert str(refusal.value) == ("There is no checkpoint 'checkpoint-9' of 'a'. There are: checkpoint-4-epoch-1.")
+    assert str(refusal.value) == (
+        "The checkpoint 'checkpoint-9' of 'a' is not there. There are: checkpoint-4-epoch-1."
+    )
 
 
 def test_asking_is_the_default_and_names_what_stands_there(with_lora):
@@ -301,7 +302,7 @@ def test_a_lora_made_elsewhere_is_not_overwritten_by_going_on(with_lora):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     before = tree(with_lora.folders.user_data)
     with pytest.raises(SavingError, match="is a LoRA without a checkpoint to go on from"):
-        with_lora.train(if_exists="continue")
+        with_lora.train(resume="newest")
     assert tree(with_lora.folders.user_data) == before
 
 
