@@ -43,7 +43,9 @@ class Samples(TrainerCallback):  # type: ignore[misc]
         """With the first step the folder is there."""
         if state.is_world_process_zero and not self._folder_is_there:
             self._folder_is_there = True
-            self._safely("What is kept for later could not be written", self._leave_first_words)
+            began = time.monotonic()
+            self._safely("How to talk to the LoRA could not be written", self._leave_first_words)
+            self._between.course.leave_out(time.monotonic() - began)
 
     def at_the_end(self, model: Any, step: int) -> None:
         """What it says now that the LoRA is on disk."""

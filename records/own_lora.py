@@ -41,8 +41,8 @@ def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
 
 
 def _copy(checkpoint: Path, aside: Path, name: str) -> None:
-    run = checkpoint.parent.parent if checkpoint.parent.name == "backup" else checkpoint.parent
-    step = checkpoint_step(checkpoint.name) or 0
+    run = _run_of(checkpoint)
+    step = checkpoint_step(checkpoint.name) or int(read_json(run / loras.LOG_FILE, {}).get("current_steps") or 0)
     aside.mkdir(parents=True, exist_ok=True)
     for file in [checkpoint / f for f in loras.ITSELF] + [run / f for f in ALONG]:
         if file.is_file():
@@ -55,6 +55,13 @@ def _copy(checkpoint: Path, aside: Path, name: str) -> None:
         write_json(aside / PARAMETERS, {**parameters, "name": name})
     if samples := _samples(run / SAMPLES, step):
         (aside / SAMPLES).write_text(samples, encoding="utf-8")
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """Where the records of its run lie: with itself, where a whole LoRA was put aside."""
+    if (checkpoint / PARAMETERS).is_file():
+        return checkpoint
+    return checkpoint.parent.parent if checkpoint.parent.name == "backup" else checkpoint.parent
 
 
 def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
@@ -71,8 +78,14 @@ def _log(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, An
     steps = [entry for entry in graph if "loss" in entry]
     last = steps[-1] if steps else {}
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
-    made = {"current_steps": step, "ended": "stopped", "made_from": f"{run.name}/{checkpoint.name}"}
+    ended = known.get("ended", "stopped") if run == checkpoint else "stopped"
+    made = {"current_steps": step, "ended": ended, "made_from": _origin(checkpoint, run)}
     return log_entry({**known, **figures, **made})
+
+
+def _origin(checkpoint: Path, run: Path) -> str:
+    lora = run.parent if run == checkpoint else run
+    return f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"
 
 
 def _samples(path: Path, step: int) -> str:

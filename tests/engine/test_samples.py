@@ -61,6 +61,31 @@ def test_the_run_is_the_same_to_the_bit(place):
     assert not (place.lora("alone") / "samples.jsonl").exists()
 
 
+KINDS = {
+    "bfloat16": ("bfloat16", {"gradient_checkpointing": "on"}),
+    "4bit": ("4bit", {"dropout": 0.1, "gradient_checkpointing": "on"}),
+    "8bit": ("8bit", {}),
+    "dora": ("auto", {"dora": True, "dropout": 0.1}),
+    "train head": ("auto", {"train_head": True, "optimizer": "adamw_8bit"}),
+    "by length": ("auto", {"batching": "by_length", "packing": "off", "overlap": True}),
+    "in order": (
+        "auto",
+        {"batching": "length_then_order", "switch_after": "steps", "switch_at": 2, "packing": "on"},
+    ),
+    "eval": ("auto", {"eval_share": 0.2, "eval_every": 1, "accumulation": 3, "schedule": "cosine"}),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("loading", "more"), KINDS.values(), ids=KINDS)
+def test_the_run_is_the_same_to_the_bit_whatever_is_trained(place, loading, more):
+    place.train(place.host(loading), name="alone", epochs=2, **more)
+    asked = {"sample_every": 1, "sample_prompts": ASKED}
+    place.train(place.host(loading), name="asked", epochs=2, **asked, **more)
+    assert place.weights("asked") == place.weights("alone")
+    assert len({one.step for one in samples(place.lora("asked"))}) > 4
+
+
 def test_without_is_what_the_model_itself_says(place):
     host = place.host()
     _, events = run(place, host=host, sample_every="epoch", sample_prompts=ASKED[:1])

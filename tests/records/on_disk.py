@@ -46,6 +46,8 @@ FINISHED: dict[str, object] = {
     **checkpoint("checkpoint-6-user", 6),
     **checkpoint("checkpoint-8-epoch-2", 8),
     **lora("Backup-2026-11-20/"),
+    "Backup-2026-11-20/training_log.json": {"base_model_name": "older", "current_steps": 3, "ended": "finished"},
+    "Backup-2026-11-20/training_parameters.json": {"name": "story", "rank": 2},
 }
 CUT_OFF: dict[str, object] = {
     "training_parameters.json": {"name": "night"},

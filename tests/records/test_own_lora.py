@@ -53,7 +53,17 @@ def test_out_of_a_run_that_was_cut_off(folders):
     assert read(slimmed / "training_log.json")["current_steps"] == 4
     assert not (slimmed / "training_graph.json").exists()
     assert read(backup / "training_log.json")["smoothed_loss"] == 2.25
+    assert read(backup / "training_log.json")["made_from"] == "night/backup/checkpoint-5"
     assert read(backup / "training_parameters.json") == {"name": "timed"}
+
+
+def test_what_stood_there_before_comes_with_its_own_records(folders):
+    old = as_lora(folders.loras / "story" / "Backup-2026-11-20", "old", folders)
+    log = read(old / "training_log.json")
+    assert (log["base_model_name"], log["current_steps"], log["ended"]) == ("older", 3, "finished")
+    assert log["made_from"] == "story/Backup-2026-11-20"
+    assert read(old / "training_parameters.json") == {"name": "old", "rank": 2}
+    assert not (old / "samples.jsonl").exists()
 
 
 @pytest.mark.parametrize(
