@@ -16,6 +16,7 @@ from .blueprint import Blueprint
 from .context_gain import context_gain, laters
 from .measuring import Pass, Sums, measuring
 from .saving_rules import Evaluation
+from .tokenizer import working_tokenizer
 from .trial import Ways
 
 NOTHING_ASIDE = "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)."
@@ -116,7 +117,7 @@ class Measuring:
 
     def __init__(self, blueprint: Blueprint, model: Any, ways: Ways, stopping: Callable[[], bool]) -> None:
         kept, settings, card = blueprint.data.kept_aside, blueprint.settings, blueprint.card
-        bos = getattr(card.tokenizer, "bos_token_id", None)
+        bos = working_tokenizer(card.tokenizer).bos  # some have one that they never put: a marker of turns
         in_order = settings.steps.batching == "length_then_order"
         self._examples, self._origins = list(kept), origins(kept, settings)
         self._groups = self._origins.of(self._examples)
