@@ -57,13 +57,13 @@ def _leave(ended: Ended, folders: Folders, job: Job) -> None:
 
 def _story(ended: Ended, folder: Path, folders: Folders, job: Job) -> Story:
     events = job.log.since(0)
-    failed = ended.outcome == "failed"
+    broke_off = ended.folder is None  # no records were written
     return Story(
         events=events,
         ended=ended,
-        graph=_so_far(folder, events) if failed else read_json(folder / "training_graph.json", []),
+        graph=_so_far(folder, events) if broke_off else read_json(folder / "training_graph.json", []),
         samples=samples(folder),
-        log={} if failed else read_json(folder / loras.LOG_FILE, {}),
+        log={} if broke_off else read_json(folder / loras.LOG_FILE, {}),
         kept=inventory.one(folder, folders),
     )
 

@@ -12,7 +12,7 @@ from ..core.awake import awake
 from ..core.events import Ended, Note, Planned, Stage
 from ..core.host import Host
 from ..core.session import Job
-from ..records.in_progress import in_progress
+from ..records.in_progress import in_progress, refuse_in_progress
 from ..records.run_folder import run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
@@ -39,6 +39,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
     refuse_missing(settings.records.report_to)
     folder = run_folder(settings, host.folders, resume)
+    refuse_in_progress(folder.name, host.folders)
     if folder.begins_with is not None:
         refuse_other_shape(settings.lora, folder.begins_with)
     card = card_of(host)

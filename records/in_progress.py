@@ -23,12 +23,18 @@ def in_progress(name: str, folders: Folders) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         if not _locked(file):
-            raise BusyError(f"{name!r} is being trained just now, by another page or command. Wait for its end.")
+            raise _busy(name)
         try:
             yield
         finally:
             with suppress(OSError):  # Windows removes no open file; what lies there unlocked means nothing
                 path.unlink()
+
+
+def refuse_in_progress(name: str, folders: Folders) -> None:
+    """BusyError where somebody trains it now: before anything is read for a run that could not begin."""
+    if processes.is_first() and is_in_progress(name, folders):
+        raise _busy(name)
 
 
 def is_in_progress(name: str, folders: Folders) -> bool:
@@ -38,6 +44,10 @@ def is_in_progress(name: str, folders: Folders) -> bool:
             return not _locked(file)
     except OSError:
         return False
+
+
+def _busy(name: str) -> BusyError:
+    return BusyError(f"{name!r} is being trained just now, by another page or command. Wait for its end.")
 
 
 def _place(name: str, folders: Folders) -> Path:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
-from training_pro.core.events import Advice, Note, Planned, Progress
+from training_pro.core.errors import BusyError
+from training_pro.core.events import Advice, Note, Planned, Progress, Stage
+from training_pro.records.in_progress import in_progress
 from training_pro.tests.tiny import watched
 
 
@@ -33,6 +35,15 @@ def test_kept_awake_for_as_long_as_the_run_lasts(place, monkeypatch, wanted):
         place.train(job=job, keep_awake=wanted)
     assert told == (["awake", 1, "let go"] if wanted else [1])
     assert ("not possible here" in [e.text for e in job.log.since(0) if isinstance(e, Note)]) is wanted
+
+
+def test_one_name_is_trained_once_at_a_time(place):
+    """Also by another process, which holds the same lock; nothing is read for it."""
+    job = watched(lambda job, event: None)
+    with in_progress("a", place.folders), pytest.raises(BusyError, match="'a' is being trained just now"):
+        place.train(job=job)
+    assert [e for e in job.log.since(0) if isinstance(e, Stage)][1:] == []
+    assert place.train().outcome == "finished"
 
 
 def report_of(place, name="a"):
