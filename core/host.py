@@ -50,6 +50,9 @@ class Folders:
         return self.user_data / "training" / "presets"
 
 
+HEADS = ("ForCausalLM", "LMHead", "ForConditionalGeneration")  # in the names of classes that predict a token
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """What can be known of a model without its weights."""
@@ -66,6 +69,15 @@ class ModelCard:
             if isinstance(length := self.config.get(key), int):
                 return length
         return 0
+
+    @property
+    def writes_on(self) -> bool:
+        """Whether it predicts a next token, as far as its config says: a model for pictures or search does not."""
+        if "AutoModelForCausalLM" in (self.config.get("auto_map") or {}):
+            return True
+        classes = [str(name) for name in self.config.get("architectures") or ()]
+        known = any(head in name for name in classes for head in HEADS)
+        return not self.config.get("is_encoder_decoder") and (known or not classes)
 
 
 @dataclass(frozen=True)

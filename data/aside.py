@@ -19,6 +19,8 @@ from .sentences import sentence_ends
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..chunking import Ints
+
 FEWEST_PARTS = 10
 RUN_WORDS = 20
 WORD = re.compile(r"\w+")
@@ -137,15 +139,35 @@ def _words(text: str) -> list[str]:
 
 def shared_runs(aside: Iterable[str], learned: Iterable[str]) -> list[str]:
     """Runs of twenty words that stand on both sides: one for each place where they do, as it begins."""
-    kept = {run for text in aside for run in _runs(text)}
-    found, last = [], False
-    for text in learned:
-        for run in _runs(text):
-            both = run in kept
-            if both and not last:
-                found.append(run)
-            last = both
+    import numpy as np
+
+    known: dict[str, int] = {}
+    kept = np.unique(np.concatenate([np.zeros(0, np.uint64), *(_runs(_words(text), known) for text in aside)]))
+    found: list[str] = []
+    for text in learned if len(kept) else ():
+        words = _words(text)
+        runs = _runs(words, known)
+        at = np.minimum(np.searchsorted(kept, runs), len(kept) - 1)
+        both = kept[at] == runs
+        first = np.flatnonzero(both & ~np.append(False, both[:-1])[: len(both)])
+        found += [" ".join(words[n : n + RUN_WORDS]) for n in first.tolist()]
     return found
+
+
+def _runs(words: Sequence[str], known: dict[str, int]) -> Ints:
+    """A number for each run of twenty words, in 64 bits: the same for the same words."""
+    import numpy as np
+
+    if len(words) < RUN_WORDS:
+        return np.zeros(0, np.uint64)
+    numbers = np.fromiter((known.setdefault(word, len(known)) for word in words), np.uint64, len(words))
+    numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    numbers ^= numbers >> np.uint64(29)
+    count = len(words) - RUN_WORDS + 1
+    runs: Ints = np.zeros(count, np.uint64)
+    for step in range(RUN_WORDS):
+        runs = runs * np.uint64(0xD1342543DE82EF95) + numbers[step : step + count]
+    return runs
 
 
 def shared_rows(aside: Sequence[Source], learned: Sequence[Source]) -> int:
@@ -155,8 +177,3 @@ def shared_rows(aside: Sequence[Source], learned: Sequence[Source]) -> int:
 
 def _said(sources: Sequence[Source]) -> set[bytes]:
     return {s.ids(n).tobytes() for s in sources if isinstance(s, RowSource) for n in range(len(s))}
-
-
-def _runs(text: str) -> Iterator[str]:
-    words = _words(text)
-    return (" ".join(words[n : n + RUN_WORDS]) for n in range(len(words) - RUN_WORDS + 1))

@@ -137,7 +137,7 @@ def prepare(
         _make(made, work, each, cut)
     for each in tests:
         _make_test(made, work, each, cut)
-    made.problems.extend(_problems(card, cut))
+    made.problems.extend([*_no_writer(card), *_problems(card, cut)])
     examples = made.learned.examples
     plan = _plan(settings, len(examples), made.problems)
     return TrainingData(examples, _report(work, cut, plan, examples, made), plan, made.kept.examples)
@@ -425,6 +425,15 @@ def _leaks(made: Made) -> Iterator[str]:
         )
     if both := shared_rows(made.kept.sources, made.learned.sources):
         yield f"Kept aside: {both} of its rows stand in the training data too. Take them out of one of the two."
+
+
+def _no_writer(card: ModelCard) -> Iterator[str]:
+    if not card.writes_on:
+        kind = ", ".join(card.config.get("architectures") or ["an encoder"])
+        yield (
+            f"{card.name} ({kind}) does not write text on: nothing in it predicts a next token. Choose a model "
+            "for text generation."
+        )
 
 
 def _problems(card: ModelCard, cut: Cutting) -> list[str]:

@@ -126,12 +126,12 @@ class RowSource:
         import numpy as np
 
         counted: Ints = np.zeros(len(self), np.int64)
-        filled = np.flatnonzero(self.lengths)  # of an empty row reduceat would tell its neighbour's
-        if len(filled):
-            first = self.first[filled]
-            flags: Ints = self.all_trained.view(np.uint8)
-            sums: Ints = np.add.reduceat(flags, first, dtype=np.int64)
-            counted[filled] = sums - flags[first]
+        for start in range(0, len(self), ROWS_AT_ONCE):  # sums over all would be larger than the data
+            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
+            flags = self.all_trained[bounds[0] : bounds[-1]]
+            sums: Ints = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags, dtype=np.int64)])
+            low, high = bounds[:-1] - bounds[0], bounds[1:] - bounds[0]
+            counted[start : start + len(low)] = sums[high] - sums[np.minimum(low + 1, high)]
         return counted
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from .examples import RowSource, Source, TextSource
@@ -42,9 +43,11 @@ def said(sources: Sequence[Source], ids: Collection[int]) -> Iterator[str]:
                     "learned: the model may not learn to stop."
                 )
     texts = [source for source in sources if isinstance(source, TextSource)]
+    parts = Counter[str]()
+    for text in texts:  # what is kept aside may divide one text into several
+        parts[text.name] += len(text.sliced.sections) - text.open_end
     for text in texts:
-        rules = text.sliced.rules
-        if rules.closing and len(text) >= LONG_TEXT and len(text.sliced.sections) == 1 and not text.open_end:
+        if text.sliced.rules.closing and len(text) >= LONG_TEXT and parts[text.name] == 1 and not text.open_end:
             yield (
                 f"{text.name}: no hard cut was found, so an end token stands only at the end of the whole text: "
                 "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..chunking import Encoded, Encoder
 from ..data.templates import CHATML
+from . import mistral_format
+from .mistral_format import MistralFormat
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +44,7 @@ class WorkingTokenizer:
     eos: int | None
     specials: frozenset[str]
     stops: frozenset[int]  # the ids of special tokens, any of which may end a reply
-    chat_template: Template
+    chat_template: Template | MistralFormat
 
     def decode(self, ids: Sequence[int]) -> str:
         """What ids stand for, special tokens written out."""
@@ -125,8 +127,10 @@ class Template:
         return str(written)
 
 
-def _template(tokenizer: Any, hosts: str) -> Template:
+def _template(tokenizer: Any, hosts: str) -> Template | MistralFormat:
     """The tokenizer's own, else the host's, else ChatML."""
+    if mistral_format.is_of_mistral(tokenizer):
+        return mistral_format.MistralFormat(tokenizer)
     if getattr(tokenizer, "chat_template", None):
         return Template(tokenizer, None, "the model's own chat template")
     if hosts:
@@ -284,8 +288,11 @@ def _slow_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
     def ids_of(text: str) -> list[int]:
         return list(tokenizer(text, **options)["input_ids"])
 
+    split = marked and not mistral_format.reads_specials(tokenizer, ids_of)
+    ids_in = mistral_format.by_specials(tokenizer, ids_of) if split else ids_of
+
     def encode(texts: Sequence[str]) -> list[Encoded]:
-        ids = [ids_of(text) for text in texts]
+        ids = [ids_in(text) for text in texts]
         placed = surfaces.placed(texts, ids)
         pairs = zip(texts, ids, placed, strict=True)
         return [piece or _followed(tokenizer, text, own) or _by_word(text, ids_of) for text, own, piece in pairs]

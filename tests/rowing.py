@@ -101,10 +101,14 @@ def pieces(tokenizer: WorkingTokenizer, ids: Any) -> list[str]:
 
 def learned(tokenizer: WorkingTokenizer, example: Any) -> str:
     """What is learned of an example, decoded in one piece for each unbroken run."""
+    return "|".join(learned_parts(tokenizer, example))
+
+
+def learned_parts(tokenizer: WorkingTokenizer, example: Any) -> list[str]:
     runs: list[list[int]] = [[]]
     for label in example.labels.tolist():
         if label == IGNORED:
             runs.append([])
         else:
             runs[-1].append(label)
-    return "|".join(tokenizer.decode(run) for run in runs if run)
+    return [tokenizer.decode(run) for run in runs if run]

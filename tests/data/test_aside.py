@@ -129,3 +129,77 @@ def test_a_share_of_what_is_left(tmp_path):
     rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
     data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
     assert (len(data.kept_aside), len(data.examples)) == (20, 40)
+
+
+def novel(chapters=24, seed=11):
+    """A book as books are: headings, paragraphs, talk, the same names and turns of phrase again and again."""
+    rng = random.Random(seed)
+    who = ["Maren", "the boy", "the inspector", "the man with the goat", "nobody"]
+    did = [
+        "looked at the river",
+        "took the rope",
+        "said nothing",
+        "rang the bell",
+        "waited by the willow",
+        "laughed",
+    ]
+    when = [
+        "In the morning",
+        "That evening",
+        "After the rain",
+        "When the bell had rung",
+        "All that winter",
+        "Once",
+    ]
+    said = ["“Not today,” {}.", "“Two coppers,” {}.", "“Is it far?” {}.", "“Look upstream,” {}."]
+
+    def sentence():
+        one, other, times = rng.choice(who), rng.choice(who), rng.randrange(99)
+        return rng.choice(
+            [
+                f"{rng.choice(when)} {one} {rng.choice(did)}, and {other} {times} times {rng.choice(did)}.",
+                rng.choice(said).format(f"said {one} to {other}, who had {rng.randrange(999)}"),
+                f"{one.capitalize()} {rng.choice(did)}. It was the {rng.randrange(1, 31)}th of May.",
+            ]
+        )
+
+    def chapter(number):
+        paragraphs = [
+            " ".join(sentence() for _ in range(rng.randrange(2, 7))) for _ in range(rng.randrange(9, 20))
+        ]
+        return "\n\n".join([f"Chapter {number}", *paragraphs])
+
+    return "\n\n\n".join(map(chapter, range(1, chapters + 1)))
+
+
+@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
+@pytest.mark.parametrize("hard_cut", ["\\n\\n\\n", ""])
+def test_a_realistic_book_keeps_its_tenth_to_itself(tmp_path, chunking, hard_cut):
+    values = {"eval_share": 0.1, "chunking": chunking, "hard_cut": hard_cut, "cutoff": 200, "overlap": True}
+    data = made(tmp_path, {"book.txt": novel()}, **values)
+    kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
+    both = words_in_a_row(kept) & words_in_a_row(learned)
+    assert both == set()
+    assert [said for said in data.report.advice if not said.startswith("book.txt: no hard cut")] == []
+    assert len(data.report.advice) == (not hard_cut)
+    assert 0.05 < sum(map(len, set(kept))) / (sum(map(len, set(kept))) + sum(map(len, set(learned)))) < 0.2
+
+
+def words_in_a_row(texts):
+    """Every twenty words in a row, found the slow way."""
+    found = set()
+    for text in texts:
+        words = text.lower().split()
+        found |= {tuple(words[n : n + 20]) for n in range(len(words) - 19)}
+    return found
+
+
+def test_shared_runs_are_those_that_are_found_the_slow_way():
+    rng = random.Random(4)
+    passage = " ".join(f"x{n}" for n in range(23))
+    learned = " ".join(rng.choice("abc") for _ in range(500)) + f" {passage} end " + passage
+    kept = " ".join(rng.choice("def") for _ in range(500)) + f" {passage}"
+    assert shared_runs([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
+    assert (
+        shared_runs([kept], ["", "short"]) == shared_runs([], [learned]) == shared_runs(["short"], [learned]) == []
+    )

@@ -147,3 +147,25 @@ def test_what_cannot_be_prepared_is_a_report_too(folders):
     found = report(folders, data=["missing.txt", "gone.txt"])
     assert (found.verdict, len(found.problems), found.examples) == ("not ready", 2, 0)
     assert report(folders, data=["empty.txt"]).problems[0].startswith("empty.txt is empty.")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"architectures": ["CLIPModel"], "model_type": "clip"}, "toy (CLIPModel) does not write text on"),
+        ({"architectures": ["BertForMaskedLM"]}, "(BertForMaskedLM)"),
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+            "(T5ForConditionalGeneration)",
+        ),
+        ({"architectures": ["LlamaForCausalLM"]}, ""),
+        ({"architectures": ["GPT2LMHeadModel"]}, ""),
+        ({"architectures": ["Gemma3ForConditionalGeneration"]}, ""),
+        ({"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "x"}}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_model_that_does_not_write_on_is_not_ready(folders, config, said):
+    found = checked(settings(), folders, ModelCard("toy", config, None, "auto"), WordTokenizer(), lambda *_: None)
+    assert (found.verdict == "not ready") == bool(said)
+    assert said in " ".join(found.problems)

@@ -4,6 +4,8 @@ import random
 
 import pytest
 from training_pro.core.errors import DataError
+from training_pro.data import format_files
+from training_pro.engine.tokenizer import working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.rowing import (
     CHATML_TOKENS,
@@ -12,6 +14,7 @@ from training_pro.tests.rowing import (
     chat,
     family,
     learned,
+    learned_parts,
     made,
     pieces,
     with_template,
@@ -70,48 +73,74 @@ def test_a_silent_message_is_not_learned_where_everything_is(tmp_path):
     assert TALK[1] not in text and TALK[0] in text and TALK[3] in text
 
 
-def test_the_exact_tokens_of_chatml(tmp_path):
-    tokenizer = family("ChatML")
-    found = example(tmp_path, "ChatML", [chat("Hi", "No.")])
-    assert [
-        piece if label != -100 else f"({piece})"
-        for piece, label in zip(pieces(tokenizer, found.ids), found.labels.tolist(), strict=True)
-    ] == (
-        ["(<|im_start|>)"]
-        + [f"({p})" for p in pieces(tokenizer, tokenizer.encode(["user\nHi"])[0].ids)]
-        + ["(<|im_end|>)", "(Ċ)", "(<|im_start|>)"]
-        + [f"({p})" for p in pieces(tokenizer, tokenizer.encode(["assistant\n"])[0].ids)]
-        + [*pieces(tokenizer, tokenizer.encode(["No."])[0].ids), "<|im_end|>", "(Ċ)"]
-    )
+EXACT = {  # what is learned stands in parentheses
+    "ChatML": "<|im_start|> u s er Ċ H i <|im_end|> Ċ <|im_start|> as si st an t Ċ (No) (.) (<|im_end|>) Ċ",
+    "Llama-3": "<s> <|start_header_id|> user <|end_header_id|> ĊĊ Hi <|eot_id|> <|start_header_id|> ass istant "
+    "<|end_header_id|> ĊĊ (No) (.) (<|eot_id|>)",
+    "Mistral": "<s> [ INST ] ▁Hi ▁[ / INST ] (▁No) (.) (</s>)",
+}
 
 
-def test_the_exact_tokens_of_mistral(tmp_path):
-    """The model is asked with '[/INST]' and answers ' No.': the space is its own, within its first token."""
-    tokenizer = family("Mistral")
-    found = example(tmp_path, "Mistral", [chat("Hi", "No.")])
-    assert pieces(tokenizer, found.ids) == [
-        "<s>",
-        "▁[",
-        "INST",
-        "]",
-        "▁Hi",
-        "▁[",
-        "/",
-        "INST",
-        "]",
-        "▁No",
-        ".",
-        "</s>",
-    ] or pieces(tokenizer, found.ids)[-3:] == ["▁No", ".", "</s>"]
-    assert [label for label in found.labels.tolist() if label != -100] == found.ids[-3:].tolist()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_exact_tokens(tmp_path, name):
+    """Asked with '[/INST]', Mistral answers ' No.': the space is its own, within its first token."""
+    found = example(tmp_path, name, [chat("Hi", "No.")])
+    tokens = zip(pieces(family(name), found.ids), found.labels.tolist(), strict=True)
+    assert " ".join(token if label == -100 else f"({token})" for token, label in tokens) == EXACT[name]
 
 
-def test_the_exact_tokens_of_llama_3(tmp_path):
-    tokenizer = family("Llama-3")
-    found = example(tmp_path, "Llama-3", [chat("Hi", "No.")])
-    assert pieces(tokenizer, found.ids)[0] == "<s>"
-    assert pieces(tokenizer, found.ids).count("<s>") == 1
-    assert pieces(tokenizer, [label for label in found.labels if label != -100]) == ["No", ".", "<|eot_id|>"]
+REPLIES = ["Paris, of course: 1 < 2.", "Rome.\nIt is old – “really”."]
+SHAPES = {
+    "messages": chat("Hi", REPLIES[0], "And?", REPLIES[1]),
+    "conversations": {
+        "conversations": [
+            {"from": "human", "value": "Hi"},
+            {"from": "gpt", "value": REPLIES[0]},
+            {"from": "human", "value": "And?"},
+            {"from": "gpt", "value": REPLIES[1]},
+        ]
+    },
+    "alpaca": {"instruction": "Name it.", "input": "a capital", "output": REPLIES[1]},
+    "alpaca without an input": {"instruction": "Name it.", "input": "", "output": REPLIES[1]},
+    "prompt and response": {"prompt": "Hi", "response": REPLIES[1]},
+    "input and output": {"input": "Hi", "output": REPLIES[1]},
+    "question and answer": {"question": "Hi?", "answer": REPLIES[1]},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", [*FAMILIES, "Mistral's own"])
+def test_what_is_learned_is_the_replies_letter_for_letter(tmp_path, name, shape):
+    """A space that leads to a reply is in its first token with some tokenizers; decoding takes it off or not."""
+    tokenizer = family(name) if name in FAMILIES else working_tokenizer(real_tokenizers.mistral_s_own())
+    (found,) = made(tmp_path, tokenizer, {"rows.jsonl": [SHAPES[shape]]}).examples
+    stop = STOPS.get(name, "</s>")
+    replies = REPLIES if "messages" in SHAPES[shape] or "conversations" in SHAPES[shape] else REPLIES[1:]
+    assert [part.removeprefix(" ") for part in learned_parts(tokenizer, found)] == [r + stop for r in replies]
+    assert all(label in (-100, own) for label, own in zip(found.labels.tolist(), found.ids.tolist(), strict=True))
+
+
+SPELLED_STOPS = {"ChatML-format": "<|im_end|>", "llama3-format": "<|eot_id|>"}  # before the tokenizer's own
+
+
+@pytest.mark.parametrize("tokens", ["small byte-level", "Metaspace with byte fallback", "byte-level"])
+@pytest.mark.parametrize("format", sorted(path.stem for path in format_files.SHIPPED.glob("*.json")))
+def test_what_is_learned_of_a_spelled_format_letter_for_letter(tmp_path, format, tokens):
+    tokenizer = with_template(real_tokenizers.KINDS[tokens](), None)
+    rows = [
+        {"instruction": "Name it.", "output": REPLIES[1]},
+        {"instruction": "Name it.", "input": "a b", "output": "No."},
+    ]
+    data = made(tmp_path, tokenizer, {"rows.json": rows}, format=format)
+    eos = tokenizer.decode([tokenizer.eos])
+    found = [learned(tokenizer, one) for one in data.examples]
+    ends = [one.removesuffix(eos) for one in found]
+    stop = SPELLED_STOPS.get(format, "")
+    assert [one.lstrip(" ") for one in ends] == [REPLIES[1] + stop, "No." + stop]
+    assert all(one.endswith(eos) and one.count(eos) == 1 for one in found)
+    for one in data.examples:
+        first = int((one.labels != -100).argmax())
+        assert (one.labels[first:] == one.ids[first:]).all() and (one.labels[:first] == -100).all()
 
 
 def test_contents_that_the_template_s_own_words_hold(tmp_path):

@@ -42,3 +42,27 @@ def test_an_epoch_sees_each_token_once(place: Place):
     graph = json.loads((place.lora() / "training_graph.json").read_text(encoding="utf-8"))
     assert sum(entry["tokens"] for entry in graph) == report.tokens
     assert len(graph) == report.steps == report.steps_per_epoch
+
+
+def test_all_of_them_together_with_what_is_left_out(place: Place):
+    """Short blocks and long rows are counted alike, a part is kept aside, and what is said is the same."""
+    more = {"min_chars": 60, "too_long": "split", "cutoff": 64, "eval_share": 0.1, "overlap": True}
+    asked = {"data": KINDS, "max_steps": 1, "rank": 2, **more}
+    report = json.loads(json.dumps(PeftEngine().check(place.settings(**asked), place.host()).as_json()))
+    assert report["problems"] == []
+    place.train(**asked)
+    log = json.loads((place.lora() / "training_log.json").read_text(encoding="utf-8"))["data"]
+    for key in (
+        "examples",
+        "tokens",
+        "trained_tokens",
+        "longest",
+        "steps",
+        "sources",
+        "lengths",
+        "kept_aside",
+        "stops",
+    ):
+        assert log[key] == report[key], key
+    assert sum(source["text"]["left_out"] for source in report["sources"] if source["text"]) > 0
+    assert sum(source["rows"]["too_long"] for source in report["sources"] if source["rows"]) > 0
