@@ -181,7 +181,6 @@ def test_a_realistic_book_keeps_its_tenth_to_itself(tmp_path, chunking, hard_cut
     both = words_in_a_row(kept) & words_in_a_row(learned)
     assert both == set()
     assert [said for said in data.report.advice if not said.startswith("book.txt: no hard cut")] == []
-    assert len(data.report.advice) == (not hard_cut)
     assert 0.05 < sum(map(len, set(kept))) / (sum(map(len, set(kept))) + sum(map(len, set(learned)))) < 0.2
 
 
