@@ -57,14 +57,8 @@ def _silent() -> Iterator[None]:
         logger.disabled = before
 
 
-def reads_specials(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> bool:
-    """Whether a special token in a text becomes its own id."""
-    eos = tokenizer.eos_token_id
-    return eos is None or ids_of(str(tokenizer.eos_token)) == [eos]
-
-
 def by_specials(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
-    """The same ids, with each special token in the text as its own."""
+    """The same ids, with each special token in the text as its own, which they would read as letters."""
     own = {str(token): tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
     pattern = re.compile("|".join(re.escape(token) for token in sorted(own, key=len, reverse=True)))
 

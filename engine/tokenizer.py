@@ -288,8 +288,8 @@ def _slow_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
     def ids_of(text: str) -> list[int]:
         return list(tokenizer(text, **options)["input_ids"])
 
-    split = marked and not mistral_format.reads_specials(tokenizer, ids_of)
-    ids_in = mistral_format.by_specials(tokenizer, ids_of) if split else ids_of
+    apart = marked and mistral_format.is_of_mistral(tokenizer)
+    ids_in = mistral_format.by_specials(tokenizer, ids_of) if apart else ids_of
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
         ids = [ids_in(text) for text in texts]
