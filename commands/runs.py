@@ -27,7 +27,10 @@ def run(arguments: Sequence[str]) -> int:
     """List, or do the one thing that is asked for; needs no environment."""
     asked = _parsed(arguments)
     folders = folders_of(options.user_data(asked.user_data))
-    _ACTS[_act(asked)](asked, folders)
+    try:
+        _ACTS[_act(asked)](asked, folders)
+    except OSError as error:
+        raise SavingError(f"{error.filename or folders.loras}: {error.strerror or error}.") from error
     return 0
 
 

@@ -137,8 +137,8 @@ def _kind(folder: Path) -> Kind | None:
 
 
 def _newest_state(folder: Path) -> dict[str, Any]:
-    """What the newest checkpoint knows of a run that left no log."""
-    whole = loras.checkpoints(folder)
+    """What the newest checkpoint or backup knows of a run that left no log."""
+    whole = loras.to_go_on_from(folder)
     return read_json(whole[-1].folder / loras.STATE_FILE, {}) if whole else {}
 
 

@@ -35,7 +35,7 @@ def test_all_of_them_in_a_table(runs):
     head, night, story, total = out.splitlines()
     assert head.split() == ["name", "standing", "when", "model", "steps", "loss", "checkpoints", "size"]
     assert night.split()[:3] == ["night", "cut", "off"]
-    assert night.split()[5:8] == ["toy-7B", "4", "2.5000"]
+    assert night.split()[5:8] == ["toy-7B", "5", "2.2500"]
     assert "8 of 8" in story
     assert total.startswith("2 in all, ")
 
@@ -97,6 +97,14 @@ def test_a_checkpoint_made_a_lora(runs, loras):
         1,
         "Name: 'early' exists already. Choose another one.",
     )
+
+
+def test_a_disk_that_does_not_let_us_is_a_sentence(runs, monkeypatch):
+    def full(*_):
+        raise OSError(30, "Read-only file system", "/loras/story")
+
+    monkeypatch.setattr("training_pro.commands.runs.loras.slim", full)
+    assert runs("story", "--slim")[::2] == (1, "/loras/story: Read-only file system.")
 
 
 @pytest.mark.parametrize("act", [("--delete",), ("--slim",), ("--as", "b"), ("--note", "n"), ()])

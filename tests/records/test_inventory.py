@@ -24,7 +24,7 @@ def folders(tmp_path):
 
 def test_each_lora_with_what_it_holds(folders):
     cut, done = inventory.kept(folders)
-    assert [cut.name, cut.standing, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 4, 2.5]
+    assert [cut.name, cut.standing, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
     assert [done.name, done.standing, done.model, done.step, done.steps] == ["story 10", "finished", "toy", 8, 8]
     assert (done.loss, done.note, done.when) == (1.75, "the good one", 1795243200.0)
     assert [(p.name, p.kind, p.step) for p in done.parts] == [
