@@ -41,6 +41,8 @@ class LossesApart:
         """The mean loss of each data set that was in the step; from now on a new one is counted."""
         if self._sums is None:
             return {}
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self._sums)  # the batches of a step are spread over the processes
         losses, tokens = self._sums.tolist()
         self._sums.zero_()
         return {

@@ -118,7 +118,7 @@ def test_pairs_in_between(place, steps):
 @pytest.mark.parametrize("kind", ["steps", "epochs", "loss"])
 def test_going_on_in_the_middle_phase_replays_the_change(measured, steps, kind):
     place = measured
-    more = {**PAIRS, "switch_after": kind, "save_every": 1, "dropout": 0.1}
+    more = {**PAIRS, "switch_after": kind, "save_every": 1, "keep_checkpoints": 99, "dropout": 0.1}
     more |= {"switch_at": 1, "second_switch_at": 2} if kind == "epochs" else {}
     run = by_loss if kind == "loss" else lambda place, **more: place.train(**{**ORDER, **more})
     more |= {"second_switch_loss_low": 0.0, "second_switch_loss_high": 0.1} if kind == "loss" else {}
