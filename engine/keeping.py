@@ -79,15 +79,13 @@ def _outcome(trained: Trained) -> Outcome:
 
 
 def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
-    """The log says how the run ended, so it comes before what is only good to look at."""
-    path, graph = folder.path, trained.between.course.graph
-    record(lambda: write_json(path / "training_log.json", log.log_entry(entry)), path, job)
+    """The log comes last: it says that the run has ended, and that all that belongs to it is there."""
+    path, graph, title = folder.path, trained.between.course.graph, _title(trained.run)
     record(lambda: write_json(path / "training_graph.json", graph), path, job)
+    record(lambda: picture.draw(graph, title, path / "training_graph.png", _marks(folder)), path, job)
     if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
         record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job)
-    record(
-        lambda: picture.draw(graph, _title(trained.run), path / "training_graph.png", _marks(folder)), path, job
-    )
+    record(lambda: write_json(path / "training_log.json", log.log_entry(entry)), path, job)
 
 
 def thrown_away(run: Blueprint, step: int) -> Ended:

@@ -110,6 +110,7 @@ def _train(trainer: RunTrainer, part: Part) -> str:
 
 
 def _nothing_left(run: Blueprint, done: int) -> Ended:
+    run.folder.tidy()
     text = (
         f"'{run.folder.name}' is finished: {done} of {run.plan.steps} steps are done. "
         "For more, raise Epochs or Steps at most."

@@ -76,8 +76,7 @@ class RunFolder:
         if self.is_open:
             write_json(self.path / PARAMETERS, files.as_file(settings))
             return
-        self.sweep()
-        thinning.finish(self.path)
+        self.tidy()
         if self.replaces:
             _into_backup(self.path, _all_but_backups(self.path))
         elif later := self._later():
@@ -111,6 +110,13 @@ class RunFolder:
         """A checkpoint that could not be written to its end."""
         for half in self.aside.glob("checkpoint-*"):
             shutil.rmtree(half, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """What a kill left half done, also at the very end of a run."""
+        self.sweep()
+        thinning.finish(self.path)
+        if loras.finished(self.path):
+            self.drop_backups()
 
     def drop_backups(self) -> None:
         """The timed copies, which nobody needs after a good end."""

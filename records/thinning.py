@@ -39,7 +39,10 @@ def make_room(folder: Path) -> None:
 
 
 def finish(folder: Path) -> None:
-    """Finish what a kill left half done: a checkpoint half slimmed, a backup half removed."""
+    """Finish what a kill left half done: a checkpoint half slimmed, a backup half removed, a file half written."""
+    for file in folder.glob("*.part"):
+        if file.is_file():
+            file.unlink()
     for half in _without_state(folder / loras.BACKUPS):
         loras.remove(half)
     for half in _without_state(folder):

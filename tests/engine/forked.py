@@ -1,0 +1,105 @@
+"""Runs in processes of their own, to be killed: one process loads the libraries, and each run is a fork of it.
+
+As a program it reads one run a line and answers with the child's number, 'training' when its loop begins, and how
+it ended. It has no other threads when it forks, so that a fork is sound, and starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Forks:
+    """The process that is forked, seen from a test."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        command = [sys.executable, __file__]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        assert self._answer() == "ready"
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+    def begin(self, place: Any, **run: Any) -> int:
+        """Start a run; its process number, when its training begins or when there is nothing left to train."""
+        run |= {"user_data": str(place.folders.user_data), "model": str(place.tiny)}
+        self._process.stdin.write(json.dumps(run) + "\n")
+        self._process.stdin.flush()
+        number, answer = int(self._answer()), self._answer()
+        self._ended = "" if answer == "training" else answer
+        return number
+
+    def end(self) -> str:
+        """How the run ended: 'finished', or 'killed'."""
+        return self._ended or self._answer()
+
+    def _answer(self) -> str:
+        return self._process.stdout.readline().strip()
+
+
+def kill(number: int) -> None:
+    os.kill(number, signal.SIGKILL)
+
+
+def _say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+def _train(run: dict[str, Any]) -> None:
+    from training_pro.core.events import Planned
+    from training_pro.hosts.standalone import StandaloneHost, folders
+    from training_pro.tests.tiny import QUICK, training_settings, watched
+
+    def watch(job: Any, event: Any) -> None:
+        if isinstance(event, Planned):
+            _say("training")
+
+    from training_pro.engine.peft_engine import PeftEngine
+
+    resume = run.pop("resume", "")
+    host = StandaloneHost(folders(Path(run.pop("user_data"))), model=run.pop("model"))
+    PeftEngine().train(training_settings({**QUICK, **run}), host, watched(watch), resume=resume)
+
+
+def _serve() -> None:
+    sys.path.insert(0, str(ROOT / "tests"))
+    import conftest
+
+    assert conftest.load_script
+    from training_pro.engine import run as run_module
+
+    assert run_module.train  # torch, transformers and peft are loaded by now
+    _say("ready")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                _train(json.loads(line))
+                os._exit(0)
+            finally:  # a child that fails must not go on serving
+                os._exit(1)
+        _say(str(child))
+        _, status = os.waitpid(child, 0)
+        _say("killed" if os.WIFSIGNALED(status) else "finished" if status == 0 else "failed")
+
+
+if __name__ == "__main__":
+    _serve()
