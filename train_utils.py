@@ -245,6 +245,7 @@ class Load:
     dropout: bool = False
     state_bytes: float = 8  # of the optimizer, for each trained weight
     train_head: bool = False
+    whole: bool = False  # all of the model is trained
     graphics_card: bool = True
 
 
@@ -252,6 +253,9 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     """The arithmetic behind what Check expects."""
     computed = 4 if load.weights_as == "float32" else 2
     trained = shape.lora_weights(load.rank, load.parts)
+    kind = 4
+    if load.whole:
+        trained, kind = shape.linear_weights + shape.other_weights, computed
     copied = 2 * shape.vocabulary * shape.hidden if load.train_head else 0
     weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
     activations = load.tokens * _activations(shape, load, computed)
@@ -260,9 +264,9 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))
     return MemoryEstimate(
         weights=round(weights),
-        lora=4 * (trained + copied),
-        gradients=4 * (trained + copied),
-        optimizer=round(load.state_bytes * (trained + copied)),
+        lora=0 if load.whole else 4 * (trained + copied),
+        gradients=kind * (trained + copied),
+        optimizer=round(load.state_bytes * kind / 4 * (trained + copied)),
         activations=activations,
         head=rows * shape.vocabulary * (8 if computed == 4 else 10) + load.learned * shape.hidden * computed * 2,
         overhead=round(overhead),

@@ -59,6 +59,8 @@ def disk_plan(settings: TrainingSettings, card: ModelCard, plan: StepPlan, loras
         return None
     weights = shape.lora_weights(settings.lora.rank, expecting.parts(settings))
     weights += 2 * shape.vocabulary * shape.hidden if settings.lora.train_head else 0
+    if settings.lora.method == "full":
+        weights = shape.linear_weights + shape.other_weights
     lora = 4 * weights
     full = lora + round(expecting.state_bytes(settings) * weights)
     return _filled(settings, lora, full, len(set(_planned(settings, plan))), free_bytes(loras))
@@ -76,7 +78,7 @@ def _filled(settings: TrainingSettings, lora: int, full: int, count: int, free: 
         written=count * full + lora + RECORDS,
         most=(whole + backups) * full + slimmed * lora + lora + RECORDS,
         free=free,
-        exact=settings.lora.targets in (*expecting.PARTS, "all-linear"),
+        exact=settings.lora.method == "full" or settings.lora.targets in (*expecting.PARTS, "all-linear"),
     )
 
 

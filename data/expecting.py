@@ -76,6 +76,7 @@ class Expecting:
             dropout=lora.dropout > 0,
             state_bytes=state_bytes(settings),
             train_head=lora.train_head,
+            whole=lora.method == "full",
             graphics_card=self.on_card,
         )
         return memory_estimate(self.shape, load)

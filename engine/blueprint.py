@@ -31,6 +31,9 @@ _UNCHANGEABLE = (
 )
 
 
+_OF_A_LORA = ("rank", "targets", "dora", "train_head")
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """What is trained, on what, in how many steps, at which rates, and where it is kept."""
@@ -68,6 +71,8 @@ class Blueprint:
         """What a run that goes on must have in common with its checkpoint."""
         asked = self.settings.values()
         kept = {key: asked[key] for key in _UNCHANGEABLE}
+        if self.settings.lora.method == "full":
+            kept = {key: value for key, value in kept.items() if key not in _OF_A_LORA} | {"method": "full"}
         return {
             "data and slicing": self.data.examples.digest(),
             "model": self.card.name,

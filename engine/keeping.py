@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 
 from ..core.events import Ended, Outcome, Stage
 from ..core.host import Folders
@@ -25,9 +26,9 @@ from ..records.verdict import verdict
 from ..schedulers import described
 from ..settings import files
 from ..train_utils import checkpoint_step, duration
-from .adapter import CONFIG, WEIGHTS
 from .blueprint import Blueprint
 from .callback import BetweenSteps
+from .method import is_whole
 from .placing import Write, placed, record
 from .precision import computing_type
 from .trial import Ways
@@ -47,7 +48,8 @@ class Trained:
 
 def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     """The LoRA, which `write` puts into a folder, and the records of its run, on disk."""
-    job.log.append(Stage(text="Saving the LoRA"))
+    what = "the model" if is_whole(trained.run.settings) else "the LoRA"
+    job.log.append(Stage(text=f"Saving {what}"))
     run, steering, course = trained.run, trained.between.steering, trained.between.course
     folder, step = run.folder, trained.step
     outcome = _outcome(trained)
@@ -67,7 +69,9 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     )
     text = f"{trained.broken}\n" if trained.broken else ""
     text += f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
-    text += f"The LoRA is in {folder.path}" + (f": that of step {best.step}, {best.words}" if best else "")
+    text += f"{what[0].upper()}{what[1:]} is in {folder.path}" + (
+        f": that of step {best.step}, {best.words}" if best else ""
+    )
     return Ended(outcome=outcome, text=f"{text}\n{judged.text}", folder=folder.path, verdict=judged.kind)
 
 
@@ -101,8 +105,8 @@ def copy_of(checkpoint: Path) -> Write:
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (WEIGHTS, CONFIG):
-            shutil.copyfile(checkpoint / name, folder / name)
+        for file in loras.itself(checkpoint):
+            shutil.copyfile(file, folder / file.name)
 
     return write
 
@@ -119,7 +123,7 @@ class _Better:
 def _better_one(trained: Trained) -> _Better | None:
     """None where the last step is the best, where nothing was looked for, or where the checkpoint is gone."""
     best = trained.between.steering.best
-    there = [path for path in loras.of_step(trained.run.folder.path, best.step) if loras.has_lora(path)]
+    there = [path for path in loras.of_step(trained.run.folder.path, best.step) if loras.has_weights(path)]
     if best.step in (0, trained.step) or not there:
         return None
     return _Better(best.step, there[0], f"the best by {best.measure} ({best.value:.4f})")
@@ -127,12 +131,13 @@ def _better_one(trained: Trained) -> _Better | None:
 
 def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
     """What the log says of the model, for as long as it is there to be asked."""
-    base = model.get_base_model()
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return {
         "base_model_name": run.card.name,
         "base_model_class": type(base).__name__,
         "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
         "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
+        "method": run.settings.lora.method,
         "projections": ", ".join(_layers(model)),
         "computed_in": computing_type(base),
         "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
@@ -180,6 +185,8 @@ def _aside(trained: Trained) -> dict[str, Any]:
 
 def _layers(model: Any) -> list[str]:
     """By their own names; PEFT's versions tell more or less of the path to each."""
+    if not isinstance(model, PeftModel):
+        return ["all of the model"]
     targets = model.peft_config[model.active_adapter].target_modules
     return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
 
@@ -193,7 +200,7 @@ def _saved(folder: RunFolder) -> dict[int, str]:
     """The checkpoints that are there, slimmed ones too, by their step."""
     if not folder.path.is_dir():
         return {}
-    there = [path.name for path in folder.path.iterdir() if loras.has_lora(path)]
+    there = [path.name for path in folder.path.iterdir() if loras.has_weights(path)]
     steps = {name: step for name in there if (step := checkpoint_step(name)) is not None}
     return {step: name for name, step in sorted(steps.items(), key=lambda item: item[1])}
 

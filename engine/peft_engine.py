@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..core.engine import Merge, PerplexityOf, Question
 from ..core.events import Ended, Note, Stage
@@ -11,6 +12,7 @@ from ..core.session import Job
 from ..data.assembly import checked
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
+from .method import keeping_place, problems
 
 
 class PeftEngine:
@@ -21,9 +23,9 @@ class PeftEngine:
 
         card = host.card()
         tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
-        return checked(
+        report = checked(
             settings,
-            host.folders,
+            keeping_place(settings, host).folders,
             card,
             tokenizer,
             lambda text, share: None,
@@ -31,13 +33,15 @@ class PeftEngine:
             machine=host.memory(),
             keep=not host.read_only,
         )
+        return replace(report, problems=(*report.problems, *problems(settings, host)))
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         job.log.append(Stage(text="Starting"))
         from . import run
         from .reporting import reported
 
-        return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
+        place = keeping_place(settings, host)
+        return reported(lambda: run.train(settings, place, job, resume=resume), place.folders, job)
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         job.log.append(Stage(text="Starting"))

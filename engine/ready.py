@@ -14,10 +14,12 @@ from ..core.host import Host, ModelCard
 from ..core.session import Job
 from ..data.assembly import TrainingData, prepare
 from ..settings.declared import TrainingSettings
+from . import whole
 from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
 from .further import begin_with
 from .machine import compiled, set_up
+from .method import is_whole, refuse_whole
 from .targets import resolved
 from .tokenizer import working_tokenizer
 
@@ -32,6 +34,7 @@ def card_of(host: Host) -> ModelCard:
 
 def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """The same as Check does; DataError where Check would say 'not ready'."""
+    refuse_whole(settings, host)
     _refuse_workers(settings, host)
     data = prepare(
         settings,
@@ -75,14 +78,25 @@ def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
             enable({"use_reentrant": False})  # its name changes within transformers 5
             base.enable_input_require_grads()
         base.config.use_cache = False
-        targets = resolved(settings.lora.targets, base)
-        job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
-        config = lora_config(settings.lora, base, targets)
-        with injected(base, config) as model:
-            if run.folder.begins_with is not None and not run.folder.is_open:
-                begin_with(model, run.folder.begins_with)
-            with compiled(model, settings.machine.compile, job):
-                yield model
+        with _learning(base, run, job) as model, compiled(model, settings.machine.compile, job):
+            yield model
+
+
+@contextmanager
+def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
+    """The model with what is trained: a LoRA in it, or all of it."""
+    settings = run.settings
+    if is_whole(settings):
+        job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
+        with whole.opened(base) as model:
+            yield model
+        return
+    targets = resolved(settings.lora.targets, base)
+    job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
+    with injected(base, lora_config(settings.lora, base, targets)) as model:
+        if run.folder.begins_with is not None and not run.folder.is_open:
+            begin_with(model, run.folder.begins_with)
+        yield model
 
 
 def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:

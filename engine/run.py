@@ -16,7 +16,7 @@ from ..records.in_progress import in_progress, refuse_in_progress
 from ..records.run_folder import run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
-from . import adapter, together
+from . import together, whole
 from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .card_memory import kept_on_the_card
@@ -24,6 +24,7 @@ from .checkpoints import RunState, refuse_changes, state_of
 from .faults import BreakdownError
 from .further import refuse_other_shape
 from .keeping import Trained, about, kept, thrown_away
+from .method import refuse_whole
 from .optimizers import optimizer_name
 from .parts import Part, next_part
 from .precision import computing_type
@@ -38,6 +39,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
     optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
     refuse_missing(settings.records.report_to)
+    refuse_whole(settings, host)
     folder = run_folder(settings, host.folders, resume)
     refuse_in_progress(folder.name, host.folders)
     if folder.begins_with is not None:
@@ -72,7 +74,11 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
     """One part of a run: how the run ended, or what the next part goes on from, the model being given back."""
     _tell(job, "Getting the model")
     run = part.run
-    with bare_model(host, job) as base, ready_to_train(base, run, job) as model:
+    with (
+        whole.let_go_afterwards(run.settings, host, job),
+        bare_model(host, job) as base,
+        ready_to_train(base, run, job) as model,
+    ):
         between = BetweenSteps(run, part.state, job.control, job.log)
         ways = tried(model, run.settings)
         _announce(part, between, base, ways, job)
@@ -88,9 +94,9 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
             return thrown_away(run, step)
         trained = Trained(run, between, step, about(run, model, ways), broken)
         if broken:
-            return kept(trained, partial(adapter.write, model), host.folders, job)
+            return kept(trained, partial(whole.write, run, model), host.folders, job)
         if between.steering.interlude is None:
-            ended = kept(trained, partial(adapter.write, model), host.folders, job)
+            ended = kept(trained, partial(whole.write, run, model), host.folders, job)
             samples.at_the_end(model, step)
             return ended
     between.let_go()

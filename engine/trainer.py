@@ -17,7 +17,7 @@ from ..core.writing import why_not_written
 from ..data.batching import Place
 from ..data.examples import Example, Examples
 from ..data.origins import origins
-from . import adapter
+from . import whole
 from .apart import LossesApart
 from .blueprint import Blueprint
 from .callback import BetweenSteps
@@ -211,7 +211,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return str(self._blueprint.folder.aside)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
-        adapter.write(self.accelerator.unwrap_model(self.model), Path(output_dir or self._get_output_dir(None)))
+        folder = Path(output_dir or self._get_output_dir(None))
+        whole.write(self._blueprint, self.accelerator.unwrap_model(self.model), folder)
 
 
 def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:

@@ -39,6 +39,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("packing", "gradient_checkpointing"),
         ("attention", "workers"),
         ("tf32", "liger", "compile"),
+        ("method", "shard_size"),
     ),
     "Order of the examples": (
         ("batching",),

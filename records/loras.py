@@ -13,6 +13,16 @@ from ..train_utils import checkpoint_step, natural_key
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ITSELF = ("adapter_config.json", *WEIGHTS)
+WHOLE = ("model.safetensors", "model.safetensors.index.json")
+OF_TRAINING = (
+    "optimizer.",
+    "scheduler.",
+    "scaler.",
+    "rng_state",
+    "trainer_state.",
+    "training_args.",
+    "run_state.",
+)
 LOG_FILE = "training_log.json"
 STATE_FILE = "run_state.json"
 BACKUPS = "backup"
@@ -40,13 +50,25 @@ def has_lora(folder: Path) -> bool:
     return any((folder / name).is_file() for name in WEIGHTS)
 
 
+def has_weights(folder: Path) -> bool:
+    """A LoRA, or a whole model."""
+    return has_lora(folder) or any((folder / name).is_file() for name in WHOLE)
+
+
+def itself(folder: Path) -> list[Path]:
+    """The files of a checkpoint that are the LoRA, or the whole model, and not what training goes on from."""
+    if has_lora(folder):
+        return [folder / name for name in ITSELF if (folder / name).is_file()]
+    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(OF_TRAINING)]
+
+
 def standing(folder: Path) -> Standing:
     """How the run that this folder is from ended."""
     if ended := _ended(folder):
         return ended
     if to_go_on_from(folder):
         return "cut off"
-    if has_lora(folder):
+    if has_weights(folder):
         return "made elsewhere"
     return "nothing"
 
@@ -121,12 +143,13 @@ def remove(checkpoint: Path) -> None:
 
 def slim(checkpoint: Path) -> int:
     """Reduce a checkpoint to the LoRA itself, to load and compare, not to go on from. The bytes that it freed."""
-    if not has_lora(checkpoint):
+    if not has_weights(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA, so nothing would be left of it. Delete it instead.")
     before = size_on_disk(checkpoint)
     # First what makes it whole: a kill in between leaves a LoRA, and nothing that only looks whole.
     (checkpoint / STATE_FILE).unlink(missing_ok=True)
-    for item in [p for p in checkpoint.iterdir() if p.name not in ITSELF]:
+    own = itself(checkpoint)
+    for item in [p for p in checkpoint.iterdir() if p not in own]:
         shutil.rmtree(item) if item.is_dir() else item.unlink()
     return before - size_on_disk(checkpoint)
 

@@ -64,7 +64,7 @@ class RunFolder:
 
     def refuse_without_start(self) -> None:
         """SavingError where a LoRA stands that nothing can go on from."""
-        if self.goes_on and self.start is None and self.begins_with is None and loras.has_lora(self.path):
+        if self.goes_on and self.start is None and self.begins_with is None and loras.has_weights(self.path):
             raise SavingError(
                 f"{self.name!r} is a LoRA without a checkpoint to go on from. To train it further choose continue "
                 "for what exists (if_exists), else replace or new_name."

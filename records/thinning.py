@@ -46,7 +46,7 @@ def finish(folder: Path) -> None:
     for half in _without_state(folder / loras.BACKUPS):
         loras.remove(half)
     for half in _without_state(folder):
-        if loras.has_lora(half):
+        if loras.has_weights(half):
             loras.slim(half)
         else:
             loras.remove(half)

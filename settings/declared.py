@@ -8,7 +8,7 @@ from typing import Any
 
 from ..schedulers import SCHEDULES, schedule_problem
 from .columns import problem as columns_problem
-from .names import name_problem
+from .names import name_problem, shard_size_problem
 from .setting import Setting
 
 
@@ -400,6 +400,12 @@ class Learning:
 class Lora:
     """The LoRA itself."""
 
+    method: str = choice(
+        "Method",
+        "A LoRA beside the model, or all of the model: that takes many times the memory, is not possible inside "
+        "the webui, and makes a model of its own under models.",
+        {"lora": "a LoRA", "full": "the whole model"},
+    )
     rank: int = whole(
         32,
         "LoRA Rank",
@@ -621,6 +627,12 @@ class Machine:
         "inside the webui there can be none.",
         minimum=0,
         maximum=64,
+    )
+    shard_size: str = text(
+        "5GB",
+        "Shard size",
+        "Of a whole model: how large its files may become.",
+        check=shard_size_problem,
     )
 
 

@@ -27,3 +27,10 @@ def name_problem(name: str) -> str:
     if name.startswith("-"):
         return f"{name!r} begins with -, which a command line takes for a flag. Choose another beginning."
     return ""
+
+
+def shard_size_problem(text: str) -> str:
+    """What is wrong with the size of a file, or nothing."""
+    if re.fullmatch(r"[1-9][0-9]*(KB|MB|GB)", text):
+        return ""
+    return f"{text!r} is no size. Write it as 500MB or 5GB."

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-KEYS: frozenset[str] = frozenset(
-    {
-        "method",
-        "shard_size",
-    }
-)
+KEYS: frozenset[str] = frozenset({})
 CHOICES: Mapping[str, tuple[str, ...]] = {}
 LISTS: frozenset[str] = frozenset()
 
