@@ -29,6 +29,8 @@ def run(arguments: Sequence[str]) -> int:
     folders = folders_of(options.user_data(asked.user_data))
     try:
         _ACTS[_act(asked)](asked, folders)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise SavingError(f"{error.filename or folders.loras}: {error.strerror or error}.") from error
     return 0

@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from training_pro.core.events import Advice, CheckpointSaved, Progress, Sampled
+from training_pro.core.events import Advice, CheckpointSaved, Note, Progress, Sampled
 from training_pro.records.samples import samples
 from training_pro.tests.tiny import Place, tree, watched
 
@@ -210,6 +210,25 @@ def test_a_run_that_goes_on_asks_what_it_has_not_asked(place):
     assert [(s.step, s.text, s.without) for s in kept] == [
         (s.step, s.text, s.without) for s in samples(place.lora("whole"))
     ]
+
+
+def test_through_the_parts_of_a_run_nothing_is_asked_twice(place):
+    """More epochs, and a card freed and taken again, are a new loop of HF's."""
+
+    def wish(job, event):
+        if isinstance(event, Progress) and event.step == 2:
+            job.control.extend(1)
+        elif isinstance(event, Progress) and event.step == 6:
+            job.control.pause_and_free()
+        elif isinstance(event, Note) and "out of memory" in event.text:
+            job.control.go_on()
+
+    job = watched(wish)
+    place.train(job=job, sample_every="epoch", sample_prompts=ASKED[:1])
+    said = of(Sampled, job.log.since(0))
+    assert [s.step for s in said] == [0, 4, 8]
+    assert len({s.without for s in said}) == 1
+    assert samples(place.lora()) == said
 
 
 def test_thrown_away_leaves_the_earlier_answers(place):
