@@ -78,7 +78,8 @@ class Testing:
             found = None
         if found is not None:
             self._keep(self._event(found, step, why, time.monotonic() - began))
-        self._log.append(Stage(text="Training"))
+        if why != "end":
+            self._log.append(Stage(text="Training"))
         return Evaluation(found.loss, found.accuracy, why == "asked") if found is not None else None
 
     def _event(self, found: Measured, step: int, why: Occasion, seconds: float) -> Evaluated:

@@ -19,6 +19,7 @@ from ..core.host import Host, precision_of
 from ..core.session import Job
 from ..train_utils import size
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
+from .ready import card_of
 
 ADAPTER = "merged"
 SHARD = "5GB"
@@ -31,7 +32,7 @@ def merge(asked: Merge, host: Host, job: Job) -> Ended:
     """The weights of model and LoRA together as safetensors, with config and tokenizer."""
     folder, out = lora_folder(asked.lora, host), Path(asked.out).expanduser().absolute()
     _refuse_to_write_over(out)
-    card = host.card()
+    card = card_of(host)
     with without_loras(host) as (base, _):
         _refuse_quantized(base, card.name)
         _refuse_without_room(base, out)

@@ -23,6 +23,7 @@ from ..data import library, reading, row_sets
 from ..data.examples import Example
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .measuring import Pass, Sums, measuring
+from .ready import card_of
 from .tokenizer import WorkingTokenizer, working_tokenizer
 from .trial import Ways, usual_loss
 
@@ -47,7 +48,7 @@ class Windows:
 def perplexity(asked: PerplexityOf, host: Host, job: Job) -> Ended:
     """Each LoRA alone, one after the other; everything as it was afterwards."""
     folders = [(name, lora_folder(name, host)) for name in asked.loras]
-    path, card = _text_of(asked.data, host), host.card()
+    path, card = _text_of(asked.data, host), card_of(host)
     windows = _windows(path, asked, card)
     found: list[PerplexityFound] = []
     with without_loras(host) as (base, _):
