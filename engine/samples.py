@@ -49,8 +49,9 @@ class Samples(TrainerCallback):  # type: ignore[misc]
 
     def at_the_end(self, model: Any, step: int) -> None:
         """What it says now that the LoRA is on disk."""
-        wanted = self._folder_is_there and self._every != "never"
-        if wanted and not self._answered(step) and not self._job.control.stopping:
+        planned = self._every != "never" and not self._answered(step)
+        wanted = self._job.control.take_sample() or planned
+        if wanted and self._folder_is_there and not self._job.control.stopping:
             self._ask(model, step, "Keeping the records")
 
     @property
