@@ -203,4 +203,6 @@ def _problems(table: Table, counts: Counts, settings: TrainingSettings) -> list[
 
 
 def _joined(what: str) -> str:
-    return what if what.startswith(("at ", "byte ", "ends ")) else f"the row {what}"
+    return (
+        what if what.startswith(("at ", "byte ", "ends ", "message ", "'", "the content")) else f"the row {what}"
+    )

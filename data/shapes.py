@@ -174,10 +174,12 @@ def _only_text(rows: Sequence[Row]) -> str:
 def _nothing_known(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
-    there = ", ".join(sorted(columns.values())[:12])
+    names = list(columns.values())
+    there, last = ", ".join(names[:12]), [f'"{n}"' if " " in n else n for n in names[-2:]]
+    say = f"instruction={last[0]} output={last[1]}" if len(last) > 1 else f"text={last[0]}"
     return (
         f"{name}: the rows have the columns {there}, which are none that are known. Rename them to instruction "
-        "and output, to messages or to text, or say so under Columns (instruction=... output=...), or choose a "
+        f"and output, to messages or to text, or say which is which under Columns (such as {say}), or choose a "
         "format file that names them."
     )
 

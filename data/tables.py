@@ -7,10 +7,9 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from ..core.errors import DataError
 from . import reading
@@ -19,6 +18,7 @@ from .shapes import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, PAIRS, TEXT_COLUMNS
 
 SEPARATORS = ",;\t|"
 WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
+NO_SEPARATOR = "\x1f"  # of a table of one column: a line is a text, whatever stands in it
 KNOWN = frozenset({*CHAT_COLUMNS, *TEXT_COLUMNS, *MORE_COLUMNS, *COMPLETION, *(c for pair in PAIRS for c in pair)})
 LOOKED_AT = 200  # lines
 LONGEST_CELL = 6_000_000  # characters: a little more than a row may have
@@ -32,16 +32,19 @@ class Dialect:
     """How a table is written."""
 
     separator: str
-    quote: str
+    quote: str  # around texts; empty where quotes are letters like others
     names: tuple[str, ...]
     named: bool  # by the first line
     before: int  # lines before the names that are not of the table: Excel's 'sep=;'
 
     @property
     def words(self) -> str:
-        between = f"{WORDS[self.separator]} between columns" if len(self.names) > 1 else "one column"
+        between = "one column"
+        if self.separator != NO_SEPARATOR:
+            between = f"{WORDS.get(self.separator, self.separator)} between columns"
+        quotes = f"texts in {self.quote}" if self.quote else "no quotes around texts"
         named = "names in the first line" if self.named else "no names in the first line, so columns have numbers"
-        return f"{between}, texts in {self.quote}, {named}"
+        return f"{between}, {quotes}, {named}"
 
 
 def table(path: Path, name: str) -> Table:
@@ -70,17 +73,23 @@ def _dialect(head: str, name: str) -> Dialect:
     said = EXCEL_SAYS.match(head)
     if said:
         head = head[said.end() :]
-    separators = said[1] if said else SEPARATORS
     quote = _quote(head)
-    tried = {separator: _parsed(head, separator, quote) for separator in separators}
-    separator = max(separators, key=lambda each: _fit(tried[each]))
-    rows = tried[separator]
+    tried = {separator: _parsed(head, separator, quote)[0] for separator in (said[1] if said else SEPARATORS)}
+    separator = max(tried, key=lambda each: _fit(tried[each]))
+    if max(map(len, tried[separator]), default=0) < 2 or len(tried[separator][0]) < 2:
+        separator = NO_SEPARATOR
+    rows, whole = _parsed(head, separator, quote)
+    if not whole:  # quotes that open nothing are letters, if then each row is as wide as the first
+        bare, _ = _parsed(head, separator, "")
+        inside = any(cell[:1] == quote == cell[-1:] for row in bare for cell in row)
+        if bare and not inside and _fit(bare)[0] == 1.0:
+            rows, quote = bare, ""
     if not rows:
         raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     first = [cell.strip() for cell in rows[0]]
     named = _are_names(first, rows[1:])
-    names = first if named else [str(number) for number in range(1, len(first) + 1)]
-    while named and len(names) > 1 and not names[-1]:
+    names = [cell if named and cell else str(number) for number, cell in enumerate(first, start=1)]
+    while named and len(names) > 1 and not first[len(names) - 1]:
         names.pop()
     return Dialect(separator, quote, tuple(names), named, int(said is not None))
 
@@ -91,12 +100,22 @@ def _quote(head: str) -> str:
     return "'" if beside["'"] > 2 * beside['"'] and beside["'"] > 2 else '"'
 
 
-def _parsed(head: str, separator: str, quote: str) -> list[list[str]]:
-    found = csv.reader(io.StringIO(head, newline=""), delimiter=separator, quotechar=quote)
+def _parsed(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
+    """The rows of the first lines, and whether all of them could be read."""
     rows: list[list[str]] = []
-    with suppress(csv.Error):  # what it is, the rows say
-        rows.extend(row for row in found if any(cell.strip() for cell in row))
-    return rows
+    try:
+        for row in csv.reader(io.StringIO(head, newline=""), strict=True, **_written(separator, quote)):
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+    except csv.Error as error:
+        return rows, "unexpected end" in str(error)  # the first lines may end within a text
+    return rows, True
+
+
+def _written(separator: str, quote: str) -> dict[str, Any]:
+    """For the reader: how a table is written."""
+    quoting = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    return {"delimiter": separator, **quoting}
 
 
 def _fit(rows: Sequence[Sequence[str]]) -> tuple[float, int]:
@@ -109,12 +128,15 @@ def _fit(rows: Sequence[Sequence[str]]) -> tuple[float, int]:
 
 def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     """Whether the first row names the columns: it does unless something in it is no name."""
+    filled = [cell.lower() for cell in first if cell]
+    if not filled or len(set(filled)) < len(filled):
+        return False
+    if not KNOWN.isdisjoint(filled):
+        return True
     while first and not first[-1]:
         first = first[:-1]
-    if not first or not all(first) or len({cell.lower() for cell in first}) < len(first):
+    if not all(first[1:]):  # the first one may be a number of the row
         return False
-    if any(cell.lower() in KNOWN for cell in first):
-        return True
     if any(len(cell) > LONGEST_NAME or "\n" in cell or NUMBER.fullmatch(cell) for cell in first):
         return False
     if any(cell.endswith((".", "?", "!")) for cell in first):
@@ -126,7 +148,7 @@ def _rows(opened: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
     """Each row by the line on which it begins."""
     with opened() as stream:
         skipped = [stream.readline() for _ in range(dialect.before)]
-        reader = csv.reader(stream, delimiter=dialect.separator, quotechar=dialect.quote, strict=True)
+        reader = csv.reader(stream, strict=True, **_written(dialect.separator, dialect.quote))
         before, names_due = len(skipped), dialect.named
         while True:
             number = reader.line_num + before + 1
@@ -162,7 +184,10 @@ def _columns(count: int) -> str:
 
 
 def _remedy(dialect: Dialect) -> str:
-    return f"A text with {WORDS[dialect.separator]} or a line end in it stands in {dialect.quote}."
+    separator = WORDS.get(dialect.separator, dialect.separator)
+    if not dialect.quote:
+        return f"No text may have {separator} in it."
+    return f"A text with {separator} or a line end in it stands in {dialect.quote}."
 
 
 def _broken(error: str, dialect: Dialect) -> str:

@@ -57,6 +57,17 @@ def test_single_quotes_and_a_table_of_one_column(tmp_path):
     assert [row.columns for row in rows] == [{"text": "One line"}, {"text": "Another line"}]
 
 
+def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_column(tmp_path):
+    table, rows = read(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
+    assert rows[0].columns == {"question": 'Who said "no"?', "answer": '"Yes" he said.'}
+    assert table.what == "a tab between columns, no quotes around texts, names in the first line"
+    _, rows = read(tmp_path, ",question,answer\n0,a b,c d\n")
+    assert rows[0].columns == {"1": "0", "question": "a b", "answer": "c d"}
+    table, rows = read(tmp_path, 'text\nFirst, with a comma\n"Second, quoted"\n')
+    assert [row.columns["text"] for row in rows] == ["First, with a comma", "Second, quoted"]
+    assert table.what == 'one column, texts in ", names in the first line'
+
+
 def test_without_names_columns_have_numbers(tmp_path):
     table, rows = read(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
     assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
@@ -65,7 +76,7 @@ def test_without_names_columns_have_numbers(tmp_path):
 
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
     content = {"a.csv": "Frage;Die Antwort;Jahr\nWer?;Ich war es.;1999\nWas?;Ein Hund war es.;2001\n"}
-    with pytest.raises(DataError, match=r"have the columns Die Antwort, Frage, Jahr.*under Columns"):
+    with pytest.raises(DataError, match=r"have the columns Frage, Die Antwort, Jahr.*output=Jahr"):
         made(tmp_path / "a", family("ChatML"), content)
     data = made(tmp_path / "b", family("ChatML"), content, columns='instruction=Frage output="Die Antwort"')
     assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
