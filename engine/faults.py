@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -49,14 +50,24 @@ def broken_down(why: str, step: int, learning_rate: float, computed_in: str) -> 
     )
 
 
-def does_not_fit(tokens: int, place: torch.device, remedies: Sequence[Remedy]) -> ModelError:
-    """One example alone is too much."""
+def does_not_fit(place: torch.device, remedies: Sequence[Remedy], tokens: int = 0) -> ModelError:
+    """One example of so many tokens alone is too much; 0 where it was not an example's fault."""
+    what = f": one example of {tokens} tokens alone does not fit" if tokens else ", in one forward pass"
     ways = [*(remedy.words for remedy in remedies), "the model loaded in 4 bits"]
-    return ModelError(
-        f"Out of memory: one example of {tokens} tokens alone does not fit{_figures(place)}. What helps most: "
-        f"{'; '.join(ways)}.",
-        remedies,
-    )
+    return ModelError(f"Out of memory{what}{_figures(place)}. What helps most: {'; '.join(ways)}.", remedies)
+
+
+@contextmanager
+def told_where_memory_runs_out(
+    place: torch.device, remedies: Callable[[Memory], Sequence[Remedy]]
+) -> Iterator[None]:
+    """Also outside of a step: where the model is tried, or a part kept aside is gone through."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise does_not_fit(place, remedies(memory_of(place))) from None
 
 
 def cannot_halve(batch: int, accumulation: int, why: str) -> ModelError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -36,7 +37,7 @@ class PeftEngine:
         return replace(report, problems=(*report.problems, *problems(settings, host)))
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
-        job.log.append(Stage(text="Starting"))
+        _starting(host, job)
         from . import run
         from .reporting import reported
 
@@ -44,42 +45,57 @@ class PeftEngine:
         return reported(lambda: run.train(settings, place, job, resume=resume), place.folders, job)
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
-        job.log.append(Stage(text="Starting"))
+        _starting(host, job)
         from . import probing
 
         return probing.probe(settings, host, job)
 
     def layers(self, host: Host) -> Mapping[str, int]:
+        _refuse_without_torch(host)
         from . import probing
 
         return probing.layers(host)
 
     def answer(self, question: Question, host: Host, job: Job) -> Ended:
+        _refuse_without_torch(host)
         from . import answering
 
         return answering.answer(question, host, job)
 
     def perplexity(self, asked: PerplexityOf, host: Host, job: Job) -> Ended:
-        job.log.append(Stage(text="Starting"))
+        _starting(host, job)
         from . import perplexity
 
         return perplexity.perplexity(asked, host, job)
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
-        job.log.append(Stage(text="Starting"))
+        _starting(host, job)
         from . import merging
 
         return merging.merge(asked, host, job)
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
+        _refuse_without_torch(host)
         from . import adapter
 
         adapter.put_on(name, strength, host)
         return Ended(outcome="finished", text=f"{name} is on, at {strength:.0%}. Chat to try it.")
 
     def take_off(self, host: Host, job: Job) -> Ended:
+        _refuse_without_torch(host)
         from . import adapter
 
         names = adapter.take_off(host)
         job.log.append(Note(text="The model is as it was before."))
         return Ended(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
+
+
+def _starting(host: Host, job: Job) -> None:
+    job.log.append(Stage(text="Starting"))
+    _refuse_without_torch(host)
+
+
+def _refuse_without_torch(host: Host) -> None:
+    """A host that cannot train for want of torch says so in its own words, before anything is imported."""
+    if importlib.util.find_spec("torch") is None:
+        host.card()

@@ -20,6 +20,7 @@ from ..settings.declared import TrainingSettings
 from ..train_utils import MemoryEstimate, duration, size
 from .blueprint import Blueprint, blueprint
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .faults import told_where_memory_runs_out
 from .machine import give_back_memory
 from .optimizers import optimizer_name
 from .precision import in_its_type
@@ -45,7 +46,8 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
     run = blueprint(settings, card, prepared(settings, host, card, job), _nowhere(host))
     job.log.append(Stage(text="Getting the model"))
     with bare_model(host, job) as base:
-        with ready_to_train(base, run, job) as model:
+        full = told_where_memory_runs_out(base.device, run.remedies)
+        with full, ready_to_train(base, run, job) as model:
             ways = tried(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
             found = _tried_batch(model, run, ways)

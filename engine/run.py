@@ -21,7 +21,7 @@ from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .card_memory import kept_on_the_card
 from .checkpoints import RunState, refuse_changes, state_of
-from .faults import BreakdownError
+from .faults import BreakdownError, told_where_memory_runs_out
 from .further import refuse_other_shape
 from .keeping import Trained, about, kept, thrown_away
 from .method import refuse_whole
@@ -77,6 +77,7 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
     with (
         whole.let_go_afterwards(run.settings, host, job),
         bare_model(host, job) as base,
+        told_where_memory_runs_out(base.device, run.remedies),
         ready_to_train(base, run, job) as model,
     ):
         between = BetweenSteps(run, part.state, job.control, job.log)

@@ -148,7 +148,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             error = cannot_halve(plan.batch_size, plan.accumulated, "with several processes")
         else:
             place = self.args.device
-            error = does_not_fit(piece.tokens, place, self._blueprint.remedies(memory_of(place)))
+            error = does_not_fit(place, self._blueprint.remedies(memory_of(place)), piece.tokens)
         last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
         return ModelError(f"{error} {last}", error.remedies)
 

@@ -32,7 +32,7 @@ def look(values: Mapping[str, Any], joined: Joined) -> Look:
     """Nothing where that cannot be said quickly, or where the form is not finished."""
     chosen = values.get("data") or []
     if not chosen:
-        return Look()
+        return Look(html=_where_data_go(joined))
     shares = "".join(map(_share, chosen))
     try:
         report = _report(values, joined)
@@ -43,6 +43,15 @@ def look(values: Mapping[str, Any], joined: Joined) -> Look:
         return Look(_by_name(chosen), html=shares + later)
     said = wording.paragraph(" ".join([*(s.short for s in report.sources), *report.problems]), quiet=True)
     return Look(_kinds(report.sources) or _by_name(chosen), report.examples, said + shares)
+
+
+def _where_data_go(joined: Joined) -> str:
+    """The next click where no data are chosen."""
+    try:
+        folder = joined.host.folders.datasets
+    except TrainingProError:
+        return ""
+    return wording.paragraph(f"Choose data, press Add files, or put files into {folder}.", quiet=True)
 
 
 def _report(values: Mapping[str, Any], joined: Joined) -> DatasetReport | None:

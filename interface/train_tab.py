@@ -22,6 +22,7 @@ from .one_step import OneStep
 from .places import FOLDED, LIVE, LORA, MEMORY, TABLES, VISIBLE, part_id
 from .run_panel import RunPanel
 from .start_from import StartFrom
+from .unfinished import Unfinished
 
 CUTTING = ("data", "format", "columns", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
 
@@ -36,12 +37,14 @@ class TrainTab:
         self._start_from = StartFrom(joined, self._form)
         self._run = RunPanel(joined, self._form)
         self._one_step = OneStep(joined, self._form)
+        self._unfinished = Unfinished(joined)
         self._layers = Layers(joined, self._form)
         self._folded: dict[str, gr.Accordion] = {}
 
     def draw(self) -> None:
         """Form at the left, run panel at the right; one below the other where it is narrow."""
         self._line = gr.HTML(model_line.html(self._joined), elem_id="tp-line")
+        self._unfinished.draw()
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
@@ -59,7 +62,7 @@ class TrainTab:
             with gr.Column(scale=2, min_width=110):
                 self._add = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
-        self._data_said = gr.HTML(elem_id="tp-data-said")
+        self._data_said = gr.HTML(look({}, self._joined).html, elem_id="tp-data-said")
         for keys in VISIBLE:
             self._form.draw_row(*keys)
             if "schedule" in keys:
@@ -95,6 +98,7 @@ class TrainTab:
         data, name = parts["data"], parts["name"]
         self._start_from.connect()
         self._one_step.connect()
+        self._unfinished.connect()
         self._layers.connect()
         self._run.connect(self._line)
         told = [data, parts["eval_data"], self._start_from.menu]

@@ -191,6 +191,10 @@ class TrainingPage:
         """The button that puts in what Check suggests for a setting."""
         return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']")
 
+    def helpful(self, key: str) -> Locator:
+        """The button after a failure that changes a setting."""
+        return self._page.locator(f"#{PARTS['run']} .tp-use[data-tp-set*='{key}']").first
+
     def focused(self) -> str:
         """The setting that has the focus."""
         found = self._page.evaluate("document.activeElement.closest('.tp-setting')?.id ?? ''")

@@ -74,6 +74,23 @@ def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
         webui.tell("models.unload_model()")
 
 
+def test_a_portable_webui_names_what_to_install(webui, open_tab):
+    webui.tell("import importlib.util as u; found = u.find_spec")
+    webui.tell("u.find_spec = lambda name, *more: None if name == 'torch' else found(name, *more)")
+    try:
+        refused(open_tab(), "portable webui", "install the full version", "script.py demo")
+    finally:
+        webui.tell("u.find_spec = found")
+
+
+def test_without_data_it_says_where_they_go(webui, open_tab):
+    page = open_tab()
+    folder = str(webui.user_data / "training" / "datasets")
+    page.wait_for_words("data said", "Add files", folder)
+    page.press("check")
+    page.wait_for_words("answer", "Data: nothing is chosen", "story.txt")
+
+
 def test_a_webui_without_the_names_that_are_needed(webui, open_page):
     webui.tell("kept = shared.lora_names; del shared.lora_names; restart()")
     try:

@@ -87,6 +87,25 @@ def test_chat_is_told_while_a_run_has_the_model(webui, open_tab):
     page.wait_for(lambda: page.written("reply"), "a reply")
 
 
+def test_out_of_memory_names_what_helps_with_a_click_each(webui, open_tab):
+    page = open_tab()
+    webui.tell("import torch")
+    webui.tell("def full(*_): raise torch.OutOfMemoryError('CUDA out of memory.')")
+    webui.tell("hook = shared.model.lm_head.register_forward_pre_hook(full)")
+    try:
+        page.fill(name="too-large", data="story.txt", cutoff=64)
+        page.press("start")
+        page.wait_for_words("run", "Training 'too-large': failed", "Out of memory", "What helps most")
+        page.unfold("part-memory-and-speed")
+        page.helpful("gradient_checkpointing").click()
+        page.wait_for(lambda: page.setting("gradient_checkpointing") == "on", "what helps in the form")
+    finally:
+        webui.tell("hook.remove()")
+    assert not (webui.loras / "too-large").exists()
+    page.start("fits-again", epochs=2)
+    page.wait_until_ended("fits-again")
+
+
 def test_a_run_outlives_an_interface_restart(webui, open_tab):
     first = open_tab()
     begun = first.start("outlives", epochs=ENDLESS)
