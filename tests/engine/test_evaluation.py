@@ -99,6 +99,17 @@ def test_the_lora_is_the_same_to_the_byte_as_without(place, more):
     assert [e["loss"] for e in steps_of(graph(place, "with"))] == [e["loss"] for e in graph(place, "without")]
 
 
+def test_a_whole_model_is_evaluated_too_and_is_the_same_to_the_byte(place):
+    more = {"method": "full", "learning_rate": 1e-3, "save_every": 2, "keep_checkpoints": 9}
+    end = told(place, name="with", eval_every=2, **more)[-1]
+    without = place.train(name="without", **{**KEPT, "eval_data": []}, **more)
+    one, other = ((ended.folder / "model.safetensors").read_bytes() for ended in (end, without))
+    assert one == other
+    known = json.loads((end.folder / "training_log.json").read_text())
+    assert known["verdict"]["kind"] in ("could learn more", "about right", "began to memorize")
+    assert known["verdict"]["evidence"]["kept_aside_first"] > known["verdict"]["evidence"]["kept_aside_lowest"]
+
+
 def test_packed_and_padded_it_says_the_same(place):
     one, other = (
         evaluated(told(place, name=way, packing=way, max_steps=1, dropout=0))[-1] for way in ("on", "off")
