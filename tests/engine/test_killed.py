@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -59,45 +60,65 @@ def left_over(place):
     return [str(path) for path in place.folders.user_data.rglob("*") if ".part" in path.name]
 
 
+@dataclass
+class Toll:
+    """How many runs it took, how many kills there were, how many of them in saving, and where each came."""
+
+    runs: int = 0
+    kills: int = 0
+    in_saving: int = 0
+    steps: list[int] = field(default_factory=list)
+
+
 def killed_and_resumed(place, forks, way, kills, chance):
-    """Kill so many times, each time at a random moment, resuming after each; how many runs that took."""
+    """Kill so many times at random moments, every second time in saving, resuming after each."""
     forks.begin(place, name="whole", **RUN, **way)
     began = time.monotonic()
     assert forks.end() == "finished"
-    seconds, done, runs, while_saving = time.monotonic() - began, 0, 0, 0
-    while done < kills:
-        runs += 1
-        name, ended = f"run-{runs}", ""
+    seconds, toll = time.monotonic() - began, Toll()
+    while toll.kills < kills:
+        toll.runs += 1
+        name, ended = f"run-{toll.runs}", ""
+        aside = place.lora(name) / ".part"
         while ended != "finished":
             number = forks.begin(place, name=name, resume="newest", **RUN, **way)
-            if done < kills:
+            if toll.kills < kills:
                 time.sleep(chance.uniform(0, seconds))
-                kill_if_there(number)
+                if toll.kills % 2:
+                    wait_for_saving(aside, chance)
+                with suppress(ProcessLookupError):  # it is done already
+                    kill(number)
             ended = forks.end()
             assert ended in ("killed", "finished")
-            done += ended == "killed"
-            while_saving += ended == "killed" and any((place.lora(name) / ".part").glob("checkpoint-*"))
             refuse_broken(place.lora(name))
+            if ended == "killed":
+                toll.kills += 1
+                toll.in_saving += any(aside.glob("checkpoint-*"))
+                toll.steps.append(max((c.step for c in loras.to_go_on_from(place.lora(name))), default=0))
         assert place.weights(name) == place.weights("whole")
         assert curve(place.lora(name)) == curve(place.lora("whole"))
         assert left_over(place) == []
-    return runs, done, while_saving
+    return toll
 
 
-def kill_if_there(number):
-    """A run that is done already may be gone."""
-    with suppress(ProcessLookupError):
-        kill(number)
+def wait_for_saving(aside, chance, most=2.0):
+    """Until a checkpoint is being written, and a few milliseconds into that."""
+    until = time.monotonic() + most
+    while time.monotonic() < until and not any(aside.glob("checkpoint-*")):
+        time.sleep(0.0005)
+    time.sleep(chance.uniform(0, 0.006))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_killed_twice_and_resumed(place, forks, way):
-    killed_and_resumed(place, forks, WAYS[way], 2, random.Random(way))
+def test_killed_twice_and_resumed(place, forks, way, record_property):
+    toll = killed_and_resumed(place, forks, WAYS[way], 2, random.Random(way))
+    record_property("killed", f"{way}: {toll}")
+    assert toll.kills == 2
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_killed_twenty_times_and_resumed(place, forks, way, record_property):
-    runs, done, while_saving = killed_and_resumed(place, forks, WAYS[way], 20, random.Random(os.urandom(8)))
-    record_property("killed", f"{way}: {done} kills in {runs} runs, {while_saving} of them in saving")
-    assert done == 20
+    toll = killed_and_resumed(place, forks, WAYS[way], 20, random.Random(os.urandom(8)))
+    record_property("killed", f"{way}: {toll}")
+    assert toll.kills == 20
