@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import Remedy
 
@@ -43,6 +43,8 @@ class Planned(Event):
     first_step: int
     rates: tuple[float, ...]
     settings: Mapping[str, object]
+    earlier: tuple[Mapping[str, Any], ...] = ()
+    """The curve of a run that goes on, up to where it begins again: entries as in training_graph.json."""
     disk: str = ""
     """What the run will write, and what is free, in words."""
 

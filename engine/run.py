@@ -152,6 +152,7 @@ def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job
             first_step=part.state.step,
             rates=between.rates.all(between.course.rates_used()),
             settings=run.settings.values(),
+            earlier=tuple(dict(entry) for entry in part.state.graph),
             disk=run.data.report.disk.words() if run.data.report.disk else "",
         )
     )

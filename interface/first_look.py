@@ -17,7 +17,7 @@ from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import private
-from .joined import Joined
+from .joined import Joined, training
 from .run_view import RunView
 from .try_tab import answers
 
@@ -84,7 +84,7 @@ class FirstLook:
     def _start(self, settings: TrainingSettings) -> Job:
         joined = self._joined
         work = partial(joined.engine.train, settings, joined.host)
-        job = joined.session.start("training", f"Training '{NAME}'", joined.host, work)
+        job = joined.session.start("training", training(NAME), joined.host, work)
         threading.Thread(target=_stop_after, args=(job, self._seconds), name="two minutes", daemon=True).start()
         return job
 

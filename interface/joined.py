@@ -36,9 +36,19 @@ class Joined:
         except TrainingProError:
             return ""
 
+    def trains(self, name: str) -> bool:
+        """Whether this LoRA is being made just now."""
+        job = self.session.current
+        return job is not None and job.title == training(name)
+
     def refuse_where_read_only(self) -> None:
         if reason := self.host_says_read_only():
             raise BusyError(reason)
+
+
+def training(name: str) -> str:
+    """The title of the job that makes a LoRA."""
+    return f"Training '{name}'"
 
 
 def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: Any) -> None:

@@ -20,7 +20,7 @@ from . import model_line, plots, report_view, wording
 from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
-from .joined import Joined, on_load
+from .joined import Joined, on_load, training
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
 
@@ -84,7 +84,7 @@ class RunPanel:
         try:
             self._joined.refuse_where_read_only()
             settings = training_settings(self._form.values(given))
-            title = f"Training '{settings.what.name}'"
+            title = training(settings.what.name)
             self._joined.session.start("training", title, host, partial(engine.train, settings, host))
         except TrainingProError as error:
             return wording.problem(str(error))

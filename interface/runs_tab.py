@@ -13,8 +13,8 @@ import gradio as gr
 from ..core.errors import SavingError, TrainingProError
 from ..core.host import Folders
 from ..records import inventory, loras, notes, trash
-from ..records.curve import Kept as Measured
-from ..records.curve import Point, svg
+from ..records.curve import svg
+from ..records.evaluations import kept_of, points_of
 from ..records.inventory import Kept
 from ..records.own_lora import as_lora
 from ..train_utils import size
@@ -189,19 +189,8 @@ def how_it_went(kept: Kept) -> str:
 
 def _curve(folder: Path) -> str:
     graph = [entry for entry in _read(folder / "training_graph.json", []) if isinstance(entry, dict)]
-    points = [_point(entry) for entry in graph if isinstance(entry.get("loss"), (int, float))]
-    if not points:
-        return ""
-    measured = [Measured(e["current_steps"], e["eval_loss"]) for e in graph if e.get("eval_loss") is not None]
-    return svg(points, [point.rate for point in points], kept=measured)
-
-
-def _point(entry: Mapping[str, Any]) -> Point:
-    loss = float(entry["loss"])
-    smoothed, rate = entry.get("smoothed_loss"), entry.get("learning_rate")
-    return Point(
-        int(entry["current_steps"]), loss, loss if smoothed is None else float(smoothed), float(rate or 0)
-    )
+    points = points_of(graph)
+    return svg(points, [point.rate for point in points], kept=kept_of(graph)) if points else ""
 
 
 def _read(path: Path, otherwise: Any) -> Any:

@@ -189,8 +189,7 @@ class TrainTab:
     def _standing(self, given: Mapping[Any, Any]) -> str:
         """What stands under the name already, unless it is being made just now."""
         name, chosen = (given[self._form.components[key]] or "" for key in ("name", "if_exists"))
-        job = self._joined.session.current
-        if job is not None and job.title == f"Training '{name}'":
+        if self._joined.trains(name):
             return ""
         try:
             standing = loras.standing(self._joined.host.folders.loras / name) if name.strip() else "nothing"

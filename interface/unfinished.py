@@ -17,7 +17,7 @@ from ..settings import files
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import private
-from .joined import Joined, on_load
+from .joined import Joined, on_load, training
 
 PARAMETERS = "training_parameters.json"
 Act = Callable[[CutOff, Folders], str]
@@ -62,9 +62,10 @@ class Unfinished:
         if self._joined.host_says_read_only():
             return []
         try:
-            return cut_off.cut_off_runs(self._joined.host.folders)
+            runs = cut_off.cut_off_runs(self._joined.host.folders)
         except (TrainingProError, OSError):
             return []
+        return [run for run in runs if not self._joined.trains(run.name)]
 
     def _do(self, act: Act, given: Mapping[Any, Any]) -> tuple[Any, ...]:
         try:
@@ -83,7 +84,7 @@ class Unfinished:
         loaded = files.load(run.folder / PARAMETERS, folders.datasets)
         settings = training_settings({**loaded.values, "if_exists": "continue"})
         work = partial(joined.engine.train, settings, joined.host, resume="newest")
-        joined.session.start("training", f"Training '{run.name}'", joined.host, work)
+        joined.session.start("training", training(run.name), joined.host, work)
         return f"{run.name} goes on."
 
     def _kept(self, run: CutOff, folders: Folders) -> str:

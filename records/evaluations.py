@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ..core.events import Evaluated
+from .curve import Kept, Point
 
 By = Literal["loss", "accuracy"]
 Entry = Mapping[str, Any]
@@ -32,6 +33,21 @@ def entry(evaluated: Evaluated, kept_aside: str) -> dict[str, Any]:
 def steps_of(graph: Iterable[Entry]) -> list[Entry]:
     """The entries of steps."""
     return [entry for entry in graph if "loss" in entry]
+
+
+def points_of(graph: Iterable[Entry]) -> list[Point]:
+    """The steps as they are drawn; where nothing was smoothed, by their losses."""
+    return [_point(entry) for entry in steps_of(graph)]
+
+
+def _point(entry: Entry) -> Point:
+    loss, rate = number(entry["loss"]), entry.get("learning_rate")
+    return Point(int(entry["current_steps"]), loss, number(entry.get("smoothed_loss", loss)), float(rate or 0))
+
+
+def kept_of(graph: Iterable[Entry]) -> list[Kept]:
+    """The evaluations as they are drawn."""
+    return [Kept(entry["current_steps"], number(entry["eval_loss"])) for entry in graph if "eval_loss" in entry]
 
 
 def evaluations_of(graph: Iterable[Entry], kept_aside: str = "") -> list[Evaluated]:

@@ -26,9 +26,8 @@ from ..core.narrator import Narrator
 from ..settings import presets
 from ..settings.declared import SETTINGS
 from ..train_utils import duration, size
-from .curve import Kept as KeptAside
-from .curve import Mark, Point, svg
-from .evaluations import evaluations_of, number, steps_of
+from .curve import Mark, svg
+from .evaluations import evaluations_of, kept_of, number, points_of, steps_of
 from .inventory import Kept
 from .report_style import CSS
 from .verdict import verdict
@@ -147,14 +146,14 @@ def _steps(story: Story) -> int:
 
 def _curve(story: Story) -> str:
     """Drawn as on the page, from the first step of the run on, also of those before it went on."""
-    points = [_point(entry) for entry in steps_of(story.graph)]
+    points = points_of(story.graph)
     if not points:
         return ""
     rates = next((e.rates for e in reversed(story.events) if isinstance(e, (Planned, Replanned))), ())
     marks = [
         Mark(p.step, p.name) for p in (story.kept.parts if story.kept else ()) if p.step and p.kind != "backup"
     ]
-    kept = [KeptAside(e.step, e.loss) for e in evaluations_of(story.graph)]
+    kept = kept_of(story.graph)
     there = {"--kept": bool(kept), "--mark": bool(marks), "--rate": bool(rates)}
     key = "".join(
         f'<span><i style="background:var({colour})"></i>{words}</span>'
@@ -162,11 +161,6 @@ def _curve(story: Story) -> str:
         if there.get(colour, True)
     )
     return f'{svg(points, rates, marks, kept)}\n<p class="key">{key}</p>'
-
-
-def _point(entry: Mapping[str, Any]) -> Point:
-    figures = (number(entry.get(key)) for key in ("loss", "smoothed_loss", "learning_rate"))
-    return Point(int(entry["current_steps"]), *figures)
 
 
 def _samples(samples: Sequence[Sampled]) -> str:
