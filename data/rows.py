@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from . import reading
 
 DEEPEST_LIST = 4  # how far down in an object a list of rows is looked for
 LIST_COLUMN = "messages"
+NOT_SPACE = re.compile(r"\S")
 
 
 class Row(NamedTuple):
@@ -38,6 +40,8 @@ class Table:
 def json_table(path: Path, name: str) -> Table:
     """An array of rows, an object that holds one, or rows by line in spite of the name."""
     text, notes = reading.text_of(path, name)
+    if text.lstrip().startswith("["):
+        return Table(name, "row", lambda: _elements(text, name), notes)
     try:
         whole = json.loads(text)
     except json.JSONDecodeError as error:
@@ -49,6 +53,42 @@ def json_table(path: Path, name: str) -> Table:
         raise DataError(_too_deep(name)) from error
     found = list(_numbered(_list_in(whole, name)))
     return Table(name, "row", lambda: iter(found), notes)
+
+
+def _elements(text: str, name: str) -> Iterator[Row]:
+    """The rows of an array, one after the other: all of them at once would take many times the file's size."""
+    decoder, number = json.JSONDecoder(), 0
+    at = _next(text, text.index("[") + 1)
+    try:
+        while not (text.startswith("]", at) and not number):
+            value, at = decoder.raw_decode(text, at)
+            number += 1
+            yield _row(number, value)
+            at = _next(text, at)
+            if not text.startswith(",", at):
+                break
+            at = _next(text, at + 1)
+        _refuse_rest(text, at)
+        if not number:
+            raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
+    except json.JSONDecodeError as error:
+        raise DataError(f"{name}{_json_problem(error, text)}") from error
+    except RecursionError as error:
+        raise DataError(_too_deep(name)) from error
+
+
+def _next(text: str, at: int) -> int:
+    """Where the next sign stands that is no space."""
+    found = NOT_SPACE.search(text, at)
+    return found.start() if found else len(text)
+
+
+def _refuse_rest(text: str, at: int) -> None:
+    """An array ends with its bracket, and with nothing behind it."""
+    if not text.startswith("]", at):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+    if (rest := _next(text, at + 1)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, rest)
 
 
 def jsonl_table(path: Path, name: str) -> Table:
