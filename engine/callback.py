@@ -39,7 +39,14 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._reason = ""
         self.course = Course(blueprint.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = Phases(blueprint, state.changes)
-        self.steering = Steering(Live.of(blueprint.settings), blueprint.rates(), state.steering, control, log)
+        self.steering = Steering(
+            Live.of(blueprint.settings),
+            blueprint.rates(),
+            state.steering,
+            control,
+            log,
+            evaluates=len(blueprint.data.kept_aside) > 0,
+        )
         self.testing = Testing(blueprint, self.course.graph, control, log)
         self.steering.last_look = self.testing.at_end
         self.last_saved: Path | None = blueprint.folder.start.folder if blueprint.folder.start else None

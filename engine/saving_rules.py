@@ -97,11 +97,13 @@ class SavingRules:
 
     falls: Falls = field(default_factory=Falls)
     best: Best = field(default_factory=Best)
+    evaluates: bool = False
+    """Whether a part is kept aside: then the best is told by that alone."""
     backed_up: float | None = None
 
     @staticmethod
-    def from_memory(known: dict[str, Any]) -> SavingRules:
-        return SavingRules(Falls(**known.get("falls", {})), Best(**known.get("best", {})))
+    def from_memory(known: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
+        return SavingRules(Falls(**known.get("falls", {})), Best(**known.get("best", {})), evaluates)
 
     def memory(self) -> dict[str, Any]:
         return {"falls": asdict(self.falls), "best": asdict(self.best)}
@@ -129,7 +131,7 @@ class SavingRules:
             return False
         if found is not None:
             return self.best.look(*found.by(saving.keep_best), at.step)
-        if self.best.measure.endswith("aside") or saving.keep_best == "accuracy":
+        if self.evaluates or saving.keep_best == "accuracy":
             return False
         looks_every = max(1, at.steps_per_epoch // LOOKS)
         if at.step % looks_every and not at.last:

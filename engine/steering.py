@@ -35,7 +35,14 @@ class Steering:
     """Asked once after every step; what it remembers is part of every checkpoint."""
 
     def __init__(
-        self, asked: Live, rates: Rates, known: Mapping[str, Any], control: RunControl[Any], log: EventLog
+        self,
+        asked: Live,
+        rates: Rates,
+        known: Mapping[str, Any],
+        control: RunControl[Any],
+        log: EventLog,
+        *,
+        evaluates: bool = False,
     ) -> None:
         self._asked, self._control, self._log = asked, control, log
         self.live = _in_force(asked, known)
@@ -44,7 +51,7 @@ class Steering:
         if same_plan and (fall := fall_of(known.get("fall"))):
             self.rates = Rates(rates.learning_rate, rates.planned, self.live.rate_factor, fall)
         self._ending: str = known.get("ending", "") if same_plan else ""
-        self._saving = SavingRules.from_memory(known.get("saving", {}))
+        self._saving = SavingRules.from_memory(known.get("saving", {}), evaluates=evaluates)
         self._patience = Patience(**known.get("patience", {}))
         self.stopped_by = ""
         self.interlude: Interlude | None = None

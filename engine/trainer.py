@@ -28,6 +28,7 @@ from .evaluation import Measuring
 from .faults import broken_down, cannot_halve, does_not_fit, memory_of, why_unsound
 from .halving import Halving, Piece, Work
 from .machine import workers
+from .method import is_whole
 from .noise import noisy
 from .optimizers import optimizer_name, refuse_on_this_device
 from .ordering import EachEpoch
@@ -134,7 +135,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             apart=self._apart,
             told=self._between.told_of_halves,
             refused=self._does_not_fit,
-            may_halve=self.accelerator.num_processes == 1,
+            may_halve=not self._why_not_in_halves(),
         )
         return self._halving.done(batch, inputs, work)
 
@@ -142,10 +143,16 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         made = batched(piece.examples, piece.joins, in_one_row=self._ways.packed)
         return {name: value for name, value in made.items() if name not in (TOKENS, EXAMPLES, JOINS)}
 
+    def _why_not_in_halves(self) -> str:
+        """Several would have to do so together; of a whole model's gradients there is no room for two."""
+        if self.accelerator.num_processes > 1:
+            return "with several processes"
+        return "with the whole model in training" if is_whole(self._blueprint.settings) else ""
+
     def _does_not_fit(self, piece: Piece) -> ModelError:
         plan, saved = self._blueprint.plan, self._between.last_saved
-        if self.accelerator.num_processes > 1:
-            error = cannot_halve(plan.batch_size, plan.accumulated, "with several processes")
+        if why := self._why_not_in_halves():
+            error = cannot_halve(plan.batch_size, plan.accumulated, why)
         else:
             place = self.args.device
             error = does_not_fit(place, self._blueprint.remedies(memory_of(place)), piece.tokens)

@@ -61,10 +61,9 @@ def keep(run: CutOff, folders: Folders) -> Path:
         raise SavingError(f"{run.name!r} was cut off before its first checkpoint: there is nothing to keep.")
     state = _state(safe[-1])
     folder = RunFolder(run.folder, folders.logs)
-    for name in loras.ITSELF:
-        if (safe[-1].folder / name).is_file():
-            (folder.aside / "lora").mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(safe[-1].folder / name, folder.aside / "lora" / name)
+    (folder.aside / "lora").mkdir(parents=True, exist_ok=True)
+    for file in loras.itself(safe[-1].folder):
+        shutil.copyfile(file, folder.aside / "lora" / file.name)
     folder.keep(folder.aside / "lora")
     graph = state.get("graph") or [{}]
     write_json(run.folder / "training_graph.json", graph)

@@ -239,3 +239,15 @@ def test_a_run_whose_steps_become_many_times_slower_is_told_so(place, monkeypatc
     job = Job("training", "a test")
     place.train(job=job, **TWO)
     assert [e.text for e in of(job, Advice) if "moved memory" in e.text] == [card_memory.SPILLS]
+
+
+def test_a_whole_model_that_does_not_fit_is_a_sentence_with_the_batch_that_would(place):
+    host = place.host()
+    too_many(host, 2, "backward")
+    with pytest.raises(ModelError) as refusal:
+        place.train(host, method="full", **TWO)
+    assert str(refusal.value) == (
+        "Out of memory, and with the whole model in training a batch cannot be done again in halves. Start anew "
+        "with True Batch Size 2 and Gradient Accumulation 4: the steps stay what they are. There is no "
+        "checkpoint yet."
+    )

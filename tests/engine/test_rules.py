@@ -67,7 +67,10 @@ def test_the_best_by_the_smoothed_loss_is_looked_for_ten_times_an_epoch():
 
 
 def test_the_best_is_by_the_part_kept_aside_where_there_is_one():
-    rules, saving = SavingRules(), Saving(keep_best="accuracy", save_each_epoch=False, backup_minutes=0)
+    rules, saving = (
+        SavingRules(evaluates=True),
+        Saving(keep_best="accuracy", save_each_epoch=False, backup_minutes=0),
+    )
     whys = []
     for moment, accuracy in zip(moments([1.0] * 4), [0.2, 0.4, None, 0.3], strict=True):
         found = None if accuracy is None else Evaluation(loss=1.0, accuracy=accuracy)
