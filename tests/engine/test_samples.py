@@ -66,7 +66,7 @@ KINDS = {
     "4bit": ("4bit", {"dropout": 0.1, "gradient_checkpointing": "on"}),
     "8bit": ("8bit", {}),
     "dora": ("auto", {"dora": True, "dropout": 0.1}),
-    "train head": ("auto", {"train_head": True, "optimizer": "adamw_8bit"}),
+    "train head": ("auto", {"train_head": True, "optimizer": "adafactor"}),
     "by length": ("auto", {"batching": "by_length", "packing": "off", "overlap": True}),
     "in order": (
         "auto",
