@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import set_seed
 
+from ..core import processes
 from ..core.errors import DataError, ModelError, SettingsError
 from ..core.events import Advice, Note, Stage
 from ..core.host import Host, ModelCard
@@ -43,6 +44,7 @@ def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) 
         working_tokenizer(card.tokenizer, host.chat_template()),
         lambda text, share: job.log.append(Stage(text=text, share=share)),
         machine=host.memory(),
+        keep=processes.is_first(),
     )
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))

@@ -100,9 +100,9 @@ QUANTIZED = [("llama", "4bit"), ("llama", "8bit"), ("gpt2", "4bit")]
 MORE_QUANTIZED = [(n, k) for n in CONFIGS for k in ("4bit", "8bit") if (n, k) not in QUANTIZED]
 
 
-def quantized(place, last_logits, name, loading):
+def quantized(place, last_logits, name, loading, **more):
     pytest.importorskip("bitsandbytes")
-    host, before = trained(place, kept_at(place, name), loading)
+    host, before = trained(place, kept_at(place, name), loading, **more)
     assert bits(host.loaded().model) == before
     again = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
     with torch.no_grad():
@@ -112,6 +112,13 @@ def quantized(place, last_logits, name, loading):
 @pytest.mark.parametrize(("name", "loading"), QUANTIZED)
 def test_on_quantized_weights(place, last_logits, name, loading):
     quantized(place, last_logits, name, loading)
+
+
+@pytest.mark.parametrize("loading", ["4bit", "8bit"])
+def test_train_head_on_quantized_weights(place, last_logits, loading):
+    quantized(place, last_logits, "llama", loading, train_head=True)
+    state = load_file(place.lora() / "adapter_model.safetensors")
+    assert any("lm_head" in key or "embed_tokens" in key for key in state)
 
 
 @pytest.mark.long

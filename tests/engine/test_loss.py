@@ -175,3 +175,16 @@ def test_batch_times_accumulation_is_one_and_the_same(place, packing):
         curves.append([(e["loss"], e["gradient_norm"]) for e in graph(place, f"run-{number}")])
     for curve in curves[1:]:
         assert np.allclose(curve, curves[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_the_same_examples_by_length_packed_or_padded_have_the_same_gradients(name):
+    """An order only decides who stands in a batch: of the same ones, neither it nor padding changes anything."""
+    model, rows = with_lora(made(name)), examples(9, 17, 3, 12)
+    way = loss.SupervisedOnly(loss._head(model))
+    by_length = sorted(rows, key=lambda row: -len(row.ids))
+    batches = [collate(rows), packed(rows), collate(by_length), packed(by_length)]
+    found = [gradients(model, lambda b=b: through(way, model, b).losses.mean()) for b in batches]
+    for other in found[1:]:
+        assert other["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
+        assert relative(other["gradients"], found[0]["gradients"]) < 1e-5
