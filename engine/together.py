@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import torch.distributed as dist
 from ..core import processes
 from ..core.control import RunControl
 from ..records.run_folder import RunFolder
+
+LAST_WORD_SECONDS = 0.5
 
 
 @contextmanager
@@ -50,8 +53,12 @@ def agree(control: RunControl[Any], clock: float) -> float:
 
 
 def leave() -> None:
-    """At the end of a run; who comes to it late is not waited for."""
-    if _several():
+    """At the end of a run: nobody hangs up while another still waits for his last word."""
+    if not _several():
+        return
+    with suppress(RuntimeError):  # the run is done and kept, whatever the others do
+        dist.barrier()
+        time.sleep(LAST_WORD_SECONDS)
         dist.destroy_process_group()
 
 
