@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..core import narrator, processes
-from ..core.events import Note
+from ..core.events import Note, Progress
 from ..core.host import Host
 from ..core.session import SESSION, Job
 from ..settings import files, flags, presets
@@ -42,8 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     with _stopping(job):
         narrator.tell(job, say)
-    if not processes.is_first() and job.end is not None and job.end.details:
-        print(f"Process {processes.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)
+    _tell_of_another(job)
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
@@ -103,3 +102,12 @@ def _stopping(job: Job) -> Iterator[None]:
 def _is_meant_again(heard: Sequence[float]) -> bool:
     """Whether a second signal is a second wish; torchrun passes on what its processes heard already."""
     return processes.count() == 1 or (bool(heard) and time.monotonic() - heard[0] > PASSED_ON_SECONDS)
+
+
+def _tell_of_another(job: Job) -> None:
+    """What went wrong in a process that is silent otherwise, and only there: what all find out, the first says."""
+    begun = any(isinstance(event, Progress) for event in job.log.since(0))
+    if processes.is_first() or job.end is None or job.end.outcome != "failed":
+        return
+    if begun or job.end.details:
+        print(f"Process {processes.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..core import processes
 from ..core.control import RunControl
 from ..core.events import Advice, CheckpointSaved, Evaluated, EventLog, Note, Progress
 from ..core.writing import why_not_written
@@ -139,6 +140,9 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
             give(self.rates, scheduler)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if not processes.is_first():  # of several that train together only the first keeps checkpoints
+            self._blueprint.folder.drop_unfinished()
+            return
         self.unsaved = self.unsaved or self._why_unsealed(state.global_step)
         if self.unsaved:
             self._do_without(state.global_step, control)
