@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
@@ -43,7 +44,7 @@ HOW_TOO_LONG = {
     "cut_start": "their starts cut",
     "split": "split",
 }
-Say = Callable[[str, float], None]
+Say = Callable[[str, float | None], None]
 
 
 class Tokenizer(RowTokenizer, Protocol):
@@ -201,7 +202,8 @@ def _open(work: Work, data: DataSet) -> Opened:
     there = {file.suffix.lower() for file in library.files(data.path)} if data.path.is_dir() else set()
     texts = not rows or there & set(library.TEXTS)
     cut = unescaped(work.settings.text.hard_cut)
-    return Opened(data, tuple(reading.read(data.path, cut)) if texts else (), rows)
+    documents = partial(keeping.document, work.store)
+    return Opened(data, tuple(reading.read(data.path, cut, documents)) if texts else (), rows)
 
 
 def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:
@@ -215,7 +217,7 @@ def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:
         row_sets.key(*given), work.store, work.tokenizer, lambda: row_sets.row_set(*given, say)
     )
     if before:
-        work.say(f"{name} was prepared before: nothing is done again", 1.0)
+        work.say(f"{name} was prepared before: nothing is done again", None)
     return made
 
 
@@ -278,7 +280,7 @@ def _cut(data: DataSet, stretches: Sequence[Stretch], work: Work, cut: Cutting) 
     tokenizer = work.tokenizer
     cut_texts, before = keeping.cut_texts(texts, tokenizer.encode, tokenizer.fingerprint, cut, work.store)
     if before:
-        work.say(f"{data.name} was prepared before: nothing is done again", 1.0)
+        work.say(f"{data.name} was prepared before: nothing is done again", None)
     return [
         TextSource(_label(data, stretch.name), sliced, stretch.open_end)
         for stretch, sliced in zip(stretches, cut_texts, strict=True)

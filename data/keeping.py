@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, fields
+from pathlib import Path
 
 from ..chunking import Cutting, Encoder, Sections, Sliced, Spans, Units
-from . import prepared
+from . import documents, prepared
 from .encoding import Counts, RowTokenizer
 from .examples import RowSource
 from .prepared import Entry, Store
+from .reading import ReadText
 from .row_sets import RowSet
 from .slicing import slices
 
@@ -80,6 +82,16 @@ def _sliced(entry: Entry, number: int, text: str, rules: Cutting) -> Sliced:
     sections = Sections(**of("section", SECTION_ARRAYS))
     units = Units(text=text, rules=rules, sections=sections, **of("unit", UNIT_ARRAYS))
     return Sliced(units, Spans(**of("span", SPAN_ARRAYS)), Spans(**of("dropped", SPAN_ARRAYS)))
+
+
+def document(store: Store, file: Path, name: str, hard_cut: str) -> ReadText:
+    """A document's text as it was read before, or now."""
+    own = prepared.key("document", prepared.content(file, name), file.suffix.lower(), name, hard_cut)
+    if entry := store.found(own):
+        return ReadText(name, entry.said["text"], tuple(entry.said["notes"]))
+    made = documents.read(file, name, hard_cut)
+    store.keep(own, Entry({}, {"text": made.text, "notes": made.notes}))
+    return made
 
 
 def sentences(key: str, store: Store, make: Callable[[], list[str]]) -> list[str]:

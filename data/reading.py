@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import importlib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,16 +63,19 @@ class ReadText:
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path, hard_cut: str = "\n\n\n") -> list[ReadText]:
+ReadDocument = Callable[[Path, str, str], ReadText]  # file, name, hard cut
+
+
+def read(path: Path, hard_cut: str = "\n\n\n", document: ReadDocument | None = None) -> list[ReadText]:
     """The text of a file, or of all texts in a folder; DataError names everything that cannot be read.
 
-    `hard_cut` is put between the chapters of documents that have some.
+    `hard_cut` is put between the chapters of documents that have some; `document` reads these, if not as usual.
     """
     texts, problems = [], []
     for file in _files(path):
         try:
             name = file.relative_to(path).as_posix() if file != path else path.name
-            texts.append(_read(file, name, hard_cut))
+            texts.append(_read(file, name, hard_cut, document))
         except DataError as error:
             problems.append(str(error))
     if problems:
@@ -102,11 +105,11 @@ def _unseen(part: str) -> bool:
     return part.startswith((".", SIGN))
 
 
-def _read(file: Path, name: str, hard_cut: str) -> ReadText:
+def _read(file: Path, name: str, hard_cut: str, document: ReadDocument | None) -> ReadText:
     from . import documents
 
     if file.suffix.lower() in documents.ENDINGS:
-        return documents.read(file, name, hard_cut)
+        return (document or documents.read)(file, name, hard_cut)
     text, notes = text_of(file, name)
     if not text or text.isspace():
         raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")

@@ -91,15 +91,17 @@ def test_all_is_equal_to_the_bit_with_and_without(folders, values):
 
 
 def test_the_second_start_encodes_nothing(folders, monkeypatch):
-    made(folders)
+    data = ["rows.jsonl", "book.txt", "geese.pdf", "fourth-stroke.epub", "ferry-answers.csv"]
+    made(folders, data=data)
 
     def refused(*_):
         raise AssertionError("prepared again")
 
     monkeypatch.setattr(row_sets, "row_set", refused)
     monkeypatch.setattr(keeping, "slices", refused)
+    monkeypatch.setattr(keeping.documents, "read", refused)
     monkeypatch.setattr(assembly, "Inspector", refused)
-    made(folders)
+    assert len(made(folders, data=data)[1]) == len(data)
 
 
 @pytest.mark.parametrize(
