@@ -22,7 +22,12 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train_only_after", "too_long"),
         ("bad_rows", "columns"),
     ),
-    "Kept aside for testing": (("eval_data",), ("eval_share", "eval_every")),
+    "Kept aside and samples": (
+        ("eval_share", "eval_every"),
+        ("eval_data",),
+        ("sample_prompts",),
+        ("sample_every",),
+    ),
     LIVE: (
         ("save_every", "save_on_loss_drop", "save_each_epoch"),
         ("backup_minutes", "keep_checkpoints", "keep_best"),
@@ -46,7 +51,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
         ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
     ),
-    "Records": (("sample_prompts",), ("sample_every", "keep_awake", "seed"), ("report_to",)),
+    "Records and the night": (("seed", "report_to"), ("keep_awake",)),
 }
 TABLES = {LORA: "loras", "Learning rate and optimizer": "optimizers"}
 """Parts that begin with a menu of presets."""

@@ -15,7 +15,7 @@ def html(sampled: Sequence[Sampled]) -> str:
     if not sampled:
         return ""
     prompts = list(dict.fromkeys(s.prompt for s in sampled))
-    steps = sorted({s.step for s in sampled}, reverse=True)
+    steps = sorted({s.step for s in sampled if s.step or not s.without}, reverse=True)
     shown = steps if len(steps) <= LATEST + 1 else [*steps[:LATEST], steps[-1]]
     answers = {(s.step, s.prompt): s.text for s in sampled}
     bare = {s.prompt: s.without for s in sampled if s.without}

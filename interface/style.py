@@ -39,7 +39,8 @@ CSS = """
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 12px;}
 .tp-wide {overflow-x: auto; overflow-wrap: normal;}
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
-.tp-table {border: none !important;} .tp-beside {align-self: center; max-height: 46px;}
+.tp-table, .tp-table tr, .tp-table tbody {border: none !important; outline: none !important;}
+.tp-beside {align-self: center; max-height: 46px;}
 .tp-table td, .tp-table th {padding: 3px 8px 3px 0 !important; text-align: left; color: var(--body-text-color);
   border: none !important; border-bottom: 1px solid var(--border-color-primary) !important; vertical-align: top;
   font-weight: inherit;}

@@ -24,7 +24,12 @@ from .run_panel import RunPanel
 from .start_from import StartFrom
 from .unfinished import Unfinished
 
-CUTTING = ("data", "format", "columns", "chunking", "hard_cut", "cutoff", "overlap", "min_chars")
+CUTTING = (
+    *("data", "format", "columns", "system", "train_on", "train_only_after", "too_long", "bad_rows"),
+    *("chunking", "hard_cut", "cutoff", "overlap", "dementor_repeats", "min_chars", "add_bos", "add_eos"),
+    *("eval_data", "eval_share", "seed"),
+)
+"""What decides on the examples."""
 
 
 class TrainTab:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
 MOST_POINTS = 600
-BETWEEN_MARKS = 8.0
+BETWEEN_MARKS = 14.0
 
 
 class Point(NamedTuple):

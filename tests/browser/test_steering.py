@@ -21,7 +21,7 @@ def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
 
 def test_each_button_says_what_it_did_and_does_it(demo, open_page):
     page = open_page(demo)
-    page.unfold("part-kept-aside-for-testing")
+    page.unfold("part-kept-aside-and-samples")
     page.fill(eval_share="0.2")
     begun = page.start("steered", epochs=ENDLESS)
 

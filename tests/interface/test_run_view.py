@@ -95,7 +95,7 @@ def test_answers_stand_by_step_and_prompt():
     assert "<th>a</th><th>b</th>" in rows[0]
     assert "without the LoRA" in rows[1] and "bare a" in rows[1]
     assert "step 8" in rows[2] and "a8&lt;" in rows[2]
-    assert "step 0" in rows[-1] and len(rows) == 7
+    assert "step 1" in rows[-1] and len(rows) == 7
 
 
 def test_a_failure_is_a_failure_with_its_reason():
