@@ -86,7 +86,8 @@ def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], j
     """The log comes last: it says that the run has ended, and that all that belongs to it is there."""
     path, graph, title = folder.path, trained.between.course.graph, _title(trained.run)
     record(lambda: write_json(path / "training_graph.json", graph), path, job)
-    record(lambda: picture.draw(graph, title, path / "training_graph.png", _marks(folder)), path, job)
+    drawn, cache = path / "training_graph.png", folder.logs.parent / "training" / "matplotlib"
+    record(lambda: picture.draw(graph, title, drawn, _marks(folder), cache=cache), path, job)
     if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
         record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job)
     record(lambda: write_json(path / "training_log.json", log.log_entry(entry)), path, job)

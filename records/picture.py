@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,30 @@ def is_possible() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(graph: Graph, title: str, path: Path, marks: Sequence[Mark] = ()) -> bool:
+def draw(graph: Graph, title: str, path: Path, marks: Sequence[Mark] = (), *, cache: Path | None = None) -> bool:
     """Draw losses, learning rate, evaluations, phases and marks; False where matplotlib is not there."""
     if not is_possible():
         return False
+    with _caching_in(cache):
+        _drawn(graph, title, path, marks)
+    return True
+
+
+@contextmanager
+def _caching_in(folder: Path | None) -> Iterator[None]:
+    """Where matplotlib keeps what it knows of the fonts: nothing of ours goes into the home folder."""
+    if folder is None or "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["MPLCONFIGDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["MPLCONFIGDIR"]
+
+
+def _drawn(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -39,7 +62,6 @@ def draw(graph: Graph, title: str, path: Path, marks: Sequence[Mark] = ()) -> bo
     part = path.with_name(path.name + ".part")
     figure.savefig(part, format="png", dpi=110)
     part.replace(path)
-    return True
 
 
 def phases(graph: Graph) -> list[Mark]:

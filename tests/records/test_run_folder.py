@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from training_pro.core.events import Evaluated
@@ -77,3 +81,26 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="the power went"):
         write_text(file, "half")
     assert json.loads(file.read_text(encoding="utf-8"))["name"] == "größer"
+
+
+def test_what_the_picture_caches_stays_out_of_the_home_folder(tmp_path):
+    """In a process of its own: matplotlib asks once, when it is imported."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
+        "import conftest; from training_pro.records.picture import draw\n"
+        "graph = [{'current_steps': 1, 'loss': 1.0, 'smoothed_loss': 1.0, 'learning_rate': 1.0, 'epoch': 1.0}]\n"
+        "draw(graph, 'a', Path(sys.argv[2]) / 'graph.png', cache=Path(sys.argv[2]) / 'cache')\n"
+        "import matplotlib; print(matplotlib.get_cachedir())\n"
+    )
+    tests = Path(__file__).resolve().parents[1]
+    env = {**os.environ, "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": ""}
+    env.pop("MPLCONFIGDIR", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tests), str(tmp_path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == str(tmp_path / "cache"), done.stderr
+    assert not (tmp_path / "home").exists()
