@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
-from ..chunking import Cutting, Encoder, unescaped
+from ..chunking import Cutting, unescaped
 from ..core import processes
 from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
-from . import counting, fitting, keeping, library, mixing, prepared, reading, row_sets
-from .aside import RUN_WORDS, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
+from . import counting, prepared
+from .aside import RUN_WORDS, shared_rows, shared_runs
 from .disk import disk_plan
-from .encoding import RowTokenizer
-from .examples import Examples, RowSource, Source, TextSource
+from .examples import Examples, TextSource
 from .expecting import Expecting
-from .inspection import Inspector, refusals
-from .library import DataSet
-from .mixing import EVERYTHING, Share
+from .making import Made, make, make_test
+from .opening import AUTO_CUTOFF, Say, Tokenizer, Work, cutoff_of, opened_sets
 from .prepared import Store
-from .reading import ReadText
-from .report import DatasetReport, RowReport, SourceReport
-from .row_sets import RowSet
+from .report import DatasetReport
 from .showing import shown
 from .stopping import said, stops
 from .suggestions import padding, suggestions
-
-if TYPE_CHECKING:
-    from ..chunking import Ints
-
-AUTO_CUTOFF = 256
-MOST_DROPPED = 0.05
-HOW_TOO_LONG = {
-    "drop": "left out",
-    "drop_any": "left out",
-    "cut_end": "their ends cut",
-    "cut_start": "their starts cut",
-    "split": "split",
-}
-Say = Callable[[str, float | None], None]
-
-
-class Tokenizer(RowTokenizer, Protocol):
-    """What the data ask of a tokenizer."""
-
-    @property
-    def encode(self) -> Encoder: ...
 
 
 @dataclass(frozen=True)
@@ -62,60 +35,6 @@ class TrainingData:
     report: DatasetReport
     plan: StepPlan
     kept_aside: Examples
-
-
-@dataclass(frozen=True)
-class Work:
-    """What every step on the road needs."""
-
-    settings: TrainingSettings
-    folders: Folders
-    card: ModelCard
-    tokenizer: Tokenizer
-    say: Say
-    machine: Memory | None = None
-    store: Store = field(default_factory=Store)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A data set as it was read: texts that are still to be cut, and rows that are encoded already."""
-
-    data: DataSet
-    texts: tuple[ReadText, ...] = ()
-    rows: tuple[RowSet, ...] = ()
-
-
-@dataclass(frozen=True)
-class Side:
-    """What is learned of some data sets, or what is kept aside of them."""
-
-    sources: list[Source] = field(default_factory=list)
-    picks: list[Ints | None] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-
-    def add(self, sources: Sequence[Source], share: Share, seed: int) -> Examples:
-        """These sources, or so much of them; what is taken of them is the answer."""
-        picks = mixing.picks(sources, share, seed)
-        self.sources.extend(sources)
-        self.picks.extend(picks)
-        return Examples(sources, picks)
-
-    @property
-    def examples(self) -> Examples:
-        return Examples(self.sources, self.picks)
-
-
-@dataclass
-class Made:
-    """All data sets as they are trained on, and what is kept aside of them."""
-
-    learned: Side = field(default_factory=Side)
-    kept: Side = field(default_factory=Side)
-    reports: list[SourceReport] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    advice: list[str] = field(default_factory=list)
-    longest_row: int = 0
 
 
 def prepare(
@@ -131,13 +50,13 @@ def prepare(
     """Read, cut and count, or take what is kept of that; DataError or SettingsError where that is not possible."""
     store = prepared.store(folders) if keep else Store()
     work = Work(settings, folders, card, tokenizer, say, machine, store)
-    opened, tests = _opened(work, settings.what.data), _opened(work, settings.aside.eval_data)
-    cut = cutting(settings.text, card, tokenizer, _cutoff(work, opened))
+    opened, tests = opened_sets(work, settings.what.data), opened_sets(work, settings.aside.eval_data)
+    cut = cutting(settings.text, card, tokenizer, cutoff_of(work, opened))
     made = Made()
     for each in opened:
-        _make(made, work, each, cut)
+        make(made, work, each, cut)
     for each in tests:
-        _make_test(made, work, each, cut)
+        make_test(made, work, each, cut)
     made.problems.extend([*_no_writer(card), *_problems(card, cut)])
     examples = made.learned.examples
     plan = _plan(settings, len(examples), made.problems)
@@ -179,176 +98,6 @@ def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0
         eos=tokenizer.eos,
         add_eos=cast(Literal["hard_cut", "every_block", "never"], text.add_eos),
     )
-
-
-def _opened(work: Work, names: Sequence[str]) -> list[Opened]:
-    """Every data set, read; a DataError names everything that could not be."""
-    sets = library.found(names, work.folders)
-    opened, problems = [], []
-    for number, data in enumerate(sets):
-        work.say(f"Reading {data.name}", number / len(sets))
-        try:
-            opened.append(_open(work, data))
-        except DataError as error:
-            problems += str(error).splitlines()
-    if problems:
-        raise DataError("\n".join(problems))
-    return opened
-
-
-def _open(work: Work, data: DataSet) -> Opened:
-    """A file or a folder, as texts or as rows."""
-    rows = tuple(_open_rows(work, data, file) for file in library.files(data.path) if row_sets.is_rows(file))
-    there = {file.suffix.lower() for file in library.files(data.path)} if data.path.is_dir() else set()
-    texts = not rows or there & set(library.TEXTS)
-    cut = unescaped(work.settings.text.hard_cut)
-    documents = partial(keeping.document, work.store)
-    return Opened(data, tuple(reading.read(data.path, cut, documents)) if texts else (), rows)
-
-
-def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:
-    name = data.name + file.relative_to(data.path).as_posix() if data.path.is_dir() else data.name
-
-    def say(rows: int) -> None:
-        work.say(f"Reading {name}: {rows:,} rows", 0.0)
-
-    given = (file, name, work.settings, work.folders, work.tokenizer)
-    made, before = keeping.rows(
-        row_sets.key(*given), work.store, work.tokenizer, lambda: row_sets.row_set(*given, say)
-    )
-    if before:
-        work.say(f"{name} was prepared before: nothing is done again", None)
-    return made
-
-
-def _cutoff(work: Work, opened: Sequence[Opened]) -> int:
-    """The cutoff that these data get: as asked, or for rows by the longest of them."""
-    asked = work.settings.text.cutoff
-    if asked != "auto":
-        return int(asked)
-    longest = max((int(r.source.lengths.max(initial=0)) for o in opened for r in o.rows), default=0)
-    if not longest:
-        return AUTO_CUTOFF
-    by_rows = fitting.auto_cutoff(longest, work.card.context)
-    return max(by_rows, AUTO_CUTOFF) if any(o.texts for o in opened) else by_rows
-
-
-def _make(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    """A data set, of which a share may be kept aside, and of the rest so much as is asked for."""
-    if opened.texts:
-        work.say(f"Cutting {opened.data.name}", 0.5)
-        _make_texts(made, work, opened, cut)
-    for rows in opened.rows:
-        _make_rows(made, work, opened.data, rows, cut)
-
-
-def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    data, seed, share = opened.data, work.settings.what.seed, work.settings.aside.eval_share
-    learned, kept = whole(opened.texts), list[Stretch]()
-    if share:
-        learned, kept = divided(opened.texts, share, cut.hard_cut, seed=seed, name=data.name)
-        made.problems.extend(_nothing_aside(data.name, kept))
-    sources = _cut(data, learned, work, cut)
-    taken = made.learned.add(sources, data.share, seed)
-    made.kept.add(_cut(data, kept, work, cut), EVERYTHING, seed)
-    for side, stretches in ((made.learned, learned), (made.kept, kept)):
-        side.texts.extend(stretch.text for stretch in stretches)
-    made.advice.extend(_inspected(work, data.name, opened.texts, cut))
-    what = "raw text" + (" (an example of the project's)" if data.example else "")
-    notes = [*(note for s in learned for note in s.notes), *_share_said(data.share, len(taken))]
-    made.reports.append(counting.of_texts(data.name, what, len(opened.texts), sources, taken, notes))
-
-
-def _inspected(work: Work, name: str, texts: Sequence[ReadText], cut: Cutting) -> list[str]:
-    """What is to be said of the words of a text, part by part."""
-    phrases = refusals(work.folders)
-
-    def look() -> list[str]:
-        inspector = Inspector(phrases)
-        parts = [part for t in texts for part in (t.text.split(cut.hard_cut) if cut.hard_cut else [t.text])]
-        for number, part in enumerate((p for p in parts if p.strip()), start=1):
-            inspector.look(part, part, f"part {number}")
-        return list(inspector.said(name, "part"))
-
-    known = work.tokenizer.fingerprint  # what cannot be kept of the examples is not kept of this either
-    own = known and prepared.key("words", name, cut.hard_cut, phrases, *(prepared.of_text(t.text) for t in texts))
-    return keeping.sentences(own, work.store, look)
-
-
-def _cut(data: DataSet, stretches: Sequence[Stretch], work: Work, cut: Cutting) -> list[TextSource]:
-    texts = [stretch.text for stretch in stretches]
-    tokenizer = work.tokenizer
-    cut_texts, before = keeping.cut_texts(texts, tokenizer.encode, tokenizer.fingerprint, cut, work.store)
-    if before:
-        work.say(f"{data.name} was prepared before: nothing is done again", None)
-    return [
-        TextSource(_label(data, stretch.name), sliced, stretch.open_end)
-        for stretch, sliced in zip(stretches, cut_texts, strict=True)
-    ]
-
-
-def _label(data: DataSet, file: str) -> str:
-    return f"{data.name}{file}" if data.name.endswith("/") else data.name
-
-
-def _nothing_aside(name: str, kept: Sized) -> Iterator[str]:
-    if not len(kept):
-        yield (
-            f"{name} is too short to keep a part of it aside. Keep data sets of their own aside, or set the "
-            "share to 0."
-        )
-
-
-def _share_said(share: Share, taken: int) -> Iterator[str]:
-    if share.per_cent != 100:
-        yield f"{share.per_cent:g} % of it is used: {taken:,} examples."
-
-
-def _make_rows(made: Made, work: Work, data: DataSet, rows: RowSet, cut: Cutting) -> None:
-    way, counts, seed = work.settings.rows.too_long, rows.counts, work.settings.what.seed
-    source = rows.source
-    if work.settings.aside.eval_share:
-        source, kept = divided_rows(source, work.settings.aside.eval_share, seed=seed)
-        made.problems.extend(_nothing_aside(source.name, kept))
-        made.kept.add([fitting.fitted(kept, cut.cutoff, way, work.tokenizer.bos).source], EVERYTHING, seed)
-    done = fitting.fitted(source, cut.cutoff, way, work.tokenizer.bos)
-    taken = made.learned.add([done.source], data.share, seed)
-    report = RowReport(
-        rows=counts.rows,
-        unreadable=len(counts.bad),
-        without_marker=counts.without_marker,
-        without_reply=counts.no_reply,
-        too_long=done.too_long,
-        too_long_how=HOW_TOO_LONG[way],
-        nothing_learned=done.nothing_learned,
-    )
-    notes = [*rows.notes, *_share_said(data.share, len(taken))]
-    made.reports.append(counting.of_rows(rows.what, done.source.name, taken, report, notes))
-    made.longest_row = max(made.longest_row, int(source.lengths.max(initial=0)))
-    made.advice.extend(rows.advice)
-    made.problems.extend([*rows.problems, *_too_many_dropped(way, source, done.too_long, cut)])
-
-
-def _make_test(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    """A data set that is kept aside as a whole."""
-    seed, share = work.settings.what.seed, opened.data.share
-    stretches = whole(opened.texts)
-    made.kept.add(_cut(opened.data, stretches, work, cut), share, seed)
-    made.kept.texts.extend(stretch.text for stretch in stretches)
-    for rows in opened.rows:
-        done = fitting.fitted(rows.source, cut.cutoff, work.settings.rows.too_long, work.tokenizer.bos)
-        made.kept.add([done.source], share, seed)
-        made.problems.extend(rows.problems)
-
-
-def _too_many_dropped(way: str, source: RowSource, long: int, cut: Cutting) -> Iterator[str]:
-    count = len(source)
-    if way == "drop" and long > MOST_DROPPED * count:
-        yield (
-            f"{source.name}: {long} of {count} rows ({100 * long / count:.0f} %) are longer than the cutoff "
-            f"of {cut.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
-            "choose under 'Rows too long' what to do with them."
-        )
 
 
 def _plan(settings: TrainingSettings, examples: int, problems: Sequence[str]) -> StepPlan:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.data import assembly, keeping, prepared, row_sets
+from training_pro.data import assembly, keeping, making, prepared, row_sets
 from training_pro.settings.reading import training_settings
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import as_json, chat, family
@@ -100,7 +100,7 @@ def test_the_second_start_encodes_nothing(folders, monkeypatch):
     monkeypatch.setattr(row_sets, "row_set", refused)
     monkeypatch.setattr(keeping, "slices", refused)
     monkeypatch.setattr(keeping.documents, "read", refused)
-    monkeypatch.setattr(assembly, "Inspector", refused)
+    monkeypatch.setattr(making, "Inspector", refused)
     assert len(made(folders, data=data)[1]) == len(data)
 
 
