@@ -31,7 +31,8 @@ CSS = """
 .tp-grid {stroke: var(--border-color-primary); stroke-width: 1; opacity: 0.6;}
 .tp-kept {stroke: #8a3fb0; stroke-width: 1.8;} .tp-kept-dot {fill: #8a3fb0;}
 .tp-mark {stroke: #2f9e5b; stroke-width: 3; opacity: 0.55;}
-.tp-axis {fill: var(--tp-quiet); font-size: 12px;} .tp-rate-axis {fill: #b07a10;}
+.tp-axis {fill: var(--tp-quiet); font-size: 12px;}
+.tp-rate-axis {fill: color-mix(in srgb, #c98a10 50%, var(--body-text-color));}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: #2f74c0;}
 .tp-map {width: 100%; height: auto; display: block; margin: 4px 0;}
 .tp-block, .tp-dementor {fill: #2f74c0;} .tp-odd {fill-opacity: 0.85;} .tp-even {fill-opacity: 0.5;}
@@ -90,7 +91,8 @@ CSS = """
 .tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;
   color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--color-accent);}
-.tp-use[aria-pressed="true"] {background: var(--color-accent); color: #fff; font-weight: 600;}
+.tp-use[aria-pressed="true"] {font-weight: 600;
+  background: color-mix(in srgb, var(--color-accent) 22%, var(--background-fill-primary));}
 .tp-said:not(:has(p)):not(:has(.tp-card)) {display: none !important;}
 .tp-card a[data-tp-go] {color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;

@@ -105,6 +105,39 @@ TOO_WIDE = """() => {
     return [...wide.map(e => `${e.tagName} ${e.id} ${e.className}`), ...(scrolls ? ['the page scrolls'] : [])];
 }"""
 
+# Boxes and buttons that no words belong to.
+UNLABELLED = """() => [...document.querySelectorAll(':is(.tp-form, .tp-right) :is(input, textarea, button)')]
+    .filter(e => e.checkVisibility() && e.type !== 'file')
+    .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.title || e.textContent.trim()))
+    .map(e => e.outerHTML.slice(0, 120))"""
+# Words of ours that stand out too little from what is behind them: less than 4.5 to 1.
+FAINT = """() => {
+    const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const over = (colours) => {
+        pen.clearRect(0, 0, 1, 1);
+        for (const colour of colours) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
+        return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const light = rgb => rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, n) => sum + v * [0.2126, 0.7152, 0.0722][n], 0);
+    const behind = e => {
+        const found = [];
+        for (let p = e; p; p = p.parentElement) found.unshift(getComputedStyle(p).backgroundColor);
+        return ['white', ...found];
+    };
+    const ours = '.tp-card *, .tp-quiet, .tp-gauge, .tp-use, .tp-back, .tp-share, .tp-form [data-testid]';
+    const faint = [];
+    for (const e of document.querySelectorAll(ours)) {
+        const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+        if (!own || !e.checkVisibility() || e.closest('title')) continue;
+        const ground = behind(e), colour = e instanceof SVGElement ? 'fill' : 'color';
+        const a = light(over(ground)), b = light(over([...ground, getComputedStyle(e)[colour]]));
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (contrast < 4.5) faint.push(`${contrast.toFixed(1)}: ${e.textContent.trim().slice(0, 60)}`);
+    }
+    return faint;
+}"""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -299,6 +332,16 @@ class TrainingPage:
     def too_wide(self) -> list[str]:
         """What makes the page scroll sideways."""
         found: list[str] = self._page.evaluate(TOO_WIDE)
+        return found
+
+    def faint(self) -> list[str]:
+        """Words of ours with too little contrast."""
+        found: list[str] = self._page.evaluate(FAINT)
+        return found
+
+    def unlabelled(self) -> list[str]:
+        """What a screen reader could not name: boxes and buttons without a word."""
+        found: list[str] = self._page.evaluate(UNLABELLED)
         return found
 
     def photograph(self, name: str) -> None:

@@ -148,8 +148,11 @@ def test_a_bad_form_is_told_all_at_once_and_writes_nothing(demo, open_page):
 def test_it_fits_the_screen(demo, open_page, theme, width):
     page = open_page(demo, theme=theme, width=width)
     page.fill(data="story.txt", name="looks")
+    page.fill(rank=64)
     page.check()
     assert page.too_wide() == []
+    assert page.faint() == []
+    assert page.unlabelled() == []
     page.photograph(f"standalone-train-{theme}-{width}")
     page.tab("Try it")
     page.wait_for(lambda: page.can_press("go on"), "the tab is drawn")
