@@ -185,7 +185,7 @@ def test_a_file_that_is_let_go_of_in_time_is_replaced(place, monkeypatch):
 def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
     from training_pro.records import picture
 
-    def fails(*_):
+    def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(picture, "draw", fails)
@@ -198,7 +198,7 @@ def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
 def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):
     from training_pro.engine import callback
 
-    def fails(*_):
+    def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(callback, "sealed", fails)
