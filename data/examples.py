@@ -128,10 +128,10 @@ class RowSource:
         counted: Ints = np.zeros(len(self), np.int64)
         for start in range(0, len(self), ROWS_AT_ONCE):  # sums over all would be larger than the data
             bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            flags = self.all_trained[bounds[0] : bounds[-1]]
-            sums: Ints = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags, dtype=np.int64)])
-            low, high = bounds[:-1] - bounds[0], bounds[1:] - bounds[0]
-            counted[start : start + len(low)] = sums[high] - sums[np.minimum(low + 1, high)]
+            places: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
+            second = np.minimum(bounds[:-1] + 1, bounds[1:])
+            counts: Ints = np.searchsorted(places, bounds[1:]) - np.searchsorted(places, second)
+            counted[start : start + len(counts)] = counts
         return counted
 
     @cached_property
