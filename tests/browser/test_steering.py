@@ -93,3 +93,20 @@ def test_a_run_that_fails_reads_as_a_failure(demo, open_page):
     assert "Traceback" not in told
     assert page.can_press("start")
     assert not (demo.loras / "fails").exists()
+
+
+def test_a_run_that_was_cut_off_is_offered_when_the_page_is_next_opened(browser, tmp_path, open_page):
+    with servers.demo(tmp_path) as server:
+        page = open_page(server)
+        page.start("night", epochs=ENDLESS)
+        page.press("save")
+        page.wait_for(lambda: list((server.loras / "night").glob("checkpoint-*-user")), "the checkpoint on disk")
+        before = page.curve()
+        page.close()
+    with servers.demo(tmp_path) as server:
+        page = open_page(server)
+        page.wait_for_words("unfinished", "night was cut off", "It can go on")
+        page.press("go on unfinished")
+        grown = page.wait_for_curve(after=before.last)
+        assert grown.first == 1
+        page.stop("night")
