@@ -16,6 +16,7 @@ from ..core.errors import SettingsError
 from ..core.events import Note
 from ..core.session import Job
 from ..settings.declared import Machine
+from .documents import text_by_text
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
 _LARGEST_MAP = 32 * 2**20  # glibc takes no more
@@ -29,6 +30,8 @@ def set_up(asked: Machine, base: Any, job: Job) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(kept_memory(device))
         stack.enter_context(attention(asked.attention, base))
+        if asked.packing != "off" and not asked.compile:  # a compiled layer cannot go text by text
+            stack.enter_context(text_by_text(base))
         if device == "cuda":
             stack.enter_context(tf32(asked.tf32))
         if asked.liger:
