@@ -298,7 +298,13 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Name
     settings = training_settings(
         {
             **{"name": "bench", "data": ["rows.jsonl"], "format": "text", "add_eos": "never", "cutoff": CUTOFF},
-            **{"batch_size": BATCH, "epochs": 1, "batching": "sequential", "save_each_epoch": False},
+            **{
+                "batch_size": BATCH,
+                "epochs": 1,
+                "batching": "sequential",
+                "save_each_epoch": False,
+                "sample_every": "never",
+            },
             **{"rank": RANK, "alpha": RANK, "targets": "q-v", "learning_rate": RATE, "schedule": "constant"},
             **{"warmup_steps": 0, "gradient_checkpointing": "off", "seed": SEED},
         }
