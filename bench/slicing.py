@@ -123,7 +123,7 @@ def apart(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str
 
 def one(folder: Path, path: Path, chunking: str) -> None:
     """The best of two passes, by the clock and by the processor, and the peak of memory above the tokenizer."""
-    from training_pro.data.reading import read
+    from training_pro.data.texts import read
 
     tokenizer = loaded(folder)
     examples(prose(None, 300_000), tokenizer, chunking)  # the tokenizer's threads take their room once

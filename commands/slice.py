@@ -10,7 +10,7 @@ from pathlib import Path
 from ..chunking import Block
 from ..core.errors import DataError
 from ..core.host import Host
-from ..data import reading
+from ..data import texts
 from ..data.assembly import cutting
 from ..data.slice_map import SliceMap, slice_map
 from ..data.slicing import slices
@@ -51,7 +51,7 @@ def _lines(asked: argparse.Namespace, host: Host, settings: TrainingSettings) ->
     card = host.card()
     tokenizer = working_tokenizer(card.tokenizer)
     rules = cutting(settings.text, card, tokenizer)
-    for text in reading.read(asked.path, rules.hard_cut):
+    for text in texts.read(asked.path, rules.hard_cut):
         for note in text.notes:
             say(note)
         sliced = slices(text.text, tokenizer.encode, rules)

@@ -12,11 +12,11 @@ from ..core.host import Folders
 from ..train_utils import natural_key
 from . import mixing
 from .mixing import EVERYTHING, Share
-from .reading import SIGN
 
 TEXTS = (".txt", ".md", ".html", ".htm", ".epub", ".pdf", ".docx")
 ROWS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".db", ".sqlite", ".sqlite3", ".parquet")
 KINDS = TEXTS + ROWS
+SIGN = "put-trainer-datasets-here"
 _UNSEEN = (".", SIGN)
 
 

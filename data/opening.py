@@ -12,7 +12,8 @@ from ..chunking import Encoder, unescaped
 from ..core.errors import DataError
 from ..core.host import Folders, Memory, ModelCard
 from ..settings.declared import TrainingSettings
-from . import fitting, keeping, library, reading, row_sets
+from . import fitting, keeping, library, row_sets
+from . import texts as all_texts
 from .encoding import RowTokenizer
 from .library import DataSet
 from .prepared import Store
@@ -74,7 +75,7 @@ def _open(work: Work, data: DataSet) -> Opened:
     texts = not rows or there & set(library.TEXTS)
     cut = unescaped(work.settings.text.hard_cut)
     documents = partial(keeping.document, work.store)
-    return Opened(data, tuple(reading.read(data.path, cut, documents)) if texts else (), rows)
+    return Opened(data, tuple(all_texts.read(data.path, cut, documents)) if texts else (), rows)
 
 
 def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:

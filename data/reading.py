@@ -1,21 +1,18 @@
-"""From files and folders to texts: natural order, any encoding, one kind of line end."""
+"""From a file to its text: any encoding, one kind of line end."""
 
 from __future__ import annotations
 
 import codecs
 import importlib
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..core.errors import DataError
-from ..train_utils import natural_key
 
-TEXT_ENDINGS = frozenset({".txt", ".md"})
-SIGN = "put-trainer-datasets-here"
 SAMPLE_BYTES = 1 << 18  # of a file in an unknown encoding; more makes the guess slower, not better
 
 MARKS = (
@@ -61,59 +58,6 @@ class ReadText:
     name: str
     text: str
     notes: tuple[str, ...] = ()
-
-
-ReadDocument = Callable[[Path, str, str], ReadText]  # file, name, hard cut
-
-
-def read(path: Path, hard_cut: str = "\n\n\n", document: ReadDocument | None = None) -> list[ReadText]:
-    """The text of a file, or of all texts in a folder; DataError names everything that cannot be read.
-
-    `hard_cut` is put between the chapters of documents that have some; `document` reads these, if not as usual.
-    """
-    texts, problems = [], []
-    for file in _files(path):
-        try:
-            name = file.relative_to(path).as_posix() if file != path else path.name
-            texts.append(_read(file, name, hard_cut, document))
-        except DataError as error:
-            problems.append(str(error))
-    if problems:
-        raise DataError("\n".join(problems))
-    return texts
-
-
-def _files(path: Path) -> list[Path]:
-    """The file itself, or the texts of a folder, chapter 2 before chapter 10."""
-    if not path.is_dir():
-        return [path]
-    from .documents import ENDINGS
-
-    kinds = TEXT_ENDINGS | ENDINGS
-    files = [file for file in path.rglob("*") if file.suffix.lower() in kinds and file.is_file()]
-    seen = [file for file in files if not any(_unseen(part) for part in file.relative_to(path).parts)]
-    if not seen:
-        raise DataError(
-            f"{path.name}: the folder holds no text ({', '.join(sorted(kinds))}). Put the texts to learn from "
-            "into it."
-        )
-    return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
-
-
-def _unseen(part: str) -> bool:
-    """Hidden files, and the sign that the webui puts up."""
-    return part.startswith((".", SIGN))
-
-
-def _read(file: Path, name: str, hard_cut: str, document: ReadDocument | None) -> ReadText:
-    from . import documents
-
-    if file.suffix.lower() in documents.ENDINGS:
-        return (document or documents.read)(file, name, hard_cut)
-    text, notes = text_of(file, name)
-    if not text or text.isspace():
-        raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
-    return ReadText(name, text, notes)
 
 
 def text_of(file: Path, name: str) -> tuple[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from ..core.evaluations_table import Row
 from ..core.events import Advice, Ended, PerplexityFound, Stage
 from ..core.host import Host, ModelCard
 from ..core.session import Job
-from ..data import library, reading, row_sets
+from ..data import library, row_sets, texts
 from ..data.examples import Example
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .measuring import Pass, Sums, measuring
@@ -83,9 +83,9 @@ def _windows(path: Path, asked: PerplexityOf, card: ModelCard) -> Windows:
     if problems := list(_problems(length, stride, card)):
         raise SettingsError(problems)
     tokenizer = working_tokenizer(card.tokenizer)
-    texts = reading.read(path)
+    found = texts.read(path)
     examples = tuple(
-        window for text in texts for window in _over(_ids(text.text, tokenizer), tokenizer.bos, length, stride)
+        window for text in found for window in _over(_ids(text.text, tokenizer), tokenizer.bos, length, stride)
     )
     if not examples:
         raise DataError(f"{path.name} is too short: a text of at least two tokens is needed.")

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data import reading
+from training_pro.data import texts
 from training_pro.data.chapters import Paragraph, joined
 
 CUT = "\n@\n"
@@ -15,7 +15,7 @@ CUT = "\n@\n"
 def text(path, content=None):
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (found,) = reading.read(path, CUT)
+    (found,) = texts.read(path, CUT)
     return found.text
 
 
@@ -56,7 +56,7 @@ def test_the_spine_says_the_order_of_a_book(tmp_path):
     files = {"z one.xhtml": "<h1>First</h1><p>a</p>", "b.xhtml": "<p>second</p>", "nav.xhtml": "<p>contents</p>"}
     write_epub(path, files, spine=["nav.xhtml", "z one.xhtml", "b.xhtml"])
     assert text(path) == f"First\n\na{CUT}second"
-    (found,) = reading.read(path, "")
+    (found,) = texts.read(path, "")
     assert found.notes == ("a.epub was read as an e-book of 2 parts, uncut, since the hard cut is empty.",)
 
 
@@ -128,7 +128,7 @@ def test_a_library_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, ending
     path = tmp_path / f"a{ending}"
     write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
     with pytest.raises(DataError) as error:
-        reading.read(path)
+        texts.read(path)
     assert f"the library {package} has to be installed (pip install {package})" in str(error.value)
 
 
@@ -140,4 +140,4 @@ def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_signs(tmp_path
         "1.MD": "one",
     }.items():
         (tmp_path / name).write_text(content)
-    assert [found.text for found in reading.read(tmp_path)] == ["one", "two", "ten"]
+    assert [found.text for found in texts.read(tmp_path)] == ["one", "two", "ten"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.reading import read
+from training_pro.data.texts import read
 
 LEGACY = {
     "cp1252": "Où étais-tu hier, à la fête ? Die Straße führte zum Schloß. El niño comió “una” manzana. ",
