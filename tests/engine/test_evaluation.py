@@ -302,7 +302,7 @@ def test_with_one_data_set_there_is_nothing_to_tell_apart(place):
 
 def test_the_records_say_what_was_measured_and_on_what(place, monkeypatch):
     drawn = []
-    monkeypatch.setattr(picture, "draw", lambda graph, title, path, marks: drawn.append((title, marks)))
+    monkeypatch.setattr(picture, "draw", lambda graph, title, path, marks, **_: drawn.append((title, marks)))
     more = {"batching": "length_then_order", "batch_size": 2, "rslora": True, "alpha": 4, "save_every": 5}
     found = evaluated(told(place, **more))
     known = log(place)

@@ -9,6 +9,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from training_pro.core.errors import ModelError
 from training_pro.core.events import Note, Progress
 from training_pro.core.session import Job
 from training_pro.records.samples import samples
@@ -150,7 +151,7 @@ def a_run_that_breaks_inside_a_step(place, host):
             raise MemoryError("in the middle of the model")
 
     hook = model.model.layers[1].register_forward_hook(break_down)
-    with pytest.raises(MemoryError):
+    with pytest.raises(ModelError, match="Out of memory"):
         place.train(host, name="run", gradient_checkpointing="on")
     hook.remove()
 

@@ -31,6 +31,7 @@ def test_every_example_once_an_epoch_in_another_order_each(place, steps, batchin
 @pytest.mark.parametrize("batching", ["shuffled", "by_length", "sequential"])
 def test_going_on_sees_the_same_and_ends_with_the_same_bytes(place, steps, batching):
     more = {"batching": batching, "batch_size": 3, "accumulation": 2, "epochs": 2, "save_every": 1}
+    more["keep_checkpoints"] = 99  # whole, to go on from
     place.train(name="whole", **more)
     whole = list(steps)
     place.train(name="cut", **more)
