@@ -14,7 +14,7 @@ from ..core.errors import TrainingProError
 from ..core.evaluations_table import COLUMNS, rows
 from ..core.events import Ended, PerplexityFound, Stage
 from ..data import library
-from ..records import inventory
+from ..records import loras
 from . import data_menu, wording
 from .gradio_versions import private
 from .joined import PAUSE_SECONDS, Joined, on_load
@@ -66,8 +66,7 @@ class PerplexityTab:
 
     def _lists(self) -> tuple[Any, Any, str]:
         try:
-            folders = self._joined.host.folders
-            names = [name for kept in inventory.kept(folders) for name in kept.names]
+            names = loras.to_try(self._joined.host.folders.loras)
         except (TrainingProError, OSError):
             return gr.update(), gr.update(), ""
         known = data_menu.choices(self._joined)

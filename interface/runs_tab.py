@@ -20,7 +20,7 @@ from ..records.own_lora import as_lora
 from ..train_utils import size
 from . import wording
 from .gradio_versions import private
-from .joined import Joined, on_load
+from .joined import Joined
 
 Act = Callable[[Mapping[Any, Any], Folders], str]
 HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
@@ -77,7 +77,6 @@ class RunsTab:
             button.click(self._doing(act), given, [self._said, *lists], **private())
         for shown in (tab.select, self._refresh.click):
             shown(self._lists, None, lists, **private())
-        on_load(self._lists, lists, **private())
         self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())
 
     def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:

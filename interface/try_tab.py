@@ -14,7 +14,7 @@ from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
 from ..core.events import Answer, Ended, Stage
 from ..core.session import Job
-from ..records import inventory, loras
+from ..records import loras
 from . import wording
 from .gradio_versions import private
 from .joined import Joined, on_load
@@ -167,9 +167,7 @@ async def answers(
 
 def lora_choices(joined: Joined) -> list[str]:
     try:
-        folder = joined.host.folders.loras
-        names = [name for kept in inventory.kept(joined.host.folders) for name in kept.names]
-        return [NONE, *(name for name in names if loras.has_lora(folder / name))]
+        return [NONE, *loras.to_try(joined.host.folders.loras)]
     except (TrainingProError, OSError):
         return [NONE]
 

@@ -46,6 +46,23 @@ def listed(loras: Path) -> list[str]:
     return sorted(names, key=natural_key)
 
 
+def to_try(loras: Path) -> list[str]:
+    """Everything that can be put on: the LoRAs, each followed by its checkpoints and backups."""
+    if not loras.is_dir():
+        return []
+    runs = sorted((p for p in loras.iterdir() if p.is_dir() and not p.name.endswith("-np")), key=_by_name)
+    places = [place for run in runs for place in (run, *_inside(run))]
+    return [place.relative_to(loras).as_posix() for place in places if has_lora(place)]
+
+
+def _inside(run: Path) -> list[Path]:
+    return sorted((*run.glob("checkpoint-*"), *run.glob("backup/checkpoint-*")), key=_by_name)
+
+
+def _by_name(path: Path) -> list[tuple[int, int, str]]:
+    return natural_key(path.name)
+
+
 def has_lora(folder: Path) -> bool:
     return any((folder / name).is_file() for name in WEIGHTS)
 

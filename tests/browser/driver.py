@@ -159,14 +159,16 @@ class TrainingPage:
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
-    def open(self, url: str, *, left: str = "", theme: str = "light", tab: str = "") -> TrainingPage:
+    def open(
+        self, url: str, *, left: str = "", theme: str = "light", tab: str = "", patience: float = PATIENCE_SECONDS
+    ) -> TrainingPage:
         """`left` is the name that the form comes back with; `tab` is ours among the webui's."""
         self._page.goto(f"{url}?__theme={theme}")
         if tab:
             self.tab(tab)
         if left:
-            self.wait_for(lambda: self._beat.count() and self._beat.text_content(), "a first beat")
-            self.wait_for(lambda: self._holds("name", left), "the form as it was left")
+            self.wait_for(lambda: self._beat.count() and self._beat.text_content(), "a first beat", patience)
+            self.wait_for(lambda: self._holds("name", left), "the form as it was left", patience)
         return self
 
     def reload(self) -> None:

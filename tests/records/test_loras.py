@@ -115,3 +115,13 @@ def test_nothing_is_left_of_a_checkpoint_without_a_lora(tmp_path):
     with pytest.raises(SavingError, match="holds no LoRA"):
         slim(folder)
     assert (folder / "run_state.json").is_file()
+
+
+def test_everything_that_can_be_put_on_is_listed(tmp_path):
+    for place in ("b", "a/checkpoint-10", "a/checkpoint-9", "a/backup/checkpoint-3", "gone-np", "a"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "adapter_model.safetensors").touch()
+    (tmp_path / "b" / "checkpoint-1").mkdir()  # holds nothing
+    names = ["a", "a/backup/checkpoint-3", "a/checkpoint-9", "a/checkpoint-10", "b"]
+    assert loras.to_try(tmp_path) == names
+    assert loras.to_try(tmp_path / "nowhere") == []
