@@ -10,7 +10,6 @@ from ..core.engine import Merge, PerplexityOf, Question
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.session import Job
-from ..data.assembly import checked
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
 from .method import keeping_place, problems
@@ -20,6 +19,7 @@ class PeftEngine:
     """LoRAs on the model that a host lends."""
 
     def check(self, settings: TrainingSettings, host: Host, *, show: int = 0) -> DatasetReport:
+        from ..data.assembly import checked
         from .tokenizer import working_tokenizer
 
         card = host.card()

@@ -17,6 +17,7 @@ from training_pro.records.loras import (
     size_on_disk,
     slim,
     standing,
+    to_try,
 )
 
 
@@ -123,5 +124,5 @@ def test_everything_that_can_be_put_on_is_listed(tmp_path):
         (tmp_path / place / "adapter_model.safetensors").touch()
     (tmp_path / "b" / "checkpoint-1").mkdir()  # holds nothing
     names = ["a", "a/backup/checkpoint-3", "a/checkpoint-9", "a/checkpoint-10", "b"]
-    assert loras.to_try(tmp_path) == names
-    assert loras.to_try(tmp_path / "nowhere") == []
+    assert to_try(tmp_path) == names
+    assert to_try(tmp_path / "nowhere") == []
