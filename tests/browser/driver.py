@@ -213,8 +213,14 @@ class TrainingPage:
     def unfold(self, part: str) -> None:
         """A folded part of the page, by its id."""
         title = self._page.locator(f"#tp-{part} .label-wrap")
-        if "open" not in (title.get_attribute("class") or "").split():
-            title.click()
+
+        def is_open() -> bool:
+            if "open" not in (title.get_attribute("class") or "").split():
+                title.click()
+                self._page.wait_for_timeout(300)  # what is still being told of the form is drawn
+            return "open" in (title.get_attribute("class") or "").split()
+
+        self.wait_for(is_open, f"{part!r} unfolded")
 
     def way_back(self, key: str) -> Locator:
         """The button on a changed setting."""
