@@ -27,7 +27,7 @@ def way_back(key: str, default: str) -> str:
     wish = _wish({key: SETTINGS[key].default})
     return (
         f'<button type="button" data-tp-key="{key}" data-tp-set="{wish}" title="{escape(words)}" '
-        f'aria-label="{escape(SETTINGS[key].label)}. {escape(words)}">\u21ba {escape(default)}</button>'
+        f'aria-label="{escape(SETTINGS[key].label)}. {escape(words)}">\u21ba</button>'
     )
 
 
