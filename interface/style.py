@@ -82,7 +82,8 @@ CSS = """
 #tp-samples:not(:has(table)) {display: none !important;}
 #tp-load {white-space: nowrap;}
 #tp-marks {display: none !important;}
-.tp-back {position: absolute; top: 6px; right: 8px; z-index: 5; padding: 0 6px; font-size: 0.8rem; line-height: 1.5; border-radius: 9px;
+.tp-back {position: absolute; top: 6px; right: 8px; z-index: 5; padding: 0 6px; font-size: 0.8rem;
+  line-height: 1.5; border-radius: 9px;
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
