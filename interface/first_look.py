@@ -37,6 +37,7 @@ VALUES: Mapping[str, object] = {
     "rank": 16,
     "alpha": 16,
     "save_each_epoch": False,
+    "sample_every": "never",  # two minutes are for learning; both answers come at the end
     "if_exists": "replace",
 }
 
