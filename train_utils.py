@@ -136,6 +136,7 @@ class ModelShape:
     vocabulary: int
     gated: bool
     tied: bool
+    thrifty: bool = False  # a gate that keeps two of its three numbers: engine/fewer_passes.py
     experts: int = 1
 
     @staticmethod
@@ -159,6 +160,7 @@ class ModelShape:
             vocabulary=vocabulary,
             gated=known.get("model_type") not in UNGATED,
             tied=bool(known.get("tie_word_embeddings", True)),
+            thrifty=known.get("hidden_act") == "silu" and known.get("model_type") != "phi3",
             experts=_size(known, "num_local_experts", "num_experts", "n_routed_experts") or 1,
         )
 
@@ -292,7 +294,8 @@ def _kept_of_a_layer(shape: ModelShape, load: Load, computed: int) -> int:
     norms = 2 * shape.hidden * (2 if computed == 2 else 1)
     inputs = shape.hidden * (bool(parts.keys() & {"q", "k", "v"}) + bool(parts.keys() & {"gate", "up"}))
     attention = 4 * shape.heads * shape.head
-    feed = ((3 if shape.gated else 1) + ("down" in parts)) * shape.feed
+    product = (2 if shape.thrifty else 3) if shape.gated else 1
+    feed = (product + ("down" in parts)) * shape.feed
     copies = sum(wide for wide, _ in parts.values()) if load.dropout else 0
     return norms + inputs + attention + feed + copies + load.rank * len(parts)
 

@@ -1,6 +1,6 @@
 """How fast a run learns, side by side: padding to the cutoff, HF's dynamic padding, TRL's packing, and ours.
 
-    python3 bench/training.py --model FOLDER [--samples 48] [--rounds 3] [--trl FOLDER] [--threads 2]
+    python3 bench/training.py --model FOLDER [--samples 96] [--rounds 3] [--trl FOLDER] [--threads 2]
 
 Prints the rows of docs/benchmarks.md. Every way trains the same LoRA (q-v, rank 16, dropout 0) on the same
 pieces of real text of random lengths, cutoff 256, batch 4, all tokens learned, no checkpointing; each in a
@@ -90,7 +90,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--trl", type=Path, default=Path(tempfile.gettempdir()) / "training-pro-trl")
-    parser.add_argument("--samples", type=int, default=48)
+    parser.add_argument("--samples", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,6 +134,33 @@ class _Surroundings:
         for name in _accelerates_environment().keys() - self.environment.keys():
             del os.environ[name]
         os.environ.update(self.environment)
+
+
+@contextmanager
+def as_it_was(base: Any) -> Iterator[None]:
+    """Whatever is put in place of methods and functions inside, of the model's modules and of its source file."""
+    source = vars(sys.modules[type(base).__module__])
+    kept = [(vars(m), type(m), m) for m in base.modules()]
+    before = [{k: v for k, v in own.items() if k not in _OF_TORCH} for own, _, _ in kept]
+    functions = dict(source)
+    try:
+        yield
+    finally:
+        _put_back(source, functions)
+        for (own, kind, module), was in zip(kept, before, strict=True):
+            _put_back(own, was, but=_OF_TORCH)
+            if type(module) is not kind:
+                module.__class__ = kind
+
+
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""What torch itself keeps on a module: parameters, hooks and the like are put back elsewhere."""
+
+
+def _put_back(now: dict[str, Any], was: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
+    for name in now.keys() - was.keys() - but:
+        del now[name]
+    now.update(was)
 
 
 @contextmanager

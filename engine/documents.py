@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -59,11 +58,9 @@ def attend(
             module, query, key, value, attention_mask, **more
         )
         return found
-    parts = [
-        sdpa_attention_forward(module, query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], None, **more)[0]
-        for a, b in pairwise(attention_mask.tolist())
-    ]
-    return torch.cat(parts, dim=1), None
+    lengths = attention_mask.diff().tolist()
+    texts = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
+    return torch.cat([sdpa_attention_forward(module, *text, None, **more)[0] for text in texts], dim=1), None
 
 
 @contextmanager

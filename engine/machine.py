@@ -16,7 +16,9 @@ from ..core.errors import SettingsError
 from ..core.events import Note
 from ..core.session import Job
 from ..settings.declared import Machine
+from .borrowing import as_it_was
 from .documents import text_by_text
+from .fewer_passes import fewer_passes
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
 _LARGEST_MAP = 32 * 2**20  # glibc takes no more
@@ -36,6 +38,8 @@ def set_up(asked: Machine, base: Any, job: Job) -> Iterator[None]:
             stack.enter_context(tf32(asked.tf32))
         if asked.liger:
             stack.enter_context(liger(base))
+        elif not asked.compile:  # both have kernels of their own
+            stack.enter_context(fewer_passes(base))
         if asked.workers and not workers(asked.workers):
             job.log.append(Note(text="Workers: this system would start the program anew for each; none are used."))
         yield
@@ -139,33 +143,6 @@ def liger(base: Any) -> Iterator[None]:
     with as_it_was(base):
         apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
         yield
-
-
-@contextmanager
-def as_it_was(base: Any) -> Iterator[None]:
-    """Whatever is put in place of methods and functions inside, of the model's modules and of its source file."""
-    source = vars(sys.modules[type(base).__module__])
-    kept = [(vars(m), type(m), m) for m in base.modules()]
-    before = [{k: v for k, v in own.items() if k not in _OF_TORCH} for own, _, _ in kept]
-    functions = dict(source)
-    try:
-        yield
-    finally:
-        _put_back(source, functions)
-        for (own, kind, module), was in zip(kept, before, strict=True):
-            _put_back(own, was, but=_OF_TORCH)
-            if type(module) is not kind:
-                module.__class__ = kind
-
-
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
-"""What torch itself keeps on a module: parameters, hooks and the like are put back elsewhere."""
-
-
-def _put_back(now: dict[str, Any], was: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
-    for name in now.keys() - was.keys() - but:
-        del now[name]
-    now.update(was)
 
 
 @contextmanager

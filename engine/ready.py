@@ -18,6 +18,7 @@ from ..settings.declared import TrainingSettings
 from . import whole
 from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
+from .fewer_passes import loras_in_fewer_passes
 from .further import begin_with
 from .machine import compiled, set_up
 from .method import is_whole, refuse_whole
@@ -98,6 +99,8 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     with injected(base, lora_config(settings.lora, base, targets)) as model:
         if run.folder.begins_with is not None and not run.folder.is_open:
             begin_with(model, run.folder.begins_with)
+        if not settings.machine.compile:
+            loras_in_fewer_passes(model)
         yield model
 
 

@@ -114,6 +114,10 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         examples = self._blueprint.data.examples
         return EachEpoch(examples, self._blueprint, self._between.phases, lambda: self.state.global_step)
 
+    def floating_point_ops(self, _: Any) -> int:
+        """Nobody reads HF's count, for which it would go through all modules at each step."""
+        return 0
+
     def _batch(self, picked: Sequence[_Picked]) -> dict[str, Any]:
         examples, joins = [p.example for p in picked], [p.joins for p in picked]
         return batched(examples, joins, in_one_row=self._ways.packed)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.engine import machine
+from training_pro.engine import borrowing, machine
 from training_pro.tests.engine.architectures import graph
 from training_pro.tests.tiny import watched
 
@@ -99,7 +99,7 @@ def test_what_kernels_put_in_place_of_methods_is_gone_afterwards(model):
     norm, rope = model.model.norm, source.apply_rotary_pos_emb
     kind, known = type(norm), set(vars(norm))
     other = type("OtherNorm", (kind,), {})
-    with machine.as_it_was(model):
+    with borrowing.as_it_was(model):
         norm.forward, norm.offset = (lambda hidden: hidden), 1.0
         norm.__class__ = other
         source.apply_rotary_pos_emb = source.LlamaMLP = None

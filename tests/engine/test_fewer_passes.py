@@ -1,0 +1,129 @@
+"""Layers in fewer passes give what the model's own give, are put in only where they do, and are gone after it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.autograd import gradcheck
+from training_pro.engine import fewer_passes, fused, loss
+from training_pro.engine.collator import collate, packed
+from training_pro.tests.engine.architectures import CONFIGS, examples, gradients, made, with_lora
+from training_pro.tests.tiny import watched
+
+GATED = {"llama", "mistral", "qwen2", "qwen3"}
+TURNED = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
+
+
+def relative(found, right):
+    return max(float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right)
+
+
+def through(model, batch):
+    inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
+    return loss.SupervisedOnly(loss._head(model))(model, inputs, batch["labels"]).losses.mean()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("batch", [packed, collate], ids=["packed", "padded"])
+def test_loss_and_gradients_are_the_models_own(name, batch):
+    base = made(name)
+    model, rows = with_lora(base), examples(9, 17, 3, 12)
+    right = gradients(model, lambda: through(model, batch(rows)))
+    with fewer_passes.fewer_passes(base):
+        fewer_passes.loras_in_fewer_passes(model)
+        found = gradients(model, lambda: through(model, batch(rows)))
+    assert found["loss"] == pytest.approx(right["loss"], rel=1e-6)
+    assert relative(found["gradients"], right["gradients"]) < 1e-5
+
+
+def replaced(base):
+    """The kinds of modules that work otherwise inside, and whether queries and keys are turned otherwise."""
+    with fewer_passes.fewer_passes(base):
+        source = vars(sys.modules[type(base).__module__])
+        kinds = {type(m).__name__ for m in base.modules() if "forward" in vars(m)}
+        return kinds, isinstance(source.get(fewer_passes.TURN), fewer_passes.partial)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_part_is_replaced_where_it_is_known_and_nowhere_else(name):
+    base = made(name)
+    kinds, turned = replaced(base)
+    assert any(kind.endswith("MLP") for kind in kinds) == (name in GATED)
+    assert any(kind.endswith("RMSNorm") for kind in kinds) == (name in GATED | {"phi3"})
+    assert turned == (name in TURNED)
+    assert not any("forward" in vars(m) for m in base.modules())
+    assert replaced(base) == (kinds, turned)  # and the model's source is as it was
+
+
+def test_parts_that_do_something_else_are_not_taken_for_known_ones():
+    base = made("llama")
+    layer = base.model.layers[0]
+    layer.mlp.act_fn = torch.nn.GELU()
+    type_of_norm = type(layer.input_layernorm)
+    doubling = type(
+        "DoublingRMSNorm", (type_of_norm,), {"forward": lambda self, x: 2 * type_of_norm.forward(self, x)}
+    )
+    layer.input_layernorm.__class__ = doubling
+    assert not fewer_passes.is_gate(layer.mlp)
+    assert not fewer_passes.is_norm(layer.input_layernorm)
+    assert fewer_passes.is_gate(base.model.layers[1].mlp)
+    assert fewer_passes.is_norm(layer.post_attention_layernorm)
+    assert not fewer_passes.turns_the_same(lambda q, k, cos, sin: (q, k))
+    assert not fewer_passes.turns_the_same(None)
+
+
+def doubles(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def test_gradients_are_those_of_small_differences():
+    assert gradcheck(fused.Gate.apply, (doubles(3, 5), doubles(2, 3, 5)[0]))
+    assert gradcheck(fused.Norm.apply, (doubles(2, 3, 6), doubles(6).detach(), 1e-3))
+    cosine, sine = doubles(1, 1, 3, 8).detach(), doubles(2, 1, 3, 8)[1:].detach()
+    assert gradcheck(fused.Rotation.apply, (doubles(1, 2, 3, 8), cosine, sine))
+    parts = (doubles(1, 3, 4), doubles(1, 3, 5), doubles(2, 5), doubles(4, 2))
+    assert gradcheck(fused.WithLora.apply, (*parts, 1.5))
+
+
+@pytest.mark.parametrize("more", [{}, {"use_rslora": True}, {"use_dora": True}, {"lora_bias": True}])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_every_kind_of_lora_gives_what_pefts_own_gives(kind, more):
+    base = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.Linear(10, 6)).to(kind)
+    asked = {"r": 3, "lora_alpha": 5, "target_modules": ["0", "1"], "init_lora_weights": False}
+    model = get_peft_model(base, LoraConfig(**asked, **more))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    some = torch.randn(2, 4, 12, generator=torch.Generator().manual_seed(2)).to(kind)
+
+    def step():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == torch.bfloat16):
+            return model(some).float().square().sum()
+
+    with model.disable_adapter():
+        without = model(some)
+    right = gradients(model, step)
+    fewer_passes.loras_in_fewer_passes(model)
+    found = gradients(model, step)
+    close = 1e-5 if kind == torch.float32 else 0.05
+    assert found["loss"] == pytest.approx(right["loss"], rel=close)
+    assert relative(found["gradients"], right["gradients"]) < close
+    assert {gradient.dtype for gradient in found["gradients"].values()} == {torch.float32}
+    with model.disable_adapter():
+        assert torch.equal(model(some), without)
+
+
+def test_a_run_works_so_and_the_model_comes_back(place):
+    host, seen = place.host(), []
+    model = host.loaded().model
+    gate = next(m for m in model.modules() if fewer_passes.is_gate(m))
+
+    def look(job, event):
+        seen.append("forward" in vars(gate))
+
+    place.train(host, job=watched(look), max_steps=2)
+    assert any(seen)
+    assert "forward" not in vars(gate)
