@@ -10,7 +10,6 @@ examples, then to all that Check says of them; then the same is started again ou
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import platform
 import random
@@ -25,25 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import package
+
 ROUNDS = 3
 BATCH = 1000
 WAYS = ("floor", "floor, a thousand rows a call", "examples only", "first start", "second start")
 
 
-def package() -> None:
-    """Load script.py the way the webui does, as `training_pro`."""
-    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-
-
 def write_chats(path: Path, rows: int) -> None:
     """Chats of one to three questions, put together out of the project's own examples, no two alike."""
     rng = random.Random(1)
-    words = re.findall(r"\S+", (ROOT / "examples" / "story.txt").read_text(encoding="utf-8"))
+    words = re.findall(r"\S+", (package.ROOT / "examples" / "story.txt").read_text(encoding="utf-8"))
 
     def some(least: int, most: int) -> str:
         at, count = rng.randrange(len(words) - most), rng.randrange(least, most)
@@ -59,7 +50,7 @@ def write_chats(path: Path, rows: int) -> None:
 
 def measured(way: str, asked: argparse.Namespace) -> dict[str, float]:
     """One way, once, in this process: seconds by the clock, of the processor, and the memory that it took."""
-    package()
+    package.load()
     work = _floor(asked, way) if way.startswith("floor") else _ours(asked, way)
     before, begun, spent = _peak(), time.perf_counter(), time.process_time()
     count = work()
@@ -106,7 +97,7 @@ def _ours(asked: argparse.Namespace, way: str) -> Callable[[], float]:
     config = json.loads((asked.tokenizer / "config.json").read_text(encoding="utf-8"))
     card = ModelCard("model", config, tokenizer.tokenizer, "auto")
     data = asked.folder
-    folders = Folders(data, data / "models", data / "loras", data / "logs", ROOT / "examples")
+    folders = Folders(data, data / "models", data / "loras", data / "logs", package.ROOT / "examples")
     settings = training_settings({"name": "a", "data": ["chats.jsonl"]})
     if way == "examples only":
         path = folders.datasets / "chats.jsonl"

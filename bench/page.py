@@ -5,7 +5,6 @@ python3 bench/page.py [STEPS]
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
 import sys
@@ -13,17 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+import package
+
 ROUNDS = 7
-
-
-def load() -> None:
-    """The project as the package that its tests know."""
-    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
 
 
 def run_of(steps: int) -> Any:
@@ -52,7 +43,7 @@ def run_of(steps: int) -> Any:
 
 
 def main(steps: int) -> None:
-    load()
+    package.load()
     from training_pro.interface.run_view import RunView  # type: ignore[import-not-found]
 
     job = run_of(steps)

@@ -9,7 +9,6 @@ turns, then time and memory for growing texts, each in a process of its own.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -23,23 +22,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import package
+
 MEGABYTE = 1_000_000
 ROUNDS = 5
 
 
-def package() -> None:
-    """Load script.py the way the webui does, as `training_pro`."""
-    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-
-
 def prose(file: Path | None, size: int) -> str:
     """The project's own story and guides, or a file, as often as the size needs, without hard cuts."""
-    files = [file] if file else [*sorted((ROOT / "examples").rglob("*.txt"))]
+    files = [file] if file else [*sorted((package.ROOT / "examples").rglob("*.txt"))]
     text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
@@ -163,7 +154,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, nargs="*", default=[1, 10, 100])
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    package()
+    package.load()
     if asked.one:
         return one(asked.tokenizer, Path(asked.one[0]), asked.one[1])
     print(

@@ -12,7 +12,6 @@ which only that way sees. On a graphics card the same command measures the card'
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -27,7 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import package
+
 WAYS = ("cutoff", "dynamic", "trl", "ours")
 WORDS = {
     "cutoff": "HF Trainer, each row padded to the cutoff",
@@ -141,7 +141,7 @@ def measured(asked: argparse.Namespace) -> Found:
 
 def prose() -> str:
     """The project's own story and pages."""
-    files = [*sorted((ROOT / "examples").glob("*.txt")), *sorted((ROOT / "docs").glob("*.md"))]
+    files = [*sorted((package.ROOT / "examples").glob("*.txt")), *sorted((package.ROOT / "docs").glob("*.md"))]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
@@ -283,7 +283,7 @@ def with_trl(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Names
 
 def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namespace, watch: Watch) -> None:
     """A whole run of Training PRO, from a file to the LoRA on disk, followed by a page; its steps are timed."""
-    package()
+    package.load()
     from training_pro.core.host import LoadedModel
     from training_pro.core.session import Job
     from training_pro.engine import trainer
@@ -320,15 +320,6 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Name
         page.start()
         PeftEngine().train(settings, host, job)
     assert sum(event.tokens for event in job.log.since(0) if hasattr(event, "smoothed")) == watch._tokens
-
-
-def package() -> None:
-    """Load script.py the way the webui does, as `training_pro`."""
-    spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
 
 
 def _count_what_is_beside(callback: Any, watch: Watch) -> None:

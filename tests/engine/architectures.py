@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import transformers
 from training_pro.data.examples import Example
+from training_pro.engine import loss
 
 VOCABULARY = 160
 LENGTHS: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
@@ -116,14 +117,25 @@ def with_lora(model: Any, **more: Any) -> Any:
     return model.eval()
 
 
-def gradients(model: Any, loss: Callable[[], torch.Tensor]) -> dict[str, Any]:
+def gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str, Any]:
     """A loss and the gradients of everything that is trained."""
     model.zero_grad(set_to_none=True)
-    value = loss()
+    value = step()
     value.backward()
     found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     assert found
     return {"loss": float(value.detach()), "gradients": found}
+
+
+def through(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """The loss of a batch, only supervised rows going through the head."""
+    inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
+    return loss.SupervisedOnly(loss._head(model))(model, inputs, batch["labels"]).losses.mean()
+
+
+def relative(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+    """How far gradients are from others, at most."""
+    return max(float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right)
 
 
 def graph(place: Any, name: str = "a") -> list[dict[str, Any]]:

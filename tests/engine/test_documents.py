@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_pro.engine import documents, loss
+from training_pro.engine import documents
 from training_pro.engine.collator import collate, packed
-from training_pro.tests.engine.architectures import CONFIGS, examples, gradients, made, with_lora
+from training_pro.tests.engine.architectures import (
+    CONFIGS,
+    examples,
+    gradients,
+    made,
+    relative,
+    through,
+    with_lora,
+)
 from training_pro.tests.tiny import watched
 
 WITH_SDPA = [name for name in CONFIGS if name not in ("gpt_neo", "gemma2")]
-
-
-def through(model, batch):
-    inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
-    return loss.SupervisedOnly(loss._head(model))(model, inputs, batch["labels"]).losses.mean()
-
-
-def relative(found, right):
-    return max(float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right)
 
 
 @pytest.mark.parametrize("name", WITH_SDPA)

@@ -8,22 +8,21 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.autograd import gradcheck
-from training_pro.engine import fewer_passes, fused, loss
+from training_pro.engine import fewer_passes, fused
 from training_pro.engine.collator import collate, packed
-from training_pro.tests.engine.architectures import CONFIGS, examples, gradients, made, with_lora
+from training_pro.tests.engine.architectures import (
+    CONFIGS,
+    examples,
+    gradients,
+    made,
+    relative,
+    through,
+    with_lora,
+)
 from training_pro.tests.tiny import watched
 
 GATED = {"llama", "mistral", "qwen2", "qwen3"}
 TURNED = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
-
-
-def relative(found, right):
-    return max(float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right)
-
-
-def through(model, batch):
-    inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
-    return loss.SupervisedOnly(loss._head(model))(model, inputs, batch["labels"]).losses.mean()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -15,6 +15,7 @@ from training_pro.tests.engine.architectures import (
     gradients,
     graph,
     made,
+    relative,
     with_lora,
 )
 
@@ -33,10 +34,6 @@ def by_the_book(model, rows, smoothing=0.0):
 def through(way, model, batch):
     inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
     return way(model, inputs, batch["labels"])
-
-
-def relative(found, right):
-    return max(float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
