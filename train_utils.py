@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -124,6 +124,17 @@ def checkpoint_step(folder_name: str) -> int | None:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Small feeds of a layer, of which each token goes through a few; libraries keep them in one tensor."""
+
+    count: int
+    feed: int  # how wide each is
+    at_once: int  # for one token
+    shared: int = 0  # how wide a feed that every token goes through beside them is
+    without: int = 0  # layers with a feed as usual in their place
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """The sizes of a model, out of its config.json."""
 
@@ -137,7 +148,7 @@ class ModelShape:
     gated: bool
     tied: bool
     thrifty: bool = False  # a gate that keeps two of its three numbers: engine/fewer_passes.py
-    experts: int = 1
+    experts: Experts | None = None
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> ModelShape | None:
@@ -150,10 +161,11 @@ class ModelShape:
         vocabulary, heads = _size(known, "vocab_size"), _size(known, "num_attention_heads", "n_head") or 1
         if not hidden or not layers or not vocabulary:
             return None
+        feed = _size(known, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
         return ModelShape(
             hidden=hidden,
             layers=layers,
-            feed=_size(known, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
+            feed=feed,
             heads=heads,
             kv_heads=_size(known, "num_key_value_heads", "num_kv_heads") or heads,
             head=_size(known, "head_dim") or hidden // heads,
@@ -161,43 +173,81 @@ class ModelShape:
             gated=known.get("model_type") not in UNGATED,
             tied=bool(known.get("tie_word_embeddings", True)),
             thrifty=known.get("hidden_act") == "silu" and known.get("model_type") != "phi3",
-            experts=_size(known, "num_local_experts", "num_experts", "n_routed_experts") or 1,
+            experts=_experts(known, feed, layers),
         )
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """The linear layers of one layer: how wide they are on both sides."""
+        """The linear layers of most layers: how wide they are on both sides."""
+        return self._linears(self._feeds[-1][1])
+
+    def _linears(self, feed: int) -> dict[str, tuple[int, int]]:
         query, keys = self.heads * self.head, self.kv_heads * self.head
         found = {
             "q": (self.hidden, query),
             "k": (self.hidden, keys),
             "v": (self.hidden, keys),
             "o": (query, self.hidden),
-            "up": (self.hidden, self.feed),
-            "down": (self.feed, self.hidden),
         }
-        return {**found, "gate": (self.hidden, self.feed)} if self.gated else found
+        feeds = {"up": (self.hidden, feed), "down": (feed, self.hidden)}
+        feeds |= {"gate": (self.hidden, feed)} if self.gated else {}
+        return found | feeds if feed else found
 
-    def _of_a_layer(self, parts: Collection[str] | None = None, rank: int = 0) -> int:
-        """Weights of a layer's linear parts, or of a LoRA of this rank on them."""
-        total = 0
-        for name, (wide, narrow) in self.linears.items():
-            if parts is None or name in parts:
-                times = self.experts if name in ("up", "down", "gate") else 1
-                total += times * (rank * (wide + narrow) if rank else wide * narrow)
-        return total
+    @property
+    def _feeds(self) -> list[tuple[int, int]]:
+        """How many layers have a feed as wide as this, in linear layers."""
+        if self.experts is None:
+            return [(self.layers, self.feed)]
+        without = self.experts.without
+        return [(without, self.feed), (self.layers - without, self.experts.shared)]
+
+    def _sides(self) -> Iterator[tuple[int, str, int, int]]:
+        """How many layers have a linear layer of this name, how wide it is on both sides."""
+        for count, feed in self._feeds:
+            for name, (wide, narrow) in self._linears(feed).items():
+                yield count, name, wide, narrow
 
     @property
     def linear_weights(self) -> int:
-        return self.layers * self._of_a_layer()
+        return sum(count * wide * narrow for count, _, wide, narrow in self._sides())
 
     @property
     def other_weights(self) -> int:
-        """Embeddings, head and norms."""
-        return self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
+        """Embeddings, head, norms and experts: what stays in the model's own type."""
+        experts, times = self.experts, 3 if self.gated else 2
+        small = self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
+        if experts is None:
+            return small
+        each = experts.count * self.hidden * (times * experts.feed + 1)
+        return small + (self.layers - experts.without) * each
 
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
-        return self.layers * self._of_a_layer(parts, rank)
+        found = [side for side in self._sides() if parts is None or side[1] in parts]
+        return sum(count * rank * (wide + narrow) for count, _, wide, narrow in found)
+
+    @property
+    def passed(self) -> int:
+        """How wide the feeds are that a token goes through in most layers."""
+        experts = self.experts
+        return self.feed if experts is None else experts.at_once * experts.feed + experts.shared
+
+
+def _experts(known: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
+    count = _size(known, "num_local_experts", "num_experts", "n_routed_experts")
+    if count < 2:
+        return None
+    own = _size(known, "moe_intermediate_size") or feed
+    step, plain = _size(known, "decoder_sparse_step") or 1, known.get("mlp_only_layers") or ()
+    first = _size(known, "first_k_dense_replace")
+    usual = [n for n in range(layers) if n < first or n in plain or (n + 1) % step]
+    return Experts(
+        count=count,
+        feed=own,
+        at_once=_size(known, "num_experts_per_tok", "experts_per_token") or 1,
+        shared=_size(known, "shared_expert_intermediate_size", "shared_intermediate_size")
+        or own * _size(known, "n_shared_experts"),
+        without=len(usual),
+    )
 
 
 UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
@@ -295,7 +345,7 @@ def _kept_of_a_layer(shape: ModelShape, load: Load, computed: int) -> int:
     inputs = shape.hidden * (bool(parts.keys() & {"q", "k", "v"}) + bool(parts.keys() & {"gate", "up"}))
     attention = 4 * shape.heads * shape.head
     product = (2 if shape.thrifty else 3) if shape.gated else 1
-    feed = (product + ("down" in parts)) * shape.feed
+    feed = product * shape.passed + parts.get("down", (0, 0))[0]
     copies = sum(wide for wide, _ in parts.values()) if load.dropout else 0
     return norms + inputs + attention + feed + copies + load.rank * len(parts)
 

@@ -21,7 +21,7 @@ from ..core.host import Host
 from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
-from .targets import ALL, Targets, is_transposed, linear_layers
+from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -39,7 +39,7 @@ def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        target_modules=ALL if lora.targets == ALL else list(targets.names),
+        target_modules=ALL if lora.targets == ALL and not sees_or_hears(model) else list(targets.names),
         modules_to_save=_head_and_embeddings(model) if lora.train_head else None,
         fan_in_fan_out=any(is_transposed(m) for n, m in linear_layers(model) if n in targets.names),
         bias="none",

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from peft.tuners.lora import LoraLayer
 
-from .borrowing import as_it_was
 from .fused import Gate, Norm, Rotation, WithLora
 
 SMALL, CLOSE = 1e-3, 1e-5
@@ -29,18 +28,22 @@ PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
 @contextmanager
 def fewer_passes(base: Any) -> Iterator[None]:
     """Inside, the base's gates, norms and rotations work so."""
-    with as_it_was(base):
-        source = vars(sys.modules[type(base).__module__])
-        if turns_the_same(source.get(TURN)):
-            source[TURN] = partial(_turned, source[TURN])
-        for module in base.modules():
-            if "forward" in vars(module):  # a layer that is spread over several cards has a forward of its own
-                continue
-            if is_gate(module):
-                module.forward = partial(_gated, module)
-            elif is_norm(module):
-                module.forward = partial(_normed, module, module.forward)
+    source = vars(sys.modules[type(base).__module__])
+    turn = source.get(TURN)
+    # A layer that is spread over several cards has a forward of its own already.
+    modules = [m for m in base.modules() if "forward" not in vars(m)]
+    known = [(m, _gated) for m in modules if is_gate(m)] + [(m, _normed) for m in modules if is_norm(m)]
+    try:
+        if turn is not None and turns_the_same(turn):
+            source[TURN] = partial(_turned, turn)
+        for module, way in known:
+            module.forward = partial(way, module, module.forward)
         yield
+    finally:
+        for module, _ in known:
+            vars(module).pop("forward", None)
+        if turn is not None:
+            source[TURN] = turn
 
 
 def loras_in_fewer_passes(model: torch.nn.Module) -> None:
@@ -70,13 +73,11 @@ def is_norm(module: Any) -> bool:
     return _same(lambda: type(module).forward(stand_in, some), lambda: Norm.apply(some, weight, SMALL))
 
 
-def turns_the_same(function: Any) -> bool:
+def turns_the_same(function: Callable[..., Any]) -> bool:
     """Whether this function of the model's source turns queries and keys as `Rotation` does."""
     rows, cosine, sine = _numbers(1, 2, 3, 8), _numbers(1, 3, 8), _numbers(1, 3, 8)
     right = partial(_turned, function, rows, rows[:, :1], cosine, sine)
-    return callable(function) and _same(
-        lambda: torch.cat(function(rows, rows[:, :1], cosine, sine), 1), lambda: torch.cat(right(), 1)
-    )
+    return _same(lambda: torch.cat(function(rows, rows[:, :1], cosine, sine), 1), lambda: torch.cat(right(), 1))
 
 
 def _numbers(*shape: int) -> torch.Tensor:
@@ -87,7 +88,7 @@ def _same(own: Callable[[], Any], ours: Callable[[], torch.Tensor]) -> bool:
     with torch.no_grad():
         try:
             found = own()
-        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError):
+        except Exception:  # noqa: BLE001 - any layer of any model is asked; what it cannot take is not known
             return False
         right = ours()
     return (
@@ -102,14 +103,17 @@ def _small(module: Any) -> float | None:
     return found
 
 
-def _gated(module: Any, x: torch.Tensor) -> Any:
+def _gated(module: Any, own: Callable[..., Any], x: torch.Tensor, *more: Any, **by: Any) -> Any:
+    if more or by:
+        return own(x, *more, **by)
     return module.down_proj(Gate.apply(module.gate_proj(x), module.up_proj(x)))
 
 
-def _normed(module: Any, own: Callable[..., Any], x: torch.Tensor) -> Any:
+def _normed(module: Any, own: Callable[..., Any], x: torch.Tensor, *more: Any, **by: Any) -> Any:
     """Half precision goes the library's way, which rounds between its steps."""
-    if x.dtype != torch.float32 or module.weight.dtype != x.dtype or module.weight.requires_grad:
-        return own(x)
+    kinds = {x.dtype, module.weight.dtype}
+    if more or by or kinds != {torch.float32} or module.weight.requires_grad:
+        return own(x, *more, **by)
     return Norm.apply(x, module.weight, _small(module))
 
 
@@ -135,6 +139,8 @@ def _adapted(layer: Any, own: Callable[..., Any], x: torch.Tensor, *more: Any, *
     if more or by or layer.disable_adapters or layer.merged or len(active) != 1 or layer.lora_bias[active[0]]:
         return own(x, *more, **by)
     (name,) = active
-    down, up = layer.lora_A[name], layer.lora_B[name]
-    rows = layer.lora_dropout[name](x)
-    return WithLora.apply(layer.base_layer(x), rows, down.weight, up.weight, layer.scaling[name])
+    given, rows = layer.base_layer(x), layer.lora_dropout[name](x)
+    flat = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (given, rows))
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    # Given its shape out here: some models change what a layer gave in place.
+    return WithLora.apply(*flat, down, up, layer.scaling[name]).view(given.shape)

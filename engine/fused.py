@@ -70,31 +70,28 @@ def _turned(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> tor
 
 
 class WithLora(torch.autograd.Function):  # type: ignore[misc]
-    """What a layer gave, and on it what went in, times `down`, times `up`, times a strength."""
+    """Rows that a layer gave, and on them the rows that went in, times `down`, times `up`, times a strength."""
 
     @staticmethod
     def forward(
         ctx: Any, given: torch.Tensor, rows: torch.Tensor, down: torch.Tensor, up: torch.Tensor, strength: float
     ) -> torch.Tensor:
-        kind, device = _computed_in(down), rows.device.type
-        with torch.autocast(device, enabled=False):
-            flat = rows.reshape(-1, rows.shape[-1]).to(kind)
-            narrow = flat @ down.to(kind).t()
-            ctx.save_for_backward(flat, narrow, down, up)
-            ctx.strength, ctx.shape, ctx.kind = strength, rows.shape, rows.dtype
-            base = given.reshape(-1, given.shape[-1]).to(kind)
-            return torch.addmm(base, narrow, up.to(kind).t(), alpha=strength).view(given.shape).to(given.dtype)
+        kind = _computed_in(down)
+        with torch.autocast(rows.device.type, enabled=False):
+            taken = rows.to(kind)
+            narrow = taken @ down.to(kind).t()
+            ctx.save_for_backward(taken, narrow, down, up)
+            ctx.strength, ctx.kind = strength, rows.dtype
+            return torch.addmm(given.to(kind), narrow, up.to(kind).t(), alpha=strength).to(given.dtype)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, wanted: torch.Tensor) -> Any:
-        flat, narrow, down, up = ctx.saved_tensors
-        by_given = wanted.reshape(-1, wanted.shape[-1]).to(flat.dtype)
-        by_narrow = (by_given @ up.to(flat.dtype)).mul_(ctx.strength)
-        by_down, by_up = by_narrow.t() @ flat, (by_given.t() @ narrow).mul_(ctx.strength)
-        by_rows = None
-        if ctx.needs_input_grad[1]:
-            by_rows = (by_narrow @ down.to(flat.dtype)).view(ctx.shape).to(ctx.kind)
+        taken, narrow, down, up = ctx.saved_tensors
+        by_given = wanted.to(taken.dtype)
+        by_narrow = (by_given @ up.to(taken.dtype)).mul_(ctx.strength)
+        by_down, by_up = by_narrow.t() @ taken, (by_given.t() @ narrow).mul_(ctx.strength)
+        by_rows = (by_narrow @ down.to(taken.dtype)).to(ctx.kind) if ctx.needs_input_grad[1] else None
         return wanted, by_rows, by_down.to(down.dtype), by_up.to(up.dtype), None
 
 

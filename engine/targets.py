@@ -46,7 +46,8 @@ def resolved(asked: str | tuple[str, ...], model: torch.nn.Module) -> Targets:
     """Every layer that is meant; SettingsError with the layers that there are, where one is missing."""
     layers = dict(linear_layers(model))
     if asked == ALL:
-        return Targets(tuple(layers), f"all linear layers: {_in_short(layers)}")
+        what = "all linear layers of the text part" if sees_or_hears(model) else "all linear layers"
+        return Targets(tuple(layers), f"{what}: {_in_short(layers)}")
     wanted = _wanted(asked)
     missing = [word for word, called in wanted.items() if not any(_is_one_of(name, called) for name in layers)]
     if missing:
@@ -63,11 +64,20 @@ def _wanted(asked: str | tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The layers that a LoRA can sit on, by their whole names; the head is none of them."""
-    head = model.get_output_embeddings()
+    """The layers that a LoRA can sit on, by their whole names: neither the head nor what looks at pictures."""
+    head, text = model.get_output_embeddings(), _of_text(model)
     for name, module in model.named_modules():
-        if module is not head and is_linear(module):
+        if module is not head and module in text and is_linear(module):
             yield name, module
+
+
+def sees_or_hears(model: Any) -> bool:
+    """Whether parts of it are for pictures or sound, which no text ever reaches."""
+    return model.config.get_text_config() is not model.config
+
+
+def _of_text(model: Any) -> set[torch.nn.Module]:
+    return set((model.get_decoder() if sees_or_hears(model) else model).modules())
 
 
 def is_linear(module: torch.nn.Module) -> bool:

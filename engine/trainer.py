@@ -166,7 +166,9 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The last moment before the weights change: a step that would spoil them ends the run."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        loss, step = float(self._tr_loss), self.state.global_step + 1
+        # Of all processes: judged by its own part, one would leave the others waiting for it.
+        loss = float(self.accelerator.reduce(self._tr_loss, reduction="mean"))
+        step = self.state.global_step + 1
         why = why_unsound(
             loss, float(norm), self._between.course.smoothed, self._vocabulary, scaled=self.args.fp16
         )

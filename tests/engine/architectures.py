@@ -76,13 +76,27 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3TextConfig", GEMMA_LIKE),
     "phi3": ("Phi3Config", LLAMA_LIKE),
 }
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon": ("FalconConfig", {**LENGTHS, **HEADS, "new_decoder_architecture": False, "parallel_attn": True}),
+    "olmo": ("OlmoConfig", {**LLAMA_LIKE, "clip_qkv": 8.0}),
+    "mixtral": ("MixtralConfig", {**LLAMA_LIKE, "num_local_experts": 4}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {**LLAMA_LIKE, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    ),
+    "bamba": (
+        "BambaConfig",
+        {**LLAMA_LIKE, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "attn_layer_indices": [1]},
+    ),
+}
+"""Some that do the unusual: change in place what a layer gave, have experts, give a norm more than its rows."""
 KEEPS_APART = tuple(name for name in CONFIGS if name != "opt")
 """Those that may be packed; OPT takes its positions from the mask."""
 
 
 def made(name: str, *, tied: bool | None = None, seed: int = 3, **more: Any) -> Any:
     """A tiny random model; larger weights than at a real start, so that differences are there to be seen."""
-    kind, values = CONFIGS[name]
+    kind, values = (CONFIGS | OTHERS)[name]
     ties = {} if tied is None else {"tie_word_embeddings": tied}
     config = getattr(transformers, kind)(**{**values, **ties, **more})
     with torch.random.fork_rng(devices=[]):
@@ -134,8 +148,9 @@ def through(model: Any, batch: dict[str, Any]) -> torch.Tensor:
 
 
 def relative(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
-    """How far gradients are from others, at most."""
-    return max(float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right)
+    """How far gradients are from others, at most; what is no number is as far as can be."""
+    far = [float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right]
+    return max(share if np.isfinite(share) else float("inf") for share in far)
 
 
 def graph(place: Any, name: str = "a") -> list[dict[str, Any]]:

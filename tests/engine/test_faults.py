@@ -193,6 +193,23 @@ def test_what_must_not_change_the_weights(loss, norm, scaled, why):
         assert why_unsound(loss, 1.0, None, 32000, scaled=False) == ""
 
 
+def test_several_processes_judge_by_the_loss_of_all_so_that_all_stop_together(place, monkeypatch):
+    from accelerate import Accelerator
+
+    parts = []
+
+    def reduced(self, tensor, reduction="sum"):
+        parts.append((float(tensor), reduction))
+        return tensor + (1000.0 if len(parts) == 3 else 0.0)  # as if another process had found so much more
+
+    monkeypatch.setattr(Accelerator, "reduce", reduced)
+    end = place.train(**{**TWO, "epochs": 2})
+    assert end.outcome == "failed"
+    assert "Step 3 would have broken the LoRA: the loss has exploded: 100" in end.text
+    assert {reduction for _, reduction in parts} == {"mean"}
+    assert max(loss for loss, _ in parts) < 10
+
+
 def test_no_number_is_null_in_what_others_read():
     assert as_json({"loss": math.nan, "more": [math.inf, 1.5]}) == '{"loss": null, "more": [null, 1.5]}'
 
