@@ -7,7 +7,8 @@ from statistics import median
 import pytest
 from training_pro.bench.importing import Start, starts
 
-SCRIPT_SECONDS, OURS_SECONDS = 0.1, 0.3
+ALLOWED = {"script": 0.1, "ours": 0.3}
+GRADIO = 2.0  # seconds that its import takes where those are meant; a slower machine has so much more for ours
 ATTEMPTS = 4  # other work on the machine makes it slower, nothing makes it quicker
 
 
@@ -15,17 +16,21 @@ ATTEMPTS = 4  # other work on the machine makes it slower, nothing makes it quic
 def attempts() -> list[list[Start]]:
     """Five starts; where they were too slow five more, and so on, for the least disturbed to count."""
     found = [starts()]
-    while len(found) < ATTEMPTS and not quick(found):
+    while len(found) < ATTEMPTS and not all(quick(found, part) for part in ALLOWED):
         found.append(starts())
     return found
 
 
-def quick(attempts: list[list[Start]]) -> bool:
-    return best(attempts, "script") < SCRIPT_SECONDS and best(attempts, "ours") < OURS_SECONDS
+def quick(attempts: list[list[Start]], part: str) -> bool:
+    return any(middle(five, part) < allowed(five, part) for five in attempts)
 
 
-def best(attempts: list[list[Start]], part: str) -> float:
-    return min(median(getattr(start, part) for start in five) for five in attempts)
+def allowed(five: list[Start], part: str) -> float:
+    return ALLOWED[part] * max(1.0, middle(five, "gradio") / GRADIO)
+
+
+def middle(five: list[Start], part: str) -> float:
+    return median(getattr(start, part) for start in five)
 
 
 def test_the_tab_is_drawn_without_torch_transformers_or_peft(attempts):
@@ -33,8 +38,8 @@ def test_the_tab_is_drawn_without_torch_transformers_or_peft(attempts):
 
 
 def test_script_py_is_imported_in_a_tenth_of_a_second(attempts):
-    assert best(attempts, "script") < SCRIPT_SECONDS
+    assert quick(attempts, "script"), attempts
 
 
 def test_import_and_tab_take_three_tenths_of_a_second_more_than_gradio(attempts):
-    assert best(attempts, "ours") < OURS_SECONDS
+    assert quick(attempts, "ours"), attempts
