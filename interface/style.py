@@ -82,11 +82,12 @@ CSS = """
 #tp-samples:not(:has(table)) {display: none !important;}
 #tp-load {white-space: nowrap;}
 #tp-marks {display: none !important;}
-.tp-back {position: absolute; top: 6px; right: 8px; z-index: 5; padding: 0 6px; font-size: 0.8rem;
+/* Above the titles, which Gradio 4 lays on layer 40, and below the lists of its menus. */
+.tp-back {position: absolute; top: 6px; right: 8px; z-index: 41; padding: 0 6px; font-size: 0.8rem;
   line-height: 1.5; border-radius: 9px;
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
-.tp-setting:has(> .tp-back) [data-testid="block-info"] {padding-right: 24px;}
+.tp-setting:has(> .tp-back) [data-testid="block-info"] {margin-right: 24px;}
 .tp-setting .secondary-wrap input {padding-right: 22px; text-overflow: ellipsis;}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
 .tp-pointed-at {outline: 2px solid var(--color-accent); outline-offset: 2px;}
