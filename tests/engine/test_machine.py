@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
@@ -135,6 +136,23 @@ def test_layers_are_compiled_for_the_run_although_the_webui_switches_it_off(plac
     assert any("2 layers are compiled" in text for text in told)
     assert all(layer._compiled_call_impl is None for layer in model.model.layers)
     losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "a")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++ on a processor")
+@pytest.mark.timeout(300)
+def test_the_real_compiler_gives_the_same_losses(place):
+    for name, compile_layers in (("plain", False), ("compiled", True)):
+        told: list[str] = []
+        place.train(
+            name=name,
+            compile=compile_layers,
+            max_steps=3,
+            job=watched(lambda job, event, told=told: told.append(getattr(event, "text", ""))),
+        )
+    assert any("2 layers are compiled" in text for text in told)
+    losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "compiled")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
