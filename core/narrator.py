@@ -34,6 +34,7 @@ Write = Callable[[str], object]
 PAUSE_SECONDS = 2.0
 RECENT_STEPS = 20
 IN_SHORT = 100  # characters of a prompt, and of its answer
+TO_DEVELOPERS = ("FutureWarning: ", "DeprecationWarning: ")
 
 
 class Pace:
@@ -142,8 +143,9 @@ class Narrator:
         return event.text
 
     def _library(self, event: LibraryMessage) -> str:
-        """A warning's further lines quote the library's own source."""
-        return event.text.partition("\n")[0]
+        """A warning's further lines quote the library's own source; what it tells other developers is left out."""
+        first = event.text.partition("\n")[0]
+        return "" if any(sign in first for sign in TO_DEVELOPERS) else first
 
     def _ended(self, event: Ended) -> str:
         return "\n".join(part for part in (event.text, event.details) if part)

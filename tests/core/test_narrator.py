@@ -72,6 +72,11 @@ LINES = [
     (Note(text="n"), "n"),
     (Advice(text="a"), "a"),
     (LibraryMessage(source="torch", text="t\n  warnings.warn("), "t"),
+    (LibraryMessage(source="py.warnings", text="a.py:1: FutureWarning: this will go away"), ""),
+    (
+        LibraryMessage(source="py.warnings", text="a.py:1: UserWarning: mind this"),
+        "a.py:1: UserWarning: mind this",
+    ),
     (Answer(side="with", piece="once"), ""),
     (Ended(outcome="finished", text="done"), "done"),
     (Ended(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
