@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ ADAPTER = "merged"
 SHARD = "5GB"
 LEFT_FREE = 1.02
 """So many times the weights have to be free on the disk: config and tokenizer go beside them."""
+WRAPPED = ".base_layer"
 Weights = Mapping[str, torch.Tensor]
 
 
@@ -71,32 +72,48 @@ def _refuse_without_room(base: torch.nn.Module, out: Path) -> None:
 
 def merged(base: Any, folder: Path) -> Weights:
     """All weights by their names, those that the LoRA changes on the CPU; the model's own are not touched."""
-    weights: dict[str, torch.Tensor] = dict(base.state_dict())
+    own: dict[str, torch.Tensor] = dict(base.state_dict())
+    changed: dict[str, torch.Tensor] = {}
     loaded_onto(base, folder, ADAPTER)
     try:
         with torch.no_grad():
             for name, layer in base.named_modules():
                 if isinstance(layer, BaseTunerLayer):
-                    weights |= _named(name, _with_lora(layer))
+                    changed |= _named(name, _with_lora(layer))
                 elif isinstance(layer, AuxiliaryTrainingWrapper):
-                    weights |= _named(name, _trained_whole(layer))
+                    changed |= _named(name, _trained_whole(layer))
     finally:
         take_out(base)
-    return weights
+    _refuse_strangers(changed.keys() - own.keys(), folder)
+    return own | changed
+
+
+def _refuse_strangers(names: Set[str], folder: Path) -> None:
+    """A weight under a name that the model does not know would be written, and never be read."""
+    if names:
+        raise ModelError(
+            f"The LoRA {folder.name!r} changes weights that have no place in this model: "
+            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. Nothing is written. "
+            "Use it as a LoRA beside the model."
+        )
 
 
 def _named(module: str, weights: Weights) -> dict[str, torch.Tensor]:
+    """By their names in the model; PEFT wraps a layer of experts once for each of its tensors."""
+    while module.endswith(WRAPPED):
+        module = module.removesuffix(WRAPPED)
     return {f"{module}.{name}": weight for name, weight in weights.items()}
 
 
 def _with_lora(layer: Any) -> dict[str, torch.Tensor]:
-    """PEFT merges in place: the layer's own weights are put back, bit for bit."""
-    own = layer.get_base_layer()
-    before = {name: weight.detach().clone() for name, weight in own.named_parameters()}
+    """What the LoRA changes. PEFT merges in place: the layer's own weights are put back, bit for bit."""
+    own = dict(layer.get_base_layer().named_parameters())
+    places = {name: weight.data for name, weight in own.items()}
+    before = {name: weight.clone() for name, weight in places.items()}
     layer.merge(safe_merge=True, adapter_names=[ADAPTER])
-    after = {name: weight.detach().to("cpu", copy=True) for name, weight in own.named_parameters()}
-    for name, weight in own.named_parameters():
-        weight.data.copy_(before[name])
+    after = {n: w.detach().to("cpu", copy=True) for n, w in own.items() if not torch.equal(w, before[n])}
+    for name, weight in own.items():
+        weight.data = places[name].copy_(before[name])  # PEFT may have put them elsewhere
     layer.merged_adapters.clear()
     return after
 

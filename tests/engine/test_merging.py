@@ -34,7 +34,7 @@ def bake(host, lora, out):
     return PeftEngine().merge(Merge(str(lora), str(out)), host, Job("merge", "a test"))
 
 
-def same(host, lora, out):
+def same(host, lora, out, near=1e-4):
     """The merged model from disk against model and LoRA, and the model in memory against itself before."""
     base = host.loaded().model
     before = {name: weight.clone() for name, weight in base.state_dict().items()}
@@ -49,6 +49,7 @@ def same(host, lora, out):
     wanted = logits(loaded_onto(base, Path(host.folders.loras) / lora, "a"))
     assert torch.allclose(found, wanted, atol=2e-5, rtol=1e-4)
     assert not torch.allclose(found, bare, atol=1e-3)
+    assert float((found - wanted).abs().max()) < near
     return out
 
 
@@ -87,6 +88,45 @@ def test_transposed_layers(place, tmp_path):
     folder = kept_at(place, "gpt2")
     place.train(StandaloneHost(place.folders, model=str(folder)))
     same(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_experts_and_their_router(place, tmp_path, name):
+    folder = kept_at(place, name)
+    parts = ["experts.gate_up_proj", "experts.down_proj", "gate.weight"]
+    elsewhere = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        LoraConfig(
+            task_type="CAUSAL_LM",
+            r=4,
+            target_modules=["q_proj"],
+            target_parameters=[f"mlp.{part}" for part in parts],
+            rank_pattern={r".*\.gate_up_proj": 8},
+            init_lora_weights=False,
+        ),
+    )
+    elsewhere.save_pretrained(place.lora())
+    out = same(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new", near=1e-5)
+    there, merged = (load_file(at / "model.safetensors") for at in (folder, out))
+    assert there.keys() == merged.keys()
+    changed = {key.partition("layers.0.")[2] for key in merged if not torch.equal(merged[key], there[key])}
+    assert len([key for key in changed if "expert" in key]) == 12  # four of them, three weights each
+    assert [key for key in changed if key.endswith("gate.weight")]
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_all_that_peft_takes_of_a_model_with_experts(place, tmp_path, name):
+    folder = kept_at(place, name)
+    place.train(StandaloneHost(place.folders, model=str(folder)), learning_rate=1e-2)
+    same(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new", near=1e-5)
+
+
+def test_weights_that_the_model_does_not_know_are_never_written(with_lora, tmp_path, monkeypatch):
+    monkeypatch.setattr(merging, "_with_lora", lambda layer: {"odd": torch.ones(1)})
+    said = refused(ModelError, with_lora, "a", tmp_path / "new")
+    assert said.startswith("The LoRA 'a' changes weights that have no place in this model: model.layers.0.")
+    assert "odd, " in said and said.endswith("Nothing is written. Use it as a LoRA beside the model.")
+    assert list(tmp_path.glob("new*")) == []
 
 
 def test_a_checkpoint_and_an_old_bin(with_lora, tmp_path):
