@@ -169,12 +169,13 @@ class Probed(Event):
     expected: int  # what Check's estimate says of the same
     free: int  # bytes that a run may take above the loaded model
     largest_batch: int = 0
+    too_large: int = 0  # so many examples at once did not fit; what is said is of fewer
     fitting: Mapping[str, object] = field(default_factory=dict)  # memory settings to change so that it fits
 
     @property
     def fits(self) -> bool:
-        """Whether a run with these settings goes into the memory that is free."""
-        return not (self.free and self.peak > self.free)
+        """Whether a run with these settings goes into the memory that is free, no batch being halved."""
+        return not (self.too_large or (self.free and self.peak > self.free))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,6 +129,8 @@ class Narrator:
 
     def _probed(self, event: Probed) -> str:
         known = [f"longest batch: {event.batch_size} examples, {event.tokens} tokens"]
+        if event.too_large:
+            known.append(f"{event.too_large} examples at once do not fit")
         known.append(f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run")
         if event.peak:
             known.append(f"{size(event.peak)} above the model (expected {size(event.expected)})")

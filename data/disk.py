@@ -85,6 +85,7 @@ def _filled(settings: TrainingSettings, lora: int, full: int, count: int, free: 
 def _planned(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
     """The steps that are saved for sure."""
     if settings.saving.save_each_epoch:
-        yield from range(plan.steps_per_epoch, plan.steps + 1, plan.steps_per_epoch)
+        yield from range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch)
+        yield plan.steps
     if settings.saving.save_every:
         yield from range(settings.saving.save_every, plan.steps + 1, settings.saving.save_every)

@@ -102,7 +102,7 @@ def largest_batch(expecting: Expecting, settings: TrainingSettings, scale: float
         return 0
     fitting = 0
     for batch in range(1, min(len(expecting.lengths), 1024) + 1):
-        if not expecting.fits(_scaled(expecting.memory(_with_batch(settings, batch)), scale)):
+        if not expecting.fits(_scaled(expecting.memory(with_batch(settings, batch)), scale)):
             break
         fitting = batch
     return fitting
@@ -134,7 +134,7 @@ def _ways_to_save(settings: TrainingSettings) -> Iterator[tuple[float, dict[str,
 
 def remedies(expecting: Expecting, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
     """What takes less memory where one example alone is too much: the most helpful first, with figures."""
-    alone = _with_batch(settings, 1)
+    alone = with_batch(settings, 1)
     now = expecting.memory(alone).total
     found = []
     for changes in _ways_for_one(settings, cutoff):
@@ -165,7 +165,7 @@ def _changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> Training
     return replace(settings, **sections)
 
 
-def _with_batch(settings: TrainingSettings, batch: int) -> TrainingSettings:
+def with_batch(settings: TrainingSettings, batch: int) -> TrainingSettings:
     return _changed(settings, {"batch_size": batch})
 
 

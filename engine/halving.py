@@ -72,7 +72,7 @@ class Halving:
             return loss
         aside.put_back()
         work.apart.back_to(counted)
-        _free_memory()
+        free_memory()
         if piece.texts < 2 or not work.may_halve:
             raise work.refused(piece)
         self.most = (piece.texts + 1) // 2
@@ -110,7 +110,7 @@ def _tried(piece: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor | N
         return None
 
 
-def _free_memory() -> None:
+def free_memory() -> None:
     """What a failed batch held; called when no error holds it any more."""
     gc.collect()
     if torch.cuda.is_available():

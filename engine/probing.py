@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import torch
 from ..core.events import Ended, Probed, Stage
 from ..core.host import Host
 from ..core.session import Job
-from ..data.expecting import Expecting, fitted_to_card, largest_batch
+from ..data.examples import Example
+from ..data.expecting import Expecting, fitted_to_card, largest_batch, with_batch
 from ..records.run_folder import RunFolder
 from ..settings.declared import TrainingSettings
 from ..train_utils import MemoryEstimate, duration, size
 from .blueprint import Blueprint, blueprint
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
-from .faults import told_where_memory_runs_out
+from .faults import is_out_of_memory, told_where_memory_runs_out
+from .halving import free_memory
 from .machine import give_back_memory
 from .optimizers import optimizer_name
 from .precision import in_its_type
@@ -37,6 +40,7 @@ class Tried:
     tokens: int
     seconds: float
     peak: int  # bytes above what was taken before; 0 where the system does not say
+    too_large: int = 0  # so many examples at once did not fit
 
 
 def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
@@ -76,23 +80,44 @@ def _nowhere(host: Host) -> RunFolder:
 
 
 def _tried_batch(model: Any, run: Blueprint, ways: Ways) -> Tried:
+    """The longest batch; where it does not fit, half as many examples at once, as a run would do it."""
     examples, most = run.data.examples, run.settings.steps.batch_size
-    longest = sorted(range(len(examples)), key=lambda n: -examples.lengths()[n])[:most]
-    batch = batched([examples[n] for n in longest], in_one_row=ways.packed)
+    longest = [examples[n] for n in nlargest(most, range(len(examples)), key=examples.lengths().__getitem__)]
+    asked = len(longest)
+    while (found := _tried_at_once(model, longest, ways)) is None:
+        free_memory()
+        longest = longest[: (len(longest) + 1) // 2]
+    return replace(found, too_large=asked if len(longest) < asked else 0)
+
+
+def _tried_at_once(model: Any, examples: Sequence[Example], ways: Ways) -> Tried | None:
+    """None where memory runs out with several; the error, and all that it holds, is gone by then."""
+    try:
+        return _measured(model, examples, ways)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or len(examples) == 1:
+            raise
+        return None
+
+
+def _measured(model: Any, examples: Sequence[Example], ways: Ways) -> Tried:
+    batch = batched(examples, in_one_row=ways.packed)
     labels = batch["labels"].to(model.device)
     beside = (TOKENS, OWNERS, EXAMPLES, JOINS, "labels")
     inputs = {name: value.to(model.device) for name, value in batch.items() if name not in beside}
 
     def step() -> None:
-        with in_its_type(model):
-            losses = ways.loss(model, inputs, labels).losses
-        (losses.sum() / max(1, len(losses))).backward()
-        for parameter in model.parameters():
-            parameter.grad = None
+        try:
+            with in_its_type(model):
+                losses = ways.loss(model, inputs, labels).losses
+            (losses.sum() / max(1, len(losses))).backward()
+        finally:
+            for parameter in model.parameters():
+                parameter.grad = None
 
     model.train()
     peak = _peak_of(step, model.device)
-    return Tried(len(longest), int(inputs["input_ids"].numel()), _seconds_of(step, model.device), peak)
+    return Tried(len(examples), int(inputs["input_ids"].numel()), _seconds_of(step, model.device), peak)
 
 
 def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
@@ -131,25 +156,38 @@ def _resident(name: str) -> int:
 
 
 def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | None, device: str) -> Probed:
-    estimate = expecting.memory(run.settings) if expecting else None
+    tried = with_batch(run.settings, found.batch)
+    estimate = expecting.memory(tried if found.too_large else run.settings) if expecting else None
     kept = estimate.optimizer + estimate.lora if estimate else 0  # what a run has beside what the step took
     probed = Probed(
         device=device,
         batch_size=found.batch,
         tokens=found.tokens,
-        seconds=found.seconds * run.plan.accumulated,
+        seconds=found.seconds * run.plan.accumulated * max(1, found.too_large / found.batch),
         steps=run.plan.steps,
         run_seconds=found.seconds * _batches(found, run, ways),
         peak=found.peak + kept if found.peak else 0,
         expected=_above_the_model(estimate) if estimate else 0,
         free=max(0, expecting.free - estimate.weights) if expecting and estimate and expecting.free else 0,
+        too_large=found.too_large,
+        largest_batch=found.batch if found.too_large else 0,
+        fitting=_in_smaller_batches(found, run.settings) if found.too_large else {},
     )
     if expecting is None or estimate is None or not expecting.on_card or not found.peak:
         return probed
     scale = max(0.1, (found.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
-    largest = largest_batch(expecting, run.settings, scale)
-    changes = {} if probed.fits else fitted_to_card(expecting, run.settings, scale)
+    largest = max(probed.largest_batch, largest_batch(expecting, run.settings, scale))
+    if found.too_large:
+        largest = min(largest, found.too_large - 1)
+    changes = {} if probed.fits else fitted_to_card(expecting, run.settings, scale) or probed.fitting
     return replace(probed, largest_batch=largest, fitting=changes)
+
+
+def _in_smaller_batches(found: Tried, settings: TrainingSettings) -> dict[str, int]:
+    """The most examples at once that fit and divide a batch, and as much more accumulation."""
+    steps = settings.steps
+    fits = max(n for n in range(1, found.batch + 1) if steps.batch_size % n == 0)
+    return {"batch_size": fits, "accumulation": steps.accumulation * steps.batch_size // fits}
 
 
 def _above_the_model(estimate: MemoryEstimate) -> int:
@@ -169,6 +207,10 @@ def _words(probed: Probed) -> str:
     if probed.peak:
         free = f", {size(probed.free)} are free" if probed.free else ""
         parts.append(f"at most {size(probed.peak)} above the model (expected {size(probed.expected)}){free}")
+    if probed.too_large:
+        parts.append(
+            f"{probed.too_large} examples at once do not fit, {probed.batch_size} do: a run takes them in parts"
+        )
     if not probed.fits:
         changes = ", ".join(f"{key} = {value}" for key, value in probed.fitting.items())
         parts.append(f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff")

@@ -117,7 +117,7 @@ class SavingRules:
             "best": self._is_best(saving, at, also.found),
             f"epoch-{epoch}": saving.save_each_epoch and not within,
             f"loss-{at.smoothed:.2f}".replace(".", "_"): self.falls.look(saving.save_on_loss_drop, at.smoothed),
-            "": bool(every or also.ends) or self._is_overtaken(saving, at),
+            "": bool(every or also.ends) or self._ends_within(saving, at) or self._is_overtaken(saving, at),
             BACKUP: self._is_due(saving, at.clock),
         }
         why = next((reason for reason, holds in reasons.items() if holds), None)
@@ -137,6 +137,10 @@ class SavingRules:
         if at.step % looks_every and not at.last:
             return False
         return self.best.look("smoothed loss", at.smoothed, at.step)
+
+    def _ends_within(self, saving: Saving, at: Moment) -> bool:
+        """The end of a run that ends within an epoch counts as that epoch's: more can be asked for later."""
+        return at.last and saving.save_each_epoch
 
     def _is_overtaken(self, saving: Saving, at: Moment) -> bool:
         """The last step of a run that ends as its best one: it stays as a checkpoint."""

@@ -63,6 +63,7 @@ def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
             (f"the run, {probed.steps:,} steps", duration(probed.run_seconds)),
             *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
+            *([("too many at once", str(probed.too_large))] if probed.too_large else []),
             *([("free for it", size(probed.free))] if probed.free else []),
             *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
         ]

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from ..core.events import Evaluated
 from .evaluations import best_of, evaluations_of, number, steps_of
 
-Kind = Literal["could learn more", "about right", "began to memorize", "became worse", "not known"]
+Kind = Literal[
+    "could learn more", "about right", "did not learn", "began to memorize", "became worse", "not known"
+]
 NOTEWORTHY = 0.01
 """So much of a loss, up or down, is more than chance."""
 LAST_PART = 0.25
@@ -70,6 +72,13 @@ class _Judged:
                 f"{self._says(self._last)}. More epochs or a higher learning rate may bring more.",
                 self._last,
             )
+        if self._first.step == 0 and self._first.loss - self._best.loss <= NOTEWORTHY * self._first.loss:
+            return self._made(
+                "did not learn",
+                f"The loss on the part kept aside is what it was before the start: {self._says(self._first)}, "
+                f"{self._says(self._last)}. More epochs or a higher learning rate may bring something.",
+                self._last,
+            )
         return self._made(
             "about right",
             f"The loss on the part kept aside fell from {self._first.loss:.4f} to {self._best.loss:.4f} "
@@ -123,8 +132,13 @@ class _Judged:
 
 
 def _title(kind: Kind, step: int) -> str:
-    words = {"began to memorize": f"It began to memorize at step {step}", "became worse": "It became worse"}
-    return words.get(kind, {"could learn more": "It could learn more"}.get(kind, "About right"))
+    words: dict[Kind, str] = {
+        "began to memorize": f"It began to memorize at step {step}",
+        "became worse": "It became worse",
+        "could learn more": "It could learn more",
+        "did not learn": "It did not learn what helps there",
+    }
+    return words.get(kind, "About right")
 
 
 def _of_training_alone(steps: Sequence[Mapping[str, Any]]) -> Verdict:

@@ -479,7 +479,7 @@ class Saving:
         live=True,
     )
     save_each_epoch: bool = yes_no(
-        True, "Checkpoint at each epoch", "A full checkpoint at the end of each epoch.", live=True
+        True, "Checkpoint at each epoch", "A full checkpoint at the end of each epoch, and of the run.", live=True
     )
     backup_minutes: float = number(
         20.0,

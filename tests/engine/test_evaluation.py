@@ -170,6 +170,13 @@ def test_early_stopping_counts_and_says_so(place):
     assert reason in events[-1].text
 
 
+def test_who_asks_for_more_epochs_after_it_is_given_patience_anew(place):
+    more = {"early_stopping": 2, "eval_every": 1, "learning_rate": 0.5}
+    ended = evaluated(told(place, epochs=9, **more))[-1].step
+    going_on = evaluated(told(place, epochs=12, **more, resume="newest"))
+    assert [e.step for e in going_on][:2] == [ended + 1, ended + 2]
+
+
 def test_wishes_try_no_patience(place):
     def wish(job, event):
         if isinstance(event, Progress):

@@ -176,6 +176,16 @@ def test_a_finished_run_goes_on_where_more_is_asked_and_takes_the_new_plans_rate
     assert [entry["current_steps"] for entry in graph] == list(range(1, 13))
 
 
+@pytest.mark.parametrize(("first", "then"), [({"max_steps": 3}, 5), ({"epochs": 1.5}, 8)])
+def test_a_run_that_ended_within_an_epoch_goes_on_where_more_is_asked(place, first, then):
+    place.train(name="short", **first)
+    ended = read(place.lora("short") / "training_graph.json")[-1]["current_steps"]
+    seen = []
+    job = watched(lambda job, event: seen.append(event.step) if isinstance(event, Progress) else None)
+    place.train(name="short", job=job, resume="newest", max_steps=then)
+    assert seen == list(range(ended + 1, then + 1))
+
+
 def test_the_new_plans_rates_are_what_the_optimizer_uses(place, monkeypatch):
     from training_pro.engine.trainer import RunTrainer
 

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core import narrator
+from training_pro.core.errors import ModelError
 from training_pro.core.events import Ended, Probed
 from training_pro.core.session import Job
+from training_pro.data.examples import Examples
+from training_pro.engine.loss import SupervisedOnly
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import tree
 
@@ -70,3 +73,47 @@ def test_layers_by_name_with_how_many_without_loading_anything(place):
     assert {"q_proj", "down_proj"} <= found.keys()
     host.loaded()
     assert PeftEngine().layers(host) == found
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Batches of more tokens than fit run out of memory, as on a card."""
+    seen, own = [], SupervisedOnly.__call__
+
+    def measured(self, model, inputs, labels):
+        seen.append(inputs["input_ids"].numel())
+        if inputs["input_ids"].numel() > 70:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return own(self, model, inputs, labels)
+
+    monkeypatch.setattr(SupervisedOnly, "__call__", measured)
+    return seen
+
+
+def test_a_batch_that_does_not_fit_is_tried_in_halves_as_a_run_does_it(place, small_memory):
+    job = Job("probe", "a test")
+    ended = PeftEngine().probe(place.settings(batch_size=4, packing="off"), place.host(), job)
+    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
+    assert not event.fits
+    assert event.fitting == {"batch_size": 2, "accumulation": 2}
+    assert "4 examples at once do not fit, 2 do" in ended.text
+    assert "try batch_size = 2, accumulation = 2" in ended.text
+    assert max(small_memory) > 70
+
+
+def test_one_example_that_does_not_fit_is_refused_with_what_helps(place, small_memory):
+    with pytest.raises(ModelError, match=r"Out of memory.*What helps most"):
+        PeftEngine().probe(place.settings(cutoff=128, batch_size=2), place.host(), Job("probe", "a test"))
+
+
+def test_the_longest_are_found_without_asking_for_each(place, monkeypatch):
+    asked, own = [], Examples.lengths
+
+    def counted(self):
+        asked.append(1)
+        return own(self)
+
+    monkeypatch.setattr(Examples, "lengths", counted)
+    PeftEngine().probe(place.settings(cutoff=16), place.host(), Job("probe", "a test"))
+    assert len(asked) < 12

@@ -70,6 +70,16 @@ def test_about_right_where_it_has_come_to_rest(last):
     assert "fell from 3.0000 to" in found.text
 
 
+@pytest.mark.parametrize("last", [3.0, 2.98, 3.02])
+def test_where_nothing_changed_it_is_not_about_right(last):
+    found = verdict(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
+    assert (found.kind, found.better) == ("did not learn", "")
+    assert found.text == (
+        "It did not learn what helps there. The loss on the part kept aside is what it was before the start: "
+        f"3.0000 (step 0), {last:.4f} (step 16). More epochs or a higher learning rate may bring something."
+    )
+
+
 def test_worse_on_both_sides_is_no_memorizing():
     rising = {step: 2.0 + step / 10 for step in range(1, 17)}
     found = verdict(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {8: "c8"})
