@@ -16,11 +16,12 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ..core.errors import ModelError, SavingError, SettingsError
+from ..core.errors import ModelError, SavingError
 from ..core.host import Host
 from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
+from .impossible import dora_problems, refuse_for
 from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -28,10 +29,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
     """PEFT's config for what the user asked for."""
-    if lora.dora and getattr(model, "is_loaded_in_8bit", False):
-        raise SettingsError(
-            ["DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."]
-        )
+    refuse_for(dora_problems(lora.dora, "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""))
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from ..settings.declared import Machine
 from .borrowing import as_it_was
 from .documents import text_by_text
 from .fewer_passes import fewer_passes
+from .impossible import attention_problems, liger_problems, refuse_for
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
 _LARGEST_MAP = 32 * 2**20  # glibc takes no more
@@ -84,8 +84,7 @@ def attention(asked: str, base: Any) -> Iterator[None]:
     if asked == "auto":
         yield
         return
-    if asked == "flash_attention_2":
-        _refuse_without_flash(base.device.type)
+    refuse_for(attention_problems(asked, base.device.type))
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
     try:
@@ -107,16 +106,6 @@ def _switch_attention(asked: str, base: Any) -> None:
         raise SettingsError([f"Attention: {kind} cannot change to {asked}. Choose auto."])
 
 
-def _refuse_without_flash(device: str) -> None:
-    if device != "cuda":
-        raise SettingsError(["Attention: flash_attention_2 wants an NVIDIA card. Choose auto."])
-    if importlib.util.find_spec("flash_attn") is None:
-        raise SettingsError(
-            ["Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
-             "--no-build-isolation), or choose auto."]
-        )  # fmt: skip
-
-
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
     """Inside, float32 products on a card are rounded to TF32 (much faster), or never."""
@@ -134,10 +123,7 @@ def tf32(on: bool) -> Iterator[None]:
 @contextmanager
 def liger(base: Any) -> Iterator[None]:
     """Inside, the model works with Liger's kernels; the loss stays ours."""
-    if importlib.util.find_spec("liger_kernel") is None:
-        raise SettingsError(["Liger: the package is missing: pip install liger-kernel. Or leave it off."])
-    if base.device.type != "cuda":
-        raise SettingsError(["Liger: its kernels want a graphics card. Leave it off."])
+    refuse_for(liger_problems(True, base.device.type))
     from transformers.integrations.liger import apply_liger_kernel
 
     with as_it_was(base):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from ..core.errors import SettingsError
 from ..core.host import Folders, Host
 from ..settings.declared import TrainingSettings
 
@@ -51,9 +50,3 @@ def problems(settings: TrainingSettings, host: Host) -> list[str]:
     if settings.lora.dora or settings.lora.rslora or settings.lora.train_head:
         found.append("Method full: rsLoRA, DoRA and Train Head are parts of a LoRA. Leave them off.")
     return found
-
-
-def refuse_whole(settings: TrainingSettings, host: Host) -> None:
-    """SettingsError with all of them."""
-    if found := problems(settings, host):
-        raise SettingsError(found)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
-from transformers.training_args import OptimizerNames
+from ..settings.declared import SETTINGS
 
-from ..core.errors import SettingsError
-
-_NEEDS = {
-    "bitsandbytes": ("8bit", "paged_", "lion", "ademamix", "bnb"),
-    "galore_torch": ("galore",),
-    "lomo_optim": ("lomo",),
+_BITSANDBYTES = ("8bit", "paged_", "lion", "ademamix", "bnb")
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),  # before those of bitsandbytes, whose sign they bear
+    "bitsandbytes": _BITSANDBYTES,
     "grokadamw": ("grokadamw",),
     "schedulefree": ("schedule_free",),
-    "apollo_torch": ("apollo",),
     "optimi": ("stable_adamw",),
-    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
+    "torchdistx": ("adamw_anyprecision",),
+    "apex": ("adamw_apex_fused",),
+}
+_GOT_BY = {
+    "optimi": "pip install torch-optimi",
+    "torchdistx": "pip has none: https://github.com/pytorch/torchdistx",
+    "apex": "NVIDIA's, not pip's: https://github.com/NVIDIA/apex",
 }
 _NOT_HERE = {
     "adamw_torch_xla": "it is for TPUs",
@@ -29,35 +33,36 @@ _NOT_HERE = {
 }
 
 
-def optimizer_name(asked: str) -> str:
-    """The name as transformers has it; SettingsError where it is unknown or something is missing for it."""
+def optimizer_problems(asked: str, device: str) -> Iterator[str]:
+    """Why this one cannot step on such a device ('cpu', 'cuda'), with the remedy; at most one sentence."""
+    package = _package(asked)
+    if asked not in SETTINGS["optimizer"].choices and (unknown := _unknown(asked)):
+        yield unknown
+    elif why := next((why for part, why in _NOT_HERE.items() if part in asked), ""):
+        yield f"Optimizer: {asked} does not work here: {why}. Choose adamw_torch."
+    elif package and importlib.util.find_spec(package) is None:
+        how = _GOT_BY.get(package, f"pip install {package}")
+        yield f"Optimizer: {asked} needs the package {package} ({how}). Install it, or choose adamw_torch."
+    elif package == "bitsandbytes" and device == "cpu" and not _steps_on_a_cpu(asked):
+        yield f"Optimizer: {asked} wants a graphics card here. Choose adamw_torch or adafactor."
+
+
+def _unknown(asked: str) -> str:
+    from transformers.training_args import OptimizerNames  # seconds: only for a name that is not declared
+
     known = [name.value for name in OptimizerNames]
-    if asked not in known:
-        near = difflib.get_close_matches(asked, known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"It knows {', '.join(known)}."
-        raise SettingsError([f"Optimizer: transformers knows no {asked!r}. {hint}"])
-    for part, why in _NOT_HERE.items():
-        if part in asked:
-            raise SettingsError([f"Optimizer: {asked} does not work here: {why}. Choose adamw_torch."])
-    if (package := _missing(asked)) is not None:
-        raise SettingsError(
-            [f"Optimizer: {asked} needs the package {package}. Install it, or choose adamw_torch."]
-        )
-    return asked
+    if asked in known:
+        return ""
+    near = difflib.get_close_matches(asked, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"It knows {', '.join(known)}."
+    return f"Optimizer: transformers knows no {asked!r}. {hint}"
 
 
-def _missing(asked: str) -> str | None:
-    if asked in _NEEDS["torchao"]:
-        return None if importlib.util.find_spec("torchao") else "torchao"
-    for package, parts in _NEEDS.items():
-        if any(part in asked for part in parts) and importlib.util.find_spec(package) is None:
-            return package
-    return None
+def _package(asked: str) -> str:
+    """The module that it is imported from; empty where transformers and torch have it."""
+    return next((name for name, parts in _NEEDS.items() if any(part in asked for part in parts)), "")
 
 
-def refuse_on_this_device(name: str, device: str) -> None:
+def _steps_on_a_cpu(asked: str) -> bool:
     """bitsandbytes came to the processor later than to graphics cards."""
-    if device != "cpu" or not any(part in name for part in _NEEDS["bitsandbytes"]) or name == "adamw_torch_8bit":
-        return
-    if "paged" in name or tuple(map(int, version("bitsandbytes").split(".")[:2])) < (0, 50):
-        raise SettingsError([f"Optimizer: {name} wants a graphics card here. Choose adamw_torch or adafactor."])
+    return "paged" not in asked and tuple(map(int, version("bitsandbytes").split(".")[:2])) >= (0, 50)

@@ -12,7 +12,7 @@ from ..core.host import Host
 from ..core.session import Job
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
-from .method import keeping_place, problems
+from .method import keeping_place
 
 
 class PeftEngine:
@@ -20,6 +20,7 @@ class PeftEngine:
 
     def check(self, settings: TrainingSettings, host: Host, *, show: int = 0) -> DatasetReport:
         from ..data.assembly import checked
+        from .impossible import problems
         from .tokenizer import working_tokenizer
 
         card = host.card()

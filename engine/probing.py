@@ -24,8 +24,8 @@ from .blueprint import Blueprint, blueprint
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .faults import is_out_of_memory, told_where_memory_runs_out
 from .halving import free_memory
+from .impossible import refuse
 from .machine import give_back_memory
-from .optimizers import optimizer_name
 from .precision import in_its_type
 from .ready import bare_model, card_of, prepared, ready_to_train
 from .targets import kinds
@@ -45,7 +45,7 @@ class Tried:
 
 def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
     """One forward and backward on the longest batch; weights, gradients and random states stay as they are."""
-    optimizer_name(settings.learning.optimizer)
+    refuse(settings, host)
     card = card_of(host)
     run = blueprint(settings, card, prepared(settings, host, card, job), _nowhere(host))
     job.log.append(Stage(text="Getting the model"))

@@ -20,8 +20,9 @@ from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
 from .fewer_passes import loras_in_fewer_passes
 from .further import begin_with
+from .impossible import float16_problems, refuse_for
 from .machine import compiled, set_up
-from .method import is_whole, refuse_whole
+from .method import is_whole
 from .targets import resolved
 from .tokenizer import working_tokenizer
 
@@ -36,8 +37,6 @@ def card_of(host: Host) -> ModelCard:
 
 def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """The same as Check does; DataError where Check would say 'not ready'."""
-    refuse_whole(settings, host)
-    _refuse_workers(settings, host)
     data = prepare(
         settings,
         host.folders,
@@ -63,13 +62,6 @@ def bare_model(host: Host, job: Job) -> Iterator[Any]:
         yield base
 
 
-def _refuse_workers(settings: TrainingSettings, host: Host) -> None:
-    if settings.machine.workers and not host.own_process:
-        raise SettingsError(
-            ["Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0."]
-        )
-
-
 @contextmanager
 def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     """The model with a fresh LoRA in it, and the machine as the settings say."""
@@ -92,16 +84,24 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     if is_whole(settings):
         job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
         with whole.opened(base) as model:
+            _refuse_float16(model, settings)
             yield model
         return
     targets = resolved(settings.lora.targets, base)
     job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
     with injected(base, lora_config(settings.lora, base, targets)) as model:
+        _refuse_float16(model, settings)
         if run.folder.begins_with is not None and not run.folder.is_open:
             begin_with(model, run.folder.begins_with)
         if not settings.machine.compile:
             loras_in_fewer_passes(model)
         yield model
+
+
+def _refuse_float16(model: Any, settings: TrainingSettings) -> None:
+    """What is trained has a type that an optimizer can step in."""
+    kinds = {str(weights.dtype).removeprefix("torch.") for weights in model.parameters() if weights.requires_grad}
+    refuse_for(said for kind in sorted(kinds) for said in float16_problems(settings, kind))
 
 
 def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:

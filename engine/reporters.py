@@ -7,33 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-from ..core.errors import SettingsError
 from ..core.events import Advice, EventLog, LibraryMessage
 from ..core.host import Folders
 from .blueprint import Blueprint
 from .callback import BetweenSteps
-
-PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "tensorboard": ("tensorboard", "tensorboardX"),
-    "wandb": ("wandb",),
-    "trackio": ("trackio",),
-}
-
-
-def refuse_missing(asked: str) -> None:
-    """SettingsError where its package is not installed."""
-    packages = PACKAGES.get(asked, ())
-    if packages and not any(find_spec(package) for package in packages):
-        raise SettingsError(
-            [f"Report to: {asked} is not installed. Install it (pip install {packages[0]}), or choose none."]
-        )
 
 
 @contextmanager

@@ -23,13 +23,12 @@ from .card_memory import kept_on_the_card
 from .checkpoints import RunState, refuse_changes, state_of
 from .faults import BreakdownError, told_where_memory_runs_out
 from .further import refuse_other_shape
+from .impossible import refuse
 from .keeping import Trained, about, kept, thrown_away
-from .method import refuse_whole
-from .optimizers import optimizer_name
 from .parts import Part, next_part
 from .precision import computing_type
 from .ready import bare_model, card_of, prepared, ready_to_train
-from .reporters import refuse_missing, reporting
+from .reporters import reporting
 from .samples import Samples
 from .trainer import RunTrainer
 from .trial import Ways, tried
@@ -37,9 +36,7 @@ from .trial import Ways, tried
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
-    optimizer_name(settings.learning.optimizer)  # before anything is read or loaded
-    refuse_missing(settings.records.report_to)
-    refuse_whole(settings, host)
+    refuse(settings, host)  # before anything is read or loaded
     folder = run_folder(settings, host.folders, resume)
     refuse_in_progress(folder.name, host.folders)
     if folder.begins_with is not None:

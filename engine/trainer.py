@@ -27,10 +27,11 @@ from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .evaluation import Measuring
 from .faults import broken_down, cannot_halve, does_not_fit, memory_of, why_unsound
 from .halving import Halving, Piece, Work
+from .impossible import refuse_for
 from .machine import workers
 from .method import is_whole
 from .noise import noisy
-from .optimizers import optimizer_name, refuse_on_this_device
+from .optimizers import optimizer_problems
 from .ordering import EachEpoch
 from .precision import computing_type, device
 from .rates import give
@@ -231,7 +232,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
     steps, learning, what = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
     place, precision = device(model), computing_type(model)
-    refuse_on_this_device(learning.optimizer, place.type)
+    refuse_for(optimizer_problems(learning.optimizer, place.type))
     return TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
@@ -243,7 +244,7 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         adam_beta1=learning.adam_beta1,
         adam_beta2=learning.adam_beta2,
         adam_epsilon=learning.adam_epsilon,
-        optim=optimizer_name(learning.optimizer),
+        optim=learning.optimizer,
         bf16=precision == "bfloat16",
         fp16=precision == "float16",
         seed=what.seed,

@@ -9,7 +9,7 @@ import torch
 from training_pro.core.errors import SettingsError
 from training_pro.engine.collator import batched
 from training_pro.engine.noise import lengths_of, noisy
-from training_pro.engine.optimizers import optimizer_name
+from training_pro.engine.optimizers import optimizer_problems
 from training_pro.settings.declared import SETTINGS
 from training_pro.tests.engine.architectures import examples
 
@@ -19,7 +19,10 @@ ON_THE_CPU = [name for name in DECLARED if "8bit" not in name]
 
 def test_every_declared_name_is_known_to_transformers():
     pytest.importorskip("bitsandbytes")
-    assert [optimizer_name(name) for name in DECLARED] == list(DECLARED)
+    from transformers.training_args import OptimizerNames
+
+    assert set(DECLARED) <= {name.value for name in OptimizerNames}
+    assert [said for name in DECLARED for said in optimizer_problems(name, "cuda")] == []
 
 
 @pytest.mark.parametrize("name", ["paged_adamw_8bit", "adamw_8bit", "lion_8bit"])
@@ -45,7 +48,10 @@ def test_it_steps(place, name):
     [
         ("adamw_torhc", "Optimizer: transformers knows no 'adamw_torhc'. Did you mean adamw_torch?"),
         ("galore_adamw", "Optimizer: galore_adamw does not work here: it replaces LoRA rather than training one."),
-        ("grokadamw", "Optimizer: grokadamw needs the package grokadamw. Install it, or choose adamw_torch."),
+        ("grokadamw", "Optimizer: grokadamw needs the package grokadamw (pip install grokadamw)."),
+        ("stable_adamw", "Optimizer: stable_adamw needs the package optimi (pip install torch-optimi)."),
+        ("adamw_anyprecision", "Optimizer: adamw_anyprecision needs the package torchdistx (pip has none: https"),
+        ("adamw_torch_4bit", "Optimizer: adamw_torch_4bit needs the package torchao (pip install torchao)."),
     ],
 )
 def test_what_does_not_work_is_refused_before_anything_is_read(place, name, sentence):

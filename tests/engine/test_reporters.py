@@ -10,7 +10,7 @@ import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Advice, LibraryMessage, Progress
 from training_pro.core.session import Job
-from training_pro.engine import reporters
+from training_pro.engine import impossible
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import tree
 from transformers import TrainerCallback
@@ -52,7 +52,7 @@ class Told(TrainerCallback):
 def told(monkeypatch):
     monkeypatch.setattr(Told, "made", [])
     monkeypatch.setattr(Told, "fails", "")
-    monkeypatch.setattr(reporters, "find_spec", lambda name: name)
+    monkeypatch.setattr(impossible, "find_spec", lambda name: name)
     for name in NAMES:
         monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, Told)
     return Told.made
@@ -119,9 +119,9 @@ def test_one_that_fails_is_told_of_once_and_the_run_is_as_without(place, told, f
 
 
 def test_one_that_is_not_installed_is_said_before_anything_is_read(place, monkeypatch):
-    monkeypatch.setattr(reporters, "find_spec", lambda name: None)
+    monkeypatch.setattr(impossible, "find_spec", lambda name: None)
     host = place.host()
-    monkeypatch.setattr(host, "card", lambda: pytest.fail("it was read"))
+    monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
     before = tree(place.folders.user_data)
     with pytest.raises(SettingsError) as error:
         PeftEngine().train(place.settings(report_to="tensorboard"), host, Job("training", "a test"))

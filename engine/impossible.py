@@ -1,0 +1,138 @@
+"""What this model or this machine cannot do, in words: Check, the probe and a run ask it here, before all else.
+
+What is only known of a model in memory is asked again, by the same functions, when it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from ..core.errors import ModelError, SettingsError
+from ..core.host import Host, ModelCard
+from ..data.expecting import weights_as
+from ..settings.declared import TrainingSettings
+from .method import is_whole
+from .method import problems as of_the_method
+from .optimizers import optimizer_problems
+
+REPORTERS: Mapping[str, tuple[str, ...]] = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+}
+
+
+@dataclass(frozen=True)
+class Here:
+    """The device ('cpu', 'cuda'), how weights are held ('8bit'), the type of those that are not quantized; empty
+    where it is not known before the model is loaded."""
+
+    device: str
+    held: str
+    kind: str
+    own_process: bool
+
+    @staticmethod
+    def of(host: Host) -> Here:
+        model = None if host.standing().problem else host.loaded().model
+        if model is not None:
+            quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
+            kind = str(model.dtype).removeprefix("torch.")
+            return Here(model.device.type, quantized, kind, host.own_process)
+        card = _card(host)
+        device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
+        held = weights_as(card, on_card=device != "cpu") if card else ""
+        return Here(device, held, held if "float" in held else "", host.own_process)
+
+
+def _card(host: Host) -> ModelCard | None:
+    try:
+        return host.card()
+    except ModelError:  # nothing is chosen, or it sleeps; whoever needs it says so
+        return None
+
+
+def problems(settings: TrainingSettings, host: Host) -> list[str]:
+    """Everything at once; empty where nothing stands in the way."""
+    here = Here.of(host)
+    return [*of_the_method(settings, host), *(said for rule in _RULES for said in rule(settings, here))]
+
+
+def refuse(settings: TrainingSettings, host: Host) -> None:
+    """SettingsError with all of them."""
+    refuse_for(problems(settings, host))
+
+
+def refuse_for(found: Iterator[str] | list[str]) -> None:
+    """SettingsError where there are any."""
+    if said := list(found):
+        raise SettingsError(said)
+
+
+def float16_problems(settings: TrainingSettings, kind: str) -> Iterator[str]:
+    """The optimizer's small numbers are zero in float16, and what is divided by them is none."""
+    if kind != "float16":
+        return
+    if is_whole(settings):
+        yield (
+            "Method full: the model is held in float16, in which a step of the optimizer makes its weights NaN. "
+            "Load it in bfloat16 or float32."
+        )
+    elif settings.lora.train_head:
+        yield (
+            "Train Head: the model is held in float16, in which a step of the optimizer makes embeddings and head "
+            "NaN. Load it in bfloat16 or float32, or leave Train Head off."
+        )
+
+
+def dora_problems(dora: bool, held: str) -> Iterator[str]:
+    if dora and held == "8bit":
+        yield "DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."
+
+
+def attention_problems(asked: str, device: str) -> Iterator[str]:
+    if asked != "flash_attention_2":
+        return
+    if device != "cuda":
+        yield "Attention: flash_attention_2 wants an NVIDIA card. Choose auto."
+    elif find_spec("flash_attn") is None:
+        yield (
+            "Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
+            "--no-build-isolation), or choose auto."
+        )
+
+
+def liger_problems(asked: bool, device: str) -> Iterator[str]:
+    if not asked:
+        return
+    if find_spec("liger_kernel") is None:
+        yield "Liger: the package is missing: pip install liger-kernel. Or leave it off."
+    elif device != "cuda":
+        yield "Liger: its kernels want a graphics card. Leave it off."
+
+
+def _report_to(settings: TrainingSettings, here: Here) -> Iterator[str]:
+    asked = settings.records.report_to
+    packages = REPORTERS.get(asked, ())
+    if packages and not any(find_spec(package) for package in packages):
+        yield f"Report to: {asked} is not installed. Install it (pip install {packages[0]}), or choose none."
+
+
+def _workers(settings: TrainingSettings, here: Here) -> Iterator[str]:
+    if settings.machine.workers and not here.own_process:
+        yield (
+            "Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0."
+        )
+
+
+_RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
+    lambda settings, here: optimizer_problems(settings.learning.optimizer, here.device),
+    lambda settings, here: float16_problems(settings, here.kind),
+    lambda settings, here: dora_problems(settings.lora.dora and not is_whole(settings), here.held),
+    lambda settings, here: attention_problems(settings.machine.attention, here.device),
+    lambda settings, here: liger_problems(settings.machine.liger, here.device),
+    _report_to,
+    _workers,
+)

@@ -1,0 +1,73 @@
+"""What this model or machine cannot do: Check, the probe and a run say the same, before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.core.session import Job
+from training_pro.engine.impossible import Here
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.engine.ready import _refuse_float16
+
+ROADS = {
+    "check": lambda engine, asked, host: engine.check(asked, host).problems,
+    "probe": lambda engine, asked, host: engine.probe(asked, host, Job("probe", "a test")),
+    "run": lambda engine, asked, host: engine.train(asked, host, Job("training", "a test")),
+}
+
+
+def said(road, asked, host):
+    try:
+        return list(ROADS[road](PeftEngine(), asked, host))
+    except SettingsError as error:
+        return list(error.problems)
+
+
+@pytest.mark.parametrize(
+    ("loading", "asked", "sentence"),
+    [
+        ("float16", {"train_head": True}, "Train Head: the model is held in float16"),
+        ("float16", {"method": "full"}, "Method full: the model is held in float16"),
+        ("8bit", {"dora": True}, "DoRA: it cannot be trained on 8-bit weights."),
+        ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 wants an NVIDIA card."),
+        ("auto", {"liger": True}, "Liger: "),
+        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers knows no 'nonsense'."),
+        ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
+    ],
+)
+def test_all_roads_refuse_it_alike_and_load_nothing(place, loading, asked, sentence):
+    host = place.host(loading)
+    found = {road: said(road, place.settings(**asked), host) for road in ROADS}
+    assert found["check"] == found["probe"] == found["run"]
+    (only,) = found["run"]
+    assert only.startswith(sentence)
+    assert host._loaded is None
+    assert not place.lora().exists()
+
+
+def test_several_come_at_once(place):
+    asked = place.settings(train_head=True, liger=True, optimizer="nonsense")
+    assert len(said("run", asked, place.host("float16"))) == 3
+
+
+def test_a_lora_on_float16_weights_trains_and_is_checked_ready(place):
+    host = place.host("float16")
+    assert said("check", place.settings(), host) == []
+    assert place.train(host, max_steps=1).outcome == "finished"
+
+
+def test_of_a_model_in_memory_the_model_itself_is_asked(place):
+    host = place.host("float16")
+    host.load(str(place.tiny), "float16")
+    assert Here.of(host) == Here("cpu", "", "float16", True)
+    host.loaded().model.bfloat16()
+    assert Here.of(host).kind == "bfloat16"
+
+
+def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(place):
+    model = place.host("float16").loaded().model
+    _refuse_float16(model, place.settings())
+    with pytest.raises(SettingsError, match="leave Train Head off"):
+        _refuse_float16(model, place.settings(train_head=True))
+    with pytest.raises(SettingsError, match="Load it in bfloat16 or float32"):
+        _refuse_float16(model, place.settings(method="full"))
