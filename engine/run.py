@@ -115,10 +115,11 @@ def _train(trainer: RunTrainer, part: Part) -> str:
 
 def _nothing_left(run: Blueprint, done: int) -> Ended:
     run.folder.tidy()
-    text = (
-        f"'{run.folder.name}' is finished: {done} of {run.plan.steps} steps are done. "
-        "For more, raise Epochs or Steps at most."
+    asked = run.plan.steps
+    steps = (
+        f"{done} of {asked} steps are done" if done <= asked else f"{done} steps are done, {asked} are asked for"
     )
+    text = f"'{run.folder.name}' is finished: {steps}. For more, raise Epochs or Steps at most."
     return Ended(outcome="finished", text=text, folder=run.folder.path)
 
 

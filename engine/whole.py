@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.events import Note
+from ..core.events import Note, Planned
 from ..core.host import Host
 from ..core.session import Job
 from ..settings.declared import TrainingSettings
@@ -23,7 +23,7 @@ def let_go_afterwards(settings: TrainingSettings, host: Host, job: Job) -> Itera
     try:
         yield
     finally:
-        if is_whole(settings):
+        if is_whole(settings) and any(isinstance(event, Planned) for event in job.log.since(0)):
             host.unload()
             words = "The model in memory was trained itself: it is let go of, and loaded anew when it is needed."
             job.log.append(Note(text=words))

@@ -65,9 +65,12 @@ class RunFolder:
     def refuse_without_start(self) -> None:
         """SavingError where a LoRA stands that nothing can go on from."""
         if self.goes_on and self.start is None and self.begins_with is None and loras.has_weights(self.path):
+            further = "choose continue for what exists (if_exists)"
+            if (what := _kind(self.path)) == "model":
+                further = "load it as the model, and give the run another name"
             raise SavingError(
-                f"{self.name!r} is a LoRA without a checkpoint to go on from. To train it further choose continue "
-                "for what exists (if_exists), else replace or new_name."
+                f"{self.name!r} is a {what} without a checkpoint to go on from. To train it further {further}, "
+                "else choose replace or new_name."
             )
 
     def open(self, settings: TrainingSettings, sample: Sequence[Mapping[str, str]]) -> None:
@@ -164,7 +167,7 @@ def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> Run
         return RunFolder(folders.loras / loras.free_name(folders.loras, path.name), folders.logs)
     if asked == "replace":
         return RunFolder(path, folders.logs, replaces=True)
-    raise SettingsError([_choices(path.name, loras.standing(path))])
+    raise SettingsError([_choices(path)])
 
 
 def _start(path: Path, resume: str) -> Checkpoint | None:
@@ -180,17 +183,22 @@ def _start(path: Path, resume: str) -> Checkpoint | None:
     return found[-1] if found else None
 
 
-def _choices(name: str, standing: str) -> str:
+def _kind(path: Path) -> str:
+    return "model" if loras.has_weights(path) and not loras.has_lora(path) else "LoRA"
+
+
+def _choices(path: Path) -> str:
+    what = _kind(path)
     words = {
-        "finished": "a finished LoRA",
-        "stopped": "the LoRA of a run that was stopped",
-        "failed": "the LoRA of a run that broke down",
+        "finished": f"a finished {what}",
+        "stopped": f"the {what} of a run that was stopped",
+        "failed": f"the {what} of a run that broke down",
         "cut off": "an unfinished run",
-        "made elsewhere": "a LoRA made elsewhere",
+        "made elsewhere": f"a {what} made elsewhere",
         "nothing": "a folder",
-    }[standing]
+    }[loras.standing(path)]
     return (
-        f"Name: {name!r} exists already: {words}. Choose what to do (if_exists): continue (go on with it), "
+        f"Name: {path.name!r} exists already: {words}. Choose what to do (if_exists): continue (go on with it), "
         "replace (a backup is kept) or new_name."
     )
 

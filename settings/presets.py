@@ -61,6 +61,8 @@ def _row(path: Path, name: str, row: Any) -> Preset:
 
 
 def _problems(key: str, value: object) -> list[str]:
+    if key in UNTOUCHED:
+        return [f"{key!r} is never a matter of a preset."]
     if key not in SETTINGS:
         return [f"there is no setting {key!r}."]
     try:
@@ -104,10 +106,15 @@ def delete(folder: Path, name: str) -> None:
 
 def named(name: str, folder: Path) -> Preset:
     """A preset by its name, the user's own first; SettingsError lists those there are."""
-    rows = [preset for kind in TABLES for preset in table(kind, folder)]
-    known = {p.name: p for p in [*goals(), *rows, *own(folder)]}
+    known, broken = {p.name: p for p in goals()}, list[str]()
+    for kind in TABLES:
+        try:
+            known |= {p.name: p for p in table(kind, folder)}
+        except SettingsError as error:  # of no matter to a preset that stands elsewhere
+            broken += error.problems
+    known |= {p.name: p for p in own(folder)}
     if name not in known:
-        raise SettingsError([f"There is no preset {name!r}. There are: {', '.join(known)}."])
+        raise SettingsError(broken or [f"There is no preset {name!r}. There are: {', '.join(known)}."])
     return known[name]
 
 

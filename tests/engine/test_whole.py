@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
-from training_pro.core.errors import SettingsError
+from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.session import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
@@ -97,13 +98,22 @@ def test_what_belongs_to_a_lora_is_refused_and_so_is_the_name_of_the_model_itsel
         place.train(name="tiny", **WHOLE)
 
 
-def test_the_model_is_let_go_of_after_an_error_too(place, monkeypatch):
+@pytest.mark.parametrize(("broken", "let_go"), [("tried", False), ("_train", True)])
+def test_after_an_error_the_model_is_let_go_of_if_it_was_trained_by_then(place, monkeypatch, broken, let_go):
     host = place.host()
     host.loaded()
-    monkeypatch.setattr("training_pro.engine.run.tried", lambda *_: (_ for _ in ()).throw(KeyError))
+    monkeypatch.setattr(f"training_pro.engine.run.{broken}", lambda *_: (_ for _ in ()).throw(KeyError))
     with pytest.raises(KeyError):
         place.train(host, **WHOLE)
-    assert host._loaded is None
+    assert (host._loaded is None) is let_go
+
+
+def test_what_stands_there_is_called_a_model(place):
+    shutil.copytree(place.tiny, place.folders.models / "there")
+    with pytest.raises(SettingsError, match="'there' exists already: a model made elsewhere"):
+        place.train(name="there", **WHOLE)
+    with pytest.raises(SavingError, match=r"'there' is a model without a checkpoint .* load it as the model"):
+        place.train(name="there", **WHOLE, if_exists="continue")
 
 
 def test_check_expects_the_memory_of_all_of_it(place):

@@ -51,3 +51,17 @@ def test_a_wrong_one_is_named_with_its_row(tmp_path, text, sentence):
         presets.table("optimizers", tmp_path)
     assert sentence in str(error.value)
     assert "optimizers.json" in str(error.value)
+
+
+def test_a_broken_file_is_of_no_matter_to_presets_elsewhere(tmp_path):
+    (tmp_path / "optimizers.json").write_text("{")
+    assert presets.named("style", tmp_path).name == "style"
+    assert presets.named("lora-4bit-m", tmp_path).name == "lora-4bit-m"
+    with pytest.raises(SettingsError, match="is no table of presets"):
+        presets.named("adafactor-m", tmp_path)
+
+
+def test_a_row_cannot_say_what_a_run_is_about(tmp_path):
+    (tmp_path / "loras.json").write_text(json.dumps({"mine": {"values": {"name": "a", "rank": 8}}}))
+    with pytest.raises(SettingsError, match="'name' is never a matter of a preset"):
+        presets.table("loras", tmp_path)
