@@ -64,7 +64,7 @@ def _texts(examples: Sequence[Example], joins: Sequence[bool]) -> list[_Text]:
     for number, (example, joined) in enumerate(zip(examples, joins, strict=True)):
         ids = torch.tensor(example.ids, dtype=torch.long)
         parts = (ids, labels_of(example), torch.full_like(ids, number))
-        if joined:
+        if joined and texts:  # one that comes again to fill a batch may begin it, without the one before
             before = texts.pop()
             parts = tuple(map(torch.cat, zip((before.ids, before.labels, before.owners), parts, strict=True)))
         texts.append(_Text(*parts))

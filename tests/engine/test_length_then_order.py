@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler
 from training_pro.core.events import Note
 from training_pro.core.session import Job
 from training_pro.data.batching import Place, in_pairs
@@ -149,6 +151,25 @@ def test_pairs_written_out():
 def test_an_odd_one_is_left_for_the_end():
     found = in_pairs(np.arange(3), [False, True, False], [4, 4, 4], 0, 2, 42, 0)
     assert found == [Place(0), Place(1, True), Place(2)]
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+@pytest.mark.parametrize("batch", [2, 4, 6])
+def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch):
+    for count in range(9, 30):
+        rows = examples(*[2] * count)
+        order = in_pairs(np.arange(count), [False] + [True] * (count - 1), [2] * count, 0, batch, 42, 0)
+        met = set()
+        for rank in range(processes):
+            whole = BatchSampler(order, batch, drop_last=False)
+            for places in BatchSamplerShard(whole, processes, rank, even_batches=True):
+                made = batched([rows[p.number] for p in places], [p.joins for p in places], in_one_row=True)
+                zeros = made["position_ids"][0].eq(0).sum()
+                joined = [n for n in range(1, batch) if places[n].joins]
+                assert all(places[n].number == places[n - 1].number + 1 for n in joined)
+                assert zeros == batch - len(joined)
+                met |= {p.number for p in places}
+        assert met == set(range(count))
 
 
 @pytest.mark.parametrize("in_one_row", [False, True])
