@@ -41,38 +41,47 @@ def by_length(numbers: Numbers, lengths: Sequence[int], batch: int, seed: int, e
 
 
 def in_pairs(
-    numbers: Numbers, follows: Sequence[bool], lengths: Sequence[int], most: int, batch: int, seed: int, epoch: int
+    numbers: Numbers,
+    neighbours: Sequence[int],
+    lengths: Sequence[int],
+    most: int,
+    batch: int,
+    seed: int,
+    epoch: int,
 ) -> list[Place]:
     """Neighbours two by two, those of like length together; who has none goes with another such one.
 
-    `follows` says of each example whether it goes on from the one before it, `most` how many tokens fit in
-    a row (0: any number).
+    `neighbours` says of each example which one begins where it ends (-1: none), `most` how many tokens fit
+    in a row (0: any number).
     """
     import numpy as np
 
-    pairs, alone = _paired(numbers, follows, lengths, most)
-    couples = [*pairs, *([Place(a), Place(b)] for a, b in zip(alone[::2], alone[1::2], strict=False))]
+    paired, alone = pairs(numbers, neighbours, lengths, most)
+    couples = [[Place(a), Place(b, joins=True)] for a, b in paired]
+    couples += [[Place(a), Place(b)] for a, b in zip(alone[::2], alone[1::2], strict=False)]
     weights = [sum(lengths[place.number] for place in couple) for couple in couples]
     order = by_length(np.arange(len(couples)), weights, batch // 2, seed, epoch)
     rest = [Place(alone[-1])] if len(alone) % 2 else []
     return [place for number in order for place in couples[number]] + rest
 
 
-def _paired(
-    numbers: Numbers, follows: Sequence[bool], lengths: Sequence[int], most: int
-) -> tuple[list[list[Place]], list[int]]:
-    pairs, alone = [], []
-    waiting: int | None = None
-    for number in sorted(int(n) for n in numbers):
-        fits = waiting is not None and (not most or lengths[waiting] + lengths[number] <= most)
-        if waiting is not None and waiting == number - 1 and follows[number] and fits:
-            pairs.append([Place(waiting), Place(number, joins=True)])
-            waiting = None
+def pairs(
+    numbers: Numbers, neighbours: Sequence[int], lengths: Sequence[int], most: int
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Who goes with whom, each one once, from the first on; and who is left."""
+    found, alone = [], []
+    left = {int(number) for number in numbers}
+    for number in sorted(left):
+        if number not in left:
             continue
-        if waiting is not None:
-            alone.append(waiting)
-        waiting = number
-    return pairs, alone if waiting is None else [*alone, waiting]
+        left.remove(number)
+        other = neighbours[number]
+        if other in left and (not most or lengths[number] + lengths[other] <= most):
+            left.remove(other)
+            found.append((number, other))
+        else:
+            alone.append(number)
+    return found, alone
 
 
 def _chance(seed: int, epoch: int) -> np.random.Generator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .examples import Examples, RowSource, Source, TextSource
+from .examples import Examples, TextSource
 from .report import KeptAside, Lengths, RowReport, SourceReport, TextReport
 from .slice_map import slice_map, together
 
@@ -80,10 +80,5 @@ def kept(examples: Examples) -> KeptAside | None:
     """What is kept aside for testing."""
     if not examples.sources:
         return None
-    parts = sum(_parts(source) for source in examples.sources)
+    parts = sum(len(set(source.sections)) for source in examples.sources)
     return KeptAside(parts, len(examples), sum(examples.lengths()), sum(examples.learned()))
-
-
-def _parts(source: Source) -> int:
-    """Chapters, or rows."""
-    return len(set(source.rows.tolist() if isinstance(source, RowSource) else source.sections))

@@ -34,7 +34,12 @@ class Source(Protocol):
 
     @property
     def sections(self) -> Sequence[int]:
-        """Of each example where it belongs: those of one section go on from one another."""
+        """Of each example the part that it is from: what lies between two hard cuts, or a row."""
+        ...
+
+    @property
+    def neighbours(self) -> Ints:
+        """Of each example the number of the one that begins where it ends; -1 where none does."""
         ...
 
     def __len__(self) -> int: ...
@@ -85,6 +90,16 @@ class TextSource:
     @property
     def sections(self) -> Sequence[int]:
         return [block.section for block in self.sliced]
+
+    @property
+    def neighbours(self) -> Ints:
+        import numpy as np
+
+        starts, ends, sections = self.sliced.starts, self.sliced.ends, np.asarray(self.sections)
+        found: Ints = np.searchsorted(starts, ends)
+        there = np.minimum(found, max(len(self) - 1, 0))
+        goes_on = (starts[there] == ends) & (sections[there] == sections)
+        return np.where(goes_on, there, -1)
 
     def ids(self, number: int) -> Ids:
         ids = self.sliced.ids_of(self.sliced[number])
@@ -151,7 +166,16 @@ class RowSource:
 
     @property
     def sections(self) -> Sequence[int]:
-        return [0] * len(self)
+        rows: list[int] = self.rows.tolist()
+        return rows
+
+    @property
+    def neighbours(self) -> Ints:
+        """The next row of the file, or the next piece of this one."""
+        import numpy as np
+
+        goes_on = np.diff(self.rows, append=-1)
+        return np.where((goes_on == 0) | (goes_on == 1), np.arange(1, len(self) + 1), -1)
 
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]
@@ -250,16 +274,17 @@ class Examples:
         """The tokens of the longest example."""
         return max(self.lengths(), default=0)
 
-    def follows(self) -> list[bool]:
-        """Of each example whether it goes on from the one before it: the next one in the same section."""
-        found: list[bool] = []
+    def neighbours(self) -> list[int]:
+        """Of each example the number of the one that begins where it ends; -1 where the run has none."""
+        found: list[int] = []
         for source, pick in zip(self._sources, self._picks, strict=True):
-            numbers, sections = pick.tolist(), source.sections
-            found += [
-                n > 0 and number == numbers[n - 1] + 1 and sections[number] == sections[number - 1]
-                for n, number in enumerate(numbers)
-            ]
-        return [bool(one) for one in found]
+            after, numbers = source.neighbours.tolist(), pick.tolist()
+            own, place = [-1] * len(numbers), {-1: -1}
+            for n in reversed(range(len(numbers))):  # of those that come several times, the nearest behind it
+                own[n] = place.get(after[numbers[n]], -1)
+                place[numbers[n]] = len(found) + n
+            found += own
+        return found
 
     def digest(self) -> str:
         """A fingerprint of all ids in their order, and of what is learned: the same data, cut the same way."""

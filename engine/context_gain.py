@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.examples import Example, Examples, RowSource, TextSource
+from ..data.examples import Example, Examples, TextSource
 from .measuring import Pass
 
 MOST = 32  # spread evenly: each is read twice, once with twice its length
@@ -69,30 +69,14 @@ def _turn(example: Example, before: int, start: int, end: int, bos: int | None) 
 
 
 def _neighbours(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> Iterator[Making]:
-    """Blocks that begin where one before them ends, and rows that follow each other."""
-    before: dict[int, Example] = {}
-    for example in examples:
-        earlier = before.get(id(example.source))
-        if _is_overlap(example):
+    """Blocks and, where asked for, rows behind those that they go on from."""
+    lengths = examples.lengths()
+    for number, other in enumerate(examples.neighbours()):
+        if other < 0 or (longest and lengths[number] + lengths[other] > longest):
             continue
-        before[id(example.source)] = example
-        together = 0 if earlier is None else len(earlier.ids) + len(example.ids)
-        if earlier is None or (longest and together > longest) or not _goes_on(earlier, example, rows_too):
-            continue
-        yield partial(_behind, earlier, example, bos)
-
-
-def _is_overlap(example: Example) -> bool:
-    source = example.source
-    return isinstance(source, TextSource) and source.sliced[example.number].kind == "overlap"
-
-
-def _goes_on(earlier: Example, example: Example, rows_too: bool) -> bool:
-    source, (a, b) = example.source, (earlier.number, example.number)
-    if isinstance(source, TextSource):
-        first, second = source.sliced[a], source.sliced[b]
-        return first.section == second.section and first.end <= second.start
-    return rows_too and isinstance(source, RowSource) and int(source.rows[b]) - int(source.rows[a]) == 1
+        earlier, later = examples[number], examples[other]
+        if rows_too or isinstance(later.source, TextSource):
+            yield partial(_behind, earlier, later, bos)
 
 
 def _behind(earlier: Example, example: Example, bos: int | None) -> Later:

@@ -117,13 +117,16 @@ class EachEpoch(Sampler[Place]):  # type: ignore[misc]
         elif phase in ("by_length", BY_LENGTH):
             numbers = batching.by_length(numbers, self._lengths, self._batch, seed, epoch)
         elif phase == PAIRS:
-            follows = self._examples.follows()
-            return batching.in_pairs(numbers, follows, self._lengths, most, self._batch, seed, epoch)
+            return batching.in_pairs(numbers, self._neighbours, self._lengths, most, self._batch, seed, epoch)
         return [Place(int(number)) for number in numbers]
 
     @cached_property
     def _lengths(self) -> list[int]:
         return self._examples.lengths()
+
+    @cached_property
+    def _neighbours(self) -> list[int]:
+        return self._examples.neighbours()
 
     @property
     def _batch(self) -> int:

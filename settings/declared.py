@@ -306,8 +306,9 @@ class Switching:
     switch_pairs: bool = yes_no(
         False,
         "Pairs in between",
-        "A middle phase in which two neighbours stand in one batch and the second sees the first. It ends at the "
-        "second change, and wants an even batch size.",
+        "A middle phase in which two neighbours stand in one batch and the second sees the first: two rows that "
+        "follow each other, or two blocks of which the second begins where the first ends, so that none reads "
+        "the same text twice. It ends at the second change, and wants an even batch size.",
     )
     second_switch_at: int = whole(
         2, "Second change at", "After so many epochs or steps, pairs end.", minimum=0, maximum=10**8

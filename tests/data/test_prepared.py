@@ -48,7 +48,7 @@ def everything(data):
         [(e.ids.tolist(), e.labels.tolist(), e.text, e.place, e.source.name) for e in side]
         for side in (data.examples, data.kept_aside)
     ]
-    flows = [side.follows() for side in (data.examples, data.kept_aside)]
+    flows = [side.neighbours() for side in (data.examples, data.kept_aside)]
     return sides, flows, data.examples.digest(), data.plan, data.report, data.report.text()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,10 @@ from torch.utils.data import BatchSampler
 from training_pro.core.events import Note
 from training_pro.core.session import Job
 from training_pro.data.batching import Place, in_pairs
+from training_pro.data.examples import Examples, RowSource
 from training_pro.engine import trainer
 from training_pro.engine.collator import batched
+from training_pro.engine.ready import card_of, prepared
 from training_pro.tests.engine.architectures import cut_off, examples, graph, seen
 
 ORDER = {"batching": "length_then_order", "batch_size": 2, "epochs": 3, "save_each_epoch": False}
@@ -117,6 +121,38 @@ def test_pairs_in_between(place, steps):
     assert not any(any(step.joins) for step in [*steps[:3], *steps[6:]])
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"overlap": True},
+        {"chunking": "dementor"},
+        {"chunking": "dementor", "dementor_repeats": 2},
+    ],
+)
+def test_a_pair_never_reads_the_same_text_twice(place, steps, cut):
+    more = {**ORDER, **PAIRS, "switch_at": 0, "second_switch_at": 10**6, "epochs": 1, **cut}
+    place.train(**more)
+    host = place.host()
+    blocks = prepared(place.settings(**more), host, card_of(host), Job("training", "a test")).examples
+    spans = [block.source.sliced[block.number] for block in blocks]
+    assert any(a.end > b.start for a, b in pairwise(spans))
+    joined = [(spans[step[0]], spans[step[1]]) for step in steps if any(step.joins)]
+    assert 2 * len(joined) > len(steps)
+    assert all(a.end == b.start and a.section == b.section for a, b in joined)
+    assert sorted(n for step in steps for n in step) == list(range(len(spans)))
+
+
+def test_neighbours_written_out():
+    rows = np.array([1, 2, 2, 5, 6])  # 3 and 4 cannot be read; 2 is in two pieces
+    source = RowSource("rows", np.arange(10), np.ones(10, bool), np.arange(0, 12, 2), rows, "row", str)
+    assert source.neighbours.tolist() == [1, 2, -1, 4, -1]
+    assert Examples([source, source]).neighbours() == [1, 2, -1, 4, -1, 6, 7, -1, 9, -1]
+    twice_and_a_part = Examples([source], [np.array([0, 1, 2, 3, 4, 1, 2, 4])])
+    assert twice_and_a_part.neighbours() == [1, 2, -1, 4, -1, 6, -1, -1]
+    assert Examples([source], [np.array([0, 2, 3])]).neighbours() == [-1, -1, -1]
+    assert Examples([source], [np.array([], np.int64)]).neighbours() == []
+
+
 @pytest.mark.parametrize("kind", ["steps", "epochs", "loss"])
 def test_going_on_in_the_middle_phase_replays_the_change(measured, steps, kind):
     place = measured
@@ -138,18 +174,18 @@ def test_going_on_in_the_middle_phase_replays_the_change(measured, steps, kind):
 
 
 def test_pairs_written_out():
-    follows = [False, True, True, False, True, True, True, False]
+    neighbours = [1, 2, -1, 4, 5, 6, -1, -1]
     lengths = [5, 5, 9, 3, 3, 20, 4, 7]
-    found = in_pairs(np.arange(8), follows, lengths, 12, 2, 42, 0)
+    found = in_pairs(np.arange(8), neighbours, lengths, 12, 2, 42, 0)
     pairs = {(a.number, b.number) for a, b in zip(found[::2], found[1::2], strict=True) if b.joins}
     assert pairs == {(0, 1), (3, 4)}  # 5 and 6 are too long for one row; 2 and 7 begin or end a section
     assert sorted(place.number for place in found) == list(range(8))
     assert found[0].number in (5, 6, 2, 7)  # the longest couple comes first
-    assert in_pairs(np.arange(8), follows, lengths, 0, 2, 42, 0) != found
+    assert in_pairs(np.arange(8), neighbours, lengths, 0, 2, 42, 0) != found
 
 
 def test_an_odd_one_is_left_for_the_end():
-    found = in_pairs(np.arange(3), [False, True, False], [4, 4, 4], 0, 2, 42, 0)
+    found = in_pairs(np.arange(3), [1, -1, -1], [4, 4, 4], 0, 2, 42, 0)
     assert found == [Place(0), Place(1, True), Place(2)]
 
 
@@ -158,7 +194,7 @@ def test_an_odd_one_is_left_for_the_end():
 def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch):
     for count in range(9, 30):
         rows = examples(*[2] * count)
-        order = in_pairs(np.arange(count), [False] + [True] * (count - 1), [2] * count, 0, batch, 42, 0)
+        order = in_pairs(np.arange(count), [*range(1, count), -1], [2] * count, 0, batch, 42, 0)
         met = set()
         for rank in range(processes):
             whole = BatchSampler(order, batch, drop_last=False)
