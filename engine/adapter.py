@@ -22,6 +22,7 @@ from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
 from .impossible import dora_problems, refuse_for
+from .misfits import why
 from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -107,8 +108,13 @@ def lora_folder(name: str, host: Host) -> Path:
     raise SavingError(f"There is no LoRA {name!r} in {host.folders.loras}. There are: {there}.")
 
 
-def loaded_onto(base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0) -> PeftModel:
-    """The model with a LoRA from disk on it; the base's own flags and modes stay as they are."""
+def loaded_onto(
+    base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
+) -> PeftModel:
+    """The model with a LoRA from disk on it; the base's own flags and modes stay as they are.
+
+    `called` is what the user calls it, where that is not the name.
+    """
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing). Choose another one.")
     with borrowed(base), ExitStack() as undoing:
@@ -117,8 +123,8 @@ def loaded_onto(base: torch.nn.Module, folder: Path, name: str, strength: float 
             # To PEFT it is a module's name, in which no dot may stand.
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=name.replace(".", "_"))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise SavingError(f"The LoRA {name!r} does not fit on this model: {reason}") from error
+            reason = why(error, folder, base)
+            raise SavingError(f"The LoRA {(called or name)!r} does not fit on this model: {reason}") from error
         undoing.pop_all()
     _weigh(model, strength)
     return model

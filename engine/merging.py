@@ -38,7 +38,7 @@ def merge(asked: Merge, host: Host, job: Job) -> Ended:
         _refuse_quantized(base, card.name)
         _refuse_without_room(base, out)
         job.log.append(Stage(text=f"Merging {asked.lora} into {card.name}"))
-        weights = merged(base, folder)
+        weights = merged(base, folder, asked.lora)
         with _aside(out) as written:
             job.log.append(Stage(text=f"Writing {out}"))
             _write(base, weights, written)
@@ -70,11 +70,11 @@ def _refuse_without_room(base: torch.nn.Module, out: Path) -> None:
         raise SavingError(f"{there} has {size(free)} free, and the model takes {size(needed)}. Make room first.")
 
 
-def merged(base: Any, folder: Path) -> Weights:
+def merged(base: Any, folder: Path, called: str) -> Weights:
     """All weights by their names, those that the LoRA changes on the CPU; the model's own are not touched."""
     own: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
-    loaded_onto(base, folder, ADAPTER)
+    loaded_onto(base, folder, ADAPTER, called=called)
     try:
         with torch.no_grad():
             for name, layer in base.named_modules():
@@ -84,15 +84,15 @@ def merged(base: Any, folder: Path) -> Weights:
                     changed |= _named(name, _trained_whole(layer))
     finally:
         take_out(base)
-    _refuse_strangers(changed.keys() - own.keys(), folder)
+    _refuse_strangers(changed.keys() - own.keys(), called)
     return own | changed
 
 
-def _refuse_strangers(names: Set[str], folder: Path) -> None:
+def _refuse_strangers(names: Set[str], called: str) -> None:
     """A weight under a name that the model does not know would be written, and never be read."""
     if names:
         raise ModelError(
-            f"The LoRA {folder.name!r} changes weights that have no place in this model: "
+            f"The LoRA {called!r} changes weights that have no place in this model: "
             f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. Nothing is written. "
             "Use it as a LoRA beside the model."
         )

@@ -128,7 +128,7 @@ def _wearing(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
         yield base
         return
     try:
-        yield loaded_onto(base, folder, name.replace(".", "_"))
+        yield loaded_onto(base, folder, name)
     finally:
         take_out(base)
 

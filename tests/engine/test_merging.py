@@ -121,6 +121,17 @@ def test_all_that_peft_takes_of_a_model_with_experts(place, tmp_path, name):
     same(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new", near=1e-5)
 
 
+def test_one_of_another_model_is_refused_by_its_own_name(with_lora, tmp_path):
+    folder = kept_at(with_lora, "gpt2")
+    said = refused(
+        SavingError, with_lora, "a", tmp_path / "new", StandaloneHost(with_lora.folders, model=str(folder))
+    )
+    assert said.startswith(
+        "The LoRA 'a' does not fit on this model: of the layers that it sits on, 14 of 14 are not in"
+    )
+    assert list(tmp_path.glob("new*")) == []
+
+
 def test_weights_that_the_model_does_not_know_are_never_written(with_lora, tmp_path, monkeypatch):
     monkeypatch.setattr(merging, "_with_lora", lambda layer: {"odd": torch.ones(1)})
     said = refused(ModelError, with_lora, "a", tmp_path / "new")
