@@ -66,6 +66,7 @@ class Narrator:
     def __init__(self) -> None:
         self._pace = Pace()
         self._told = float("-inf")
+        self._heard: set[str] = set()
 
     def line(self, event: Event) -> str:
         tell = _TELL.get(type(event))
@@ -145,9 +146,13 @@ class Narrator:
         return event.text
 
     def _library(self, event: LibraryMessage) -> str:
-        """A warning's further lines quote the library's own source; what it tells other developers is left out."""
+        """A warning's further lines quote the library's own source; what it tells other developers, or has told
+        already in this job, is left out."""
         first = event.text.partition("\n")[0]
-        return "" if any(sign in first for sign in TO_DEVELOPERS) else first
+        if first in self._heard or any(sign in first for sign in TO_DEVELOPERS):
+            return ""
+        self._heard.add(first)
+        return first
 
     def _ended(self, event: Ended) -> str:
         return "\n".join(part for part in (event.text, event.details) if part)

@@ -19,7 +19,11 @@ _SAID = ("out of memory", "can't allocate memory", "not enough memory", "cublas_
 
 
 class BreakdownError(TrainingProError):
-    """A step that would have spoiled the weights; they are those of the step before."""
+    """A step that would have spoiled the weights; they are those of the step before, unless they are `spoiled`."""
+
+    def __init__(self, text: str, *, spoiled: bool = False) -> None:
+        self.spoiled = spoiled
+        super().__init__(text)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -41,12 +45,22 @@ def why_unsound(loss: float, norm: float, smoothed: float | None, vocabulary: in
 
 
 def broken_down(why: str, step: int, learning_rate: float, computed_in: str) -> BreakdownError:
-    """What happened and what helps."""
+    """What happened and what helps, where the weights are still those of a good step."""
+    what = f"Step {step} would have broken the LoRA: {why}. The weights are those of step {step - 1}."
+    return BreakdownError(f"{what} {_what_helps(learning_rate, computed_in)}")
+
+
+def spoiled(step: int, learning_rate: float, computed_in: str) -> BreakdownError:
+    """The weights that the steps so far have left are no numbers; only a checkpoint may be good."""
+    what = f"Training has broken the weights: after step {step} they are no numbers any more (NaN or infinite)."
+    return BreakdownError(f"{what} {_what_helps(learning_rate, computed_in)}", spoiled=True)
+
+
+def _what_helps(learning_rate: float, computed_in: str) -> str:
     half = " Compute in bfloat16 or float32: float16 overflows." if computed_in == "float16" else ""
-    return BreakdownError(
-        f"Step {step} would have broken the LoRA: {why}. The weights are those of step {step - 1}. What helps "
-        f"most: a lower learning rate (it was {learning_rate:.3g}; try a tenth of it), a longer warm-up, "
-        f"gradients clipped at 1 or less, alpha no larger than rank.{half}"
+    return (
+        f"What helps most: a lower learning rate (it was {learning_rate:.3g}; try a tenth of it), a longer "
+        f"warm-up, gradients clipped at 1 or less, alpha no larger than rank.{half}"
     )
 
 

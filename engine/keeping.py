@@ -44,6 +44,8 @@ class Trained:
     about: dict[str, Any]
     broken: str = ""
     """Why it broke down before its end, if it did."""
+    spoiled: bool = False
+    """Whether the weights in memory are no numbers any more: then a checkpoint is kept."""
 
 
 def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
@@ -123,6 +125,9 @@ class _Better:
 
 def _better_one(trained: Trained) -> _Better | None:
     """None where the last step is the best, where nothing was looked for, or where the checkpoint is gone."""
+    if trained.spoiled:
+        last = loras.with_weights(trained.run.folder.path)[-1]
+        return _Better(checkpoint_step(last.name) or 0, last, "the last checkpoint whose weights are numbers")
     best = trained.between.steering.best
     there = [path for path in loras.of_step(trained.run.folder.path, best.step) if loras.has_weights(path)]
     if best.step in (0, trained.step) or not there:

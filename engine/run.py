@@ -30,6 +30,7 @@ from .precision import computing_type
 from .ready import bare_model, card_of, prepared, ready_to_train
 from .reporters import reporting
 from .samples import Samples
+from .soundness import kept_after_breakdown
 from .trainer import RunTrainer
 from .trial import Ways, tried
 
@@ -90,9 +91,10 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
             return Ended(outcome="stopped" if job.control.stopping else "finished", text="", folder=None)
         if job.control.throwing_away:
             return thrown_away(run, step)
-        trained = Trained(run, between, step, about(run, model, ways), broken)
+        why, spoiled = (str(broken), broken.spoiled) if broken else ("", False)
+        trained = Trained(run, between, step, about(run, model, ways), why, spoiled)
         if broken:
-            return kept(trained, partial(whole.write, run, model), host.folders, job)
+            return kept_after_breakdown(trained, partial(whole.write, run, model), host.folders, job)
         if between.steering.interlude is None:
             ended = kept(trained, partial(whole.write, run, model), host.folders, job)
             samples.at_the_end(model, step)
@@ -101,16 +103,17 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
     return trained
 
 
-def _train(trainer: RunTrainer, part: Part) -> str:
+def _train(trainer: RunTrainer, part: Part) -> BreakdownError | None:
     """HF's loop; why it broke down, where there is something to keep all the same."""
     try:
         with kept_on_the_card(trainer.args.device):
             trainer.train(resume_from_checkpoint=str(part.start) if part.start else None)
+        trainer.refuse_spoiled(trainer.state.global_step)  # by the very last step
     except BreakdownError as error:
         if trainer.state.global_step == part.state.step:
             raise
-        return str(error)
-    return ""
+        return error
+    return None
 
 
 def _nothing_left(run: Blueprint, done: int) -> Ended:

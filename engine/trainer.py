@@ -25,7 +25,7 @@ from .card_memory import Spilling
 from .checkpoints import TRIES, is_about_files
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .evaluation import Measuring
-from .faults import broken_down, cannot_halve, does_not_fit, memory_of, why_unsound
+from .faults import broken_down, cannot_halve, does_not_fit, memory_of, spoiled, why_unsound
 from .halving import Halving, Piece, Work
 from .impossible import refuse_for
 from .machine import workers
@@ -35,6 +35,7 @@ from .optimizers import optimizer_problems
 from .ordering import EachEpoch
 from .precision import computing_type, device
 from .rates import give
+from .soundness import is_sound
 from .trial import Ways
 
 
@@ -174,8 +175,14 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             loss, float(norm), self._between.course.smoothed, self._vocabulary, scaled=self.args.fp16
         )
         if why:
+            self.refuse_spoiled(step - 1)
             raise broken_down(why, step, self._between.rates.rate(step), "float16" if self.args.fp16 else "")
         return norm
+
+    def refuse_spoiled(self, done: int) -> None:
+        """BreakdownError where the steps that are done have left weights that are no numbers."""
+        if not is_sound(self.model):
+            raise spoiled(done, self._between.rates.rate(max(1, done)), "float16" if self.args.fp16 else "")
 
     @property
     def _vocabulary(self) -> int:

@@ -152,6 +152,12 @@ def of_step(folder: Path, step: int) -> list[Path]:
     return [path for path in found if checkpoint_step(path.name) == step]
 
 
+def with_weights(folder: Path) -> list[Path]:
+    """All checkpoints, whole or slimmed, backups too, oldest first."""
+    found = [p for p in (*folder.glob("checkpoint-*"), *folder.glob(f"{BACKUPS}/checkpoint-*")) if has_weights(p)]
+    return sorted(found, key=lambda path: checkpoint_step(path.name) or 0)
+
+
 def remove(checkpoint: Path) -> None:
     """Remove a checkpoint; a kill in between leaves nothing that only looks whole."""
     (checkpoint / STATE_FILE).unlink(missing_ok=True)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import ModelError
-from training_pro.core.events import Advice, Progress
+from training_pro.core.events import Advice, Note, Progress
 from training_pro.core.session import Job
 from training_pro.core.writing import as_json
 from training_pro.engine.faults import is_out_of_memory, why_unsound
 from training_pro.engine.halving import Piece
+from training_pro.engine.soundness import is_sound_on_disk
 from training_pro.records import loras
 
 TWO = {
@@ -166,6 +167,60 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched(pl
     for name in ("training_graph.json", "training_log.json"):
         assert "NaN" not in (place.lora() / name).read_text()
     assert place.train(resume="newest", **{**three, "schedule": "constant"}).outcome == "finished"
+
+
+def spoiling(host, step):
+    """The weights become NaN in the optimizer's own step of this number, as where its numbers overflow."""
+    model, steps = host.loaded().model, []
+
+    def spoil(*_):
+        steps.append(1)
+        if len(steps) == 2 * step + 1:  # two batches a step: the first forward pass after it
+            with torch.no_grad():
+                next(w for n, w in model.named_parameters() if w.requires_grad).fill_(math.nan)
+
+    model.model.register_forward_pre_hook(lambda module, args: spoil() if model.training else None)
+
+
+@pytest.mark.parametrize(("save_every", "left"), [(2, [2]), (0, [])])
+def test_weights_that_became_nan_are_never_kept_as_those_of_a_good_step(place, save_every, left):
+    host, job = place.host(), Job("training", "a test")
+    spoiling(host, 3)
+    end = place.train(host, job=job, **{**TWO, "save_every": save_every})
+    assert end.outcome == "failed"
+    assert end.text.startswith("Training has broken the weights: after step 3 they are no numbers any more")
+    assert [c.step for c in loras.checkpoints(place.lora())] == left
+    if not left:
+        assert "nothing of this run is kept" in end.text
+        assert not place.lora().exists()
+        return
+    assert "that of step 2, the last checkpoint whose weights are numbers" in end.text
+    assert (
+        place.weights() == (loras.checkpoints(place.lora())[0].folder / "adapter_model.safetensors").read_bytes()
+    )
+    assert is_sound_on_disk(place.lora())
+    log = json.loads((place.lora() / "training_log.json").read_text())
+    assert (log["ended"], log["kept_step"]) == ("failed", 2)
+
+
+def test_a_last_step_that_breaks_the_weights_is_found_out_too_with_its_checkpoint(place, monkeypatch):
+    from training_pro.engine.trainer import RunTrainer
+
+    save = RunTrainer._save_checkpoint
+
+    def spoiled(self, model, trial):
+        if self.state.global_step == 4:
+            with torch.no_grad():
+                next(w for w in model.parameters() if w.requires_grad).fill_(math.inf)
+        save(self, model, trial)
+
+    monkeypatch.setattr(RunTrainer, "_save_checkpoint", spoiled)
+    job = Job("training", "a test")
+    end = place.train(job=job, **{**TWO, "save_every": 2})
+    assert end.outcome == "failed"
+    assert "after step 4 they are no numbers" in end.text and "that of step 2" in end.text
+    assert [c.step for c in loras.checkpoints(place.lora())] == [2]
+    assert any(e.text.startswith("checkpoint-4 holds weights that are no numbers") for e in of(job, Note))
 
 
 def test_a_first_step_that_breaks_leaves_nothing(place):
