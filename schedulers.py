@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -239,6 +239,9 @@ class Point:
     rate: float
     in_epochs: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.place:g}{'e' if self.in_epochs else ''}:{self.rate:g}"
+
     def step(self, plan: Plan) -> int:
         return round(self.place * (plan.steps_per_epoch if self.in_epochs else plan.steps))
 
@@ -271,11 +274,22 @@ def _point(part: str) -> Point:
     return point
 
 
+def crossed_points(name: str, plan: Plan) -> Iterator[str]:
+    """Points that stand in one order and come in another: how shares and epochs lie, only the steps say."""
+    for one, other in pairwise(() if name in SCHEDULES else points(name)):
+        if other.step(plan) < one.step(plan):
+            yield (
+                f"the point {other} is at step {other.step(plan)} and stands behind {one}, which is at step "
+                f"{one.step(plan)} of {plan.steps}. Exchange them, or move one."
+            )
+
+
 def _through(places: Sequence[Point]) -> Callable[[Plan], list[Phase]]:
     def phases(plan: Plan) -> list[Phase]:
-        first, last = places[0], places[-1]
+        in_turn = sorted(places, key=lambda point: point.step(plan))  # more epochs may have moved them
+        first, last = in_turn[0], in_turn[-1]
         found = [Phase(0, first.step(plan), f"hold at {first.rate:g}", steady(first.rate))]
-        found += [_line(one.step(plan), one.rate, two.step(plan), two.rate) for one, two in pairwise(places)]
+        found += [_line(one.step(plan), one.rate, two.step(plan), two.rate) for one, two in pairwise(in_turn)]
         found.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", steady(last.rate)))
         return [p for p in found if p.end > p.start and p.start < plan.steps]
 

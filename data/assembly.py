@@ -13,7 +13,7 @@ from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
 from ..train_utils import StepPlan
-from . import counting, prepared
+from . import counting, planned, prepared
 from .aside import RUN_WORDS, shared_rows, shared_runs
 from .disk import disk_plan
 from .examples import Examples, TextSource
@@ -132,11 +132,16 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
         sources=tuple(made.reports),
-        problems=(*made.problems, *(disk.problems() if disk else ())),
+        problems=(
+            *made.problems,
+            *(disk.problems() if disk else ()),
+            *planned.problems(work.settings, plan),
+        ),
         advice=(
             *rules.advice(work.settings),
             *(disk.advice() if disk else ()),
             *_advice(cut, plan),
+            *planned.advice(work.settings, plan, examples, work.card.context),
             *said(sources, stopping),
             *made.advice,
             *_leaks(made),

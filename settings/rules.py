@@ -70,10 +70,16 @@ def _changes_come_in_order(settings: TrainingSettings) -> Iterator[str]:
     s = settings.switching
     if not _changes_over(settings):
         return
-    if s.switch_after != "loss" and s.switch_pairs and s.second_switch_at < s.switch_at:
+    if s.switch_after != "loss" and s.switch_pairs and s.second_switch_at <= s.switch_at:
+        when = "before" if s.second_switch_at < s.switch_at else "together with"
         yield (
-            f"Second change at {s.second_switch_at}: it comes before the first one ({s.switch_at}). "
+            f"Second change at {s.second_switch_at}: it comes {when} the first one ({s.switch_at}). "
             f"Use {s.switch_at + 1} or more."
+        )
+    if s.switch_after == "loss" and s.switch_pairs and s.second_switch_loss_high >= s.switch_loss_high:
+        yield (
+            f"Second change at loss: its upper bound {s.second_switch_loss_high:g} is not under that of the first "
+            f"one, {s.switch_loss_high:g}, so both would come at once. Use a lower one."
         )
     bands = [("Change over", s.switch_loss_low, s.switch_loss_high)]
     bands += [("Second change", s.second_switch_loss_low, s.second_switch_loss_high)] if s.switch_pairs else []

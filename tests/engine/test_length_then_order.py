@@ -231,6 +231,11 @@ def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
     [
         ({"switch_pairs": True, "batch_size": 3}, "wants an even batch size. It is 3; use 4, or leave pairs off."),
         ({"switch_pairs": True, "switch_at": 3}, "it comes before the first one (3). Use 4 or more."),
+        ({"switch_pairs": True, "switch_at": 2}, "it comes together with the first one (2). Use 3 or more."),
+        (
+            {"switch_pairs": True, "switch_after": "loss", "second_switch_loss_high": 2.6},
+            "its upper bound 2.6 is not under that of the first one, 2.5",
+        ),
         ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper one, 2.5."),
     ],
 )

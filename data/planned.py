@@ -1,0 +1,104 @@
+"""What must hold between settings and the steps of a run, and what would never come in so few of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..schedulers import Plan, crossed_points, schedule_named
+from ..settings.declared import TrainingSettings
+from ..train_utils import StepPlan
+from . import batching
+from .examples import Examples
+
+
+def problems(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+    """What stands in the way."""
+    steps = Plan(plan.steps, plan.steps_per_epoch)
+    yield from (f"LR Scheduler: {crossed}" for crossed in crossed_points(settings.learning.schedule, steps))
+
+
+def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, context: int) -> Iterator[str]:
+    """What works, but would do nothing."""
+    yield from _warm_up_ends(settings, plan)
+    yield from _early_stopping_may_come(settings, plan)
+    if settings.steps.batching == "length_then_order":
+        yield from _changes_come(settings, plan)
+        yield from _pairs_are_there(settings, examples, context)
+
+
+def _warm_up_ends(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+    asked, steps = settings.learning.warmup_steps, plan.steps
+    if asked < max(1, steps) or steps == 1:
+        return
+    first = schedule_named(settings.learning.schedule).phases(Plan(steps, plan.steps_per_epoch, int(asked)))[0]
+    if first.words == "warm-up":  # some schedules have none
+        yield (
+            f"Warm-up {asked:g}: the run has {steps} steps, and the rate rises until step {first.end}. Use 0.05: "
+            "below 1 it is a share of the run."
+        )
+
+
+def _early_stopping_may_come(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+    patience, aside = settings.stopping.early_stopping, settings.aside
+    if not patience or not (aside.eval_data or aside.eval_share):
+        return
+    every = aside.eval_every or plan.steps_per_epoch
+    before_the_end = (plan.steps - 1) // every
+    if before_the_end < patience:
+        better = (plan.steps - 1) // patience
+        yield (
+            f"Early stopping {patience}: a run of {plan.steps} steps with an evaluation every {every} has "
+            f"{before_the_end} before its end, so it is never ended early. "
+            + (f"Evaluate every {better} steps or more often." if better else "Leave it off (0).")
+        )
+
+
+def _changes_come(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+    """An order that changes over only when the run has ended."""
+    s = settings.switching
+    if s.switch_after == "loss":
+        return
+    count = plan.steps if s.switch_after == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
+    has = f"the run has {count} {s.switch_after if count > 1 else s.switch_after[:-1]}"
+    if s.switch_at >= count:
+        yield (
+            f"Change over at {s.switch_at}: {has}, so the order stays by length to its end. "
+            + _sooner(settings, plan, count - 1)
+        )
+    elif s.switch_pairs and s.second_switch_at >= count:
+        enough = count - 1 if count - 1 > s.switch_at else 0
+        yield f"Second change at {s.second_switch_at}: {has}, so pairs stay to its end. " + _sooner(
+            settings, plan, enough
+        )
+
+
+def _sooner(settings: TrainingSettings, plan: StepPlan, last: int) -> str:
+    """What to do; `last` is the latest moment at which the change would still come, 0 where there is none."""
+    parts = 3 if settings.switching.switch_pairs else 2
+    if last:
+        return f"Use {last} or less."
+    if plan.steps < parts:
+        return "Take the order by_length, or more epochs."
+    places = " and ".join(str(plan.steps * n // parts) for n in range(1, parts))
+    return f"Let it change over after steps, for example at {places}, or take more epochs."
+
+
+def _pairs_are_there(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[str]:
+    import numpy as np
+
+    if not settings.switching.switch_pairs:
+        return
+    neighbours, lengths = examples.neighbours(), examples.lengths()
+    if batching.pairs(np.arange(len(examples)), neighbours, lengths, context)[0]:
+        return
+    if max(neighbours) < 0:
+        yield (
+            f"Pairs in between: none of the {len(examples)} examples begins where another one ends, so there is "
+            "no pair. Leave pairs off, or lower the cutoff for more blocks."
+        )
+    else:
+        yield (
+            f"Pairs in between: two neighbours have more than the {context} tokens that the model takes, so there "
+            f"is no pair. Leave pairs off, or use a cutoff of {context // 2}."
+        )
