@@ -39,6 +39,7 @@ def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
         use_rslora=lora.rslora,
         use_dora=lora.dora,
         target_modules=ALL if lora.targets == ALL and not sees_or_hears(model) else list(targets.names),
+        exclude_modules=list(targets.left_out) or None,
         modules_to_save=_head_and_embeddings(model) if lora.train_head else None,
         fan_in_fan_out=any(is_transposed(m) for n, m in linear_layers(model) if n in targets.names),
         bias="none",
@@ -63,9 +64,21 @@ def _fresh(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     try:
         model = get_peft_model(base, config)
     except ValueError as error:
+        refuse_for(_with_experts(config))
         raise ModelError(f"No LoRA can be put into this model: {error}") from error
     tie(model)
     return model
+
+
+def _with_experts(config: LoraConfig) -> Iterator[str]:
+    """What PEFT cannot do on experts; on which it would have, it has written into the config by now."""
+    if not getattr(config, "target_parameters", None):
+        return
+    end = "on this model's experts, which lie in one tensor. {}, or choose layers without them (q-k-v-o)."
+    if config.lora_dropout:
+        yield f"Dropout: {config.lora_dropout:g} cannot be done {end.format('Set it to 0')}"
+    if config.use_dora:
+        yield f"DoRA: it cannot be done {end.format('Leave it off')}"
 
 
 def tie(model: PeftModel) -> None:

@@ -23,7 +23,7 @@ from .further import begin_with
 from .impossible import float16_problems, refuse_for
 from .machine import compiled, set_up
 from .method import is_whole
-from .targets import resolved
+from .targets import adapted, resolved
 from .tokenizer import working_tokenizer
 
 
@@ -88,8 +88,8 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
             yield model
         return
     targets = resolved(settings.lora.targets, base)
-    job.log.append(Note(text=f"The LoRA sits on {targets.words}."))
     with injected(base, lora_config(settings.lora, base, targets)) as model:
+        job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted(model))}."))
         _refuse_float16(model, settings)
         if run.folder.begins_with is not None and not run.folder.is_open:
             begin_with(model, run.folder.begins_with)

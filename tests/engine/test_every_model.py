@@ -202,7 +202,7 @@ def test_a_model_that_also_sees_gets_its_lora_where_text_goes(asked):
     targets = resolved(asked, base)
     assert len(targets.names) == (14 if asked == "all-linear" else 4)
     assert all("language_model" in name for name in targets.names)
-    assert ("all linear layers of the text part" in targets.words) is (asked == "all-linear")
+    assert ("all linear layers of the text part" in targets.words()) is (asked == "all-linear")
     lora = training_settings({"name": "a", "data": ["x"], "targets": asked}).lora
     model = get_peft_model(base, lora_config(lora, base, targets))
     adapted = [name for name, _ in model.named_modules() if name.endswith("lora_A")]
@@ -242,7 +242,7 @@ def test_a_list_of_ones_own_by_short_or_whole_names():
         "model.layers.1.self_attn.q_proj",
         "model.layers.1.mlp.up_proj",
     )
-    assert found.words == "a list of your own: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
+    assert found.words() == "a list of your own: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
 
 
 def test_a_layer_that_is_not_there_is_named_with_those_that_are():

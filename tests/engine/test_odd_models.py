@@ -1,0 +1,93 @@
+"""A LoRA on all layers of models that are unlike others: the run says where it sits, and refuses in words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.metadata import version
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from training_pro.core.errors import SettingsError
+from training_pro.core.events import Note
+from training_pro.core.session import Job
+from training_pro.engine.targets import kinds, resolved
+from training_pro.hosts.standalone import StandaloneHost
+from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at
+
+EXPERTS_TOO = tuple(map(int, version("peft").split(".")[:2])) >= (0, 19)
+ODD = {
+    "llama4": (
+        "Llama4TextConfig",
+        {**LLAMA_LIKE, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
+    ),
+    "mamba": ("MambaConfig", {**LENGTHS, "state_size": 8}),
+}
+
+
+def odd(place, name):
+    kind, values = ODD[name]
+    folder = place.folders.models / name
+    torch.manual_seed(0)
+    config = getattr(transformers, kind)(**{**values, "vocab_size": 512})
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    for file in place.tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return StandaloneHost(place.folders, model=str(folder))
+
+
+def said(place, host, **more):
+    """The line about where the LoRA sits, and the layers that are in its file."""
+    job = Job("training", "a test")
+    place.train(host, job=job, max_steps=2, **more)
+    line = next(event.text for event in job.log.since(0) if isinstance(event, Note) and "sits on" in event.text)
+    keys = load_file(place.lora() / "adapter_model.safetensors")
+    return line, {key.removeprefix("base_model.model.").partition(".lora_")[0] for key in keys}
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_experts_are_named_where_peft_takes_them(place, name):
+    line, layers = said(place, StandaloneHost(place.folders, model=str(kept_at(place, name))))
+    start = "The LoRA sits on all linear layers: "
+    attention = ", ".join(f"model.layers.0-1.self_attn.{part}_proj" for part in "koqv")
+    ours = ", ".join(
+        f"model.layers.0-1.mlp.{part}" for part in ("experts.down_proj", "experts.gate_up_proj", "gate.weight")
+    )
+    assert line == start + (f"{ours}, {attention}." if EXPERTS_TOO else f"{attention}.")
+    assert any("mlp.experts" in layer for layer in layers) is EXPERTS_TOO
+
+
+@pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
+def test_what_cannot_be_done_on_experts_is_said_with_what_to_do(place):
+    host = StandaloneHost(place.folders, model=str(kept_at(place, "mixtral")))
+    before = {name: type(module) for name, module in host.loaded().model.named_modules()}
+    with pytest.raises(SettingsError) as error:
+        place.train(host, dropout=0.05, dora=True)
+    assert str(error.value).splitlines() == [
+        "Dropout: 0.05 cannot be done on this model's experts, which lie in one tensor. Set it to 0, or choose "
+        "layers without them (q-k-v-o).",
+        "DoRA: it cannot be done on this model's experts, which lie in one tensor. Leave it off, or choose "
+        "layers without them (q-k-v-o).",
+    ]
+    assert {name: type(module) for name, module in host.loaded().model.named_modules()} == before
+    assert not place.lora().exists()
+    place.train(host, dropout=0.05, dora=True, targets="q-k-v-o", max_steps=1)
+
+
+@pytest.mark.parametrize(("name", "unfit"), [("llama4", "router"), ("mamba", "out_proj")])
+def test_what_no_lora_can_sit_on_is_left_out_and_refused_by_name(place, name, unfit):
+    host = odd(place, name)
+    line, layers = said(place, host)
+    model = host.loaded().model
+    assert unfit not in line
+    assert layers == set(resolved("all-linear", model).names)
+    assert unfit in {layer.rpartition(".")[2] for layer, _ in model.named_modules()}
+    assert unfit not in kinds(model)
+    config = json.loads((place.lora() / "adapter_config.json").read_text(encoding="utf-8"))
+    assert all(layer.endswith(unfit) for layer in config["exclude_modules"])
+    place.put_on(host, "a")
+    place.take_off(host)
+    with pytest.raises(SettingsError, match=rf"no LoRA can sit on \S+\.layers\.0-1\.\S+\.{unfit}; this"):
+        place.train(host, name="b", targets=[unfit])
