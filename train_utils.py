@@ -295,7 +295,7 @@ class Load:
     learned: int  # tokens of a batch that go through the head
     checkpointing: bool
     dropout: bool = False
-    state_bytes: float = 8  # of the optimizer, for each trained weight
+    state_bytes: float = 8  # of the optimizer, for each trained weight in float32
     train_head: bool = False
     whole: bool = False  # all of the model is trained
     graphics_card: bool = True
@@ -308,7 +308,7 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     kind = 4
     if load.whole:
         trained, kind = shape.linear_weights + shape.other_weights, computed
-    copied = 2 * shape.vocabulary * shape.hidden if load.train_head else 0
+    head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if load.train_head else 0
     weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
     activations = load.tokens * _activations(shape, load, computed)
     made = load.tokens * _activations(shape, replace(load, checkpointing=False), computed)
@@ -316,13 +316,18 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))
     return MemoryEstimate(
         weights=round(weights),
-        lora=0 if load.whole else 4 * (trained + copied),
-        gradients=kind * (trained + copied),
-        optimizer=round(load.state_bytes * kind / 4 * (trained + copied)),
+        lora=0 if load.whole else 4 * trained + computed * head,
+        gradients=kind * trained + computed * head,
+        optimizer=round(_state(load, kind) * trained + _state(load, computed) * head),
         activations=activations,
         head=rows * shape.vocabulary * (8 if computed == 4 else 10) + load.learned * shape.hidden * computed * 2,
         overhead=round(overhead),
     )
+
+
+def _state(load: Load, kind: int) -> float:
+    """Bytes that the optimizer keeps for a weight of this type: in the same type, or in 8 bits whatever it is."""
+    return max(load.state_bytes * kind / 4, min(load.state_bytes, 2))
 
 
 def _activations(shape: ModelShape, load: Load, computed: int) -> int:

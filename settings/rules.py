@@ -108,10 +108,13 @@ def _changes_over(settings: TrainingSettings) -> bool:
 
 
 def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
-    if settings.lora.train_head and "8bit" not in settings.learning.optimizer:
+    optimizer = settings.learning.optimizer
+    keeps_two = "adam" in optimizer and not any(small in optimizer for small in ("8bit", "4bit"))
+    if settings.lora.train_head and keeps_two:
         yield (
             "Train Head: embeddings and output layer are trained whole, and the optimizer keeps two more numbers "
-            "for each of theirs. An 8-bit optimizer (adamw_8bit) takes a quarter of that."
+            "for each of theirs. An 8-bit optimizer (adamw_8bit) takes a quarter of that, or half where the "
+            "model is loaded in 16 bits."
         )
 
 

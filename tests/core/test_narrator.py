@@ -93,6 +93,13 @@ def test_each_event_in_words(event, line):
     assert Narrator().line(event) == line
 
 
+def test_what_a_library_repeats_is_told_once_in_a_job():
+    narrator = Narrator()
+    said = [LibraryMessage(source="py.warnings", text=text) for text in ("cast\n  warn(", "cast", "other", "cast")]
+    assert [narrator.line(event) for event in said] == ["cast", "", "other", ""]
+    assert Narrator().line(said[0]) == "cast"
+
+
 def test_a_step_in_words_with_rate_and_time_left():
     assert Narrator().line(progress(10)) == (
         "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  "

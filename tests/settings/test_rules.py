@@ -57,6 +57,15 @@ def test_the_advice_against_a_high_strength_helps():
     assert advised(rank=64, alpha=better, rslora=True) == []
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [("adamw_torch", True), ("stable_adamw", True), ("paged_adamw_32bit", True)]
+    + [(name, False) for name in ("adamw_8bit", "adamw_torch_4bit", "adafactor", "sgd", "lion_8bit")],
+)
+def test_train_head_advises_another_optimizer_only_where_it_keeps_two_numbers(optimizer, said):
+    assert any("two more numbers" in one for one in advised(train_head=True, optimizer=optimizer)) is said
+
+
 def test_an_end_token_after_every_block_is_said():
     (sentence,) = advised(add_eos="every_block")
     assert "stop in the middle" in sentence
