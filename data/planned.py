@@ -21,6 +21,7 @@ def problems(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
 def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, context: int) -> Iterator[str]:
     """What works, but would do nothing."""
     yield from _warm_up_ends(settings, plan)
+    yield from _stop_comes_before_the_end(settings, plan)
     yield from _early_stopping_may_come(settings, plan)
     if settings.steps.batching == "length_then_order":
         yield from _changes_come(settings, plan)
@@ -39,6 +40,12 @@ def _warm_up_ends(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
         )
 
 
+def _stop_comes_before_the_end(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+    at, epochs = settings.stopping.stop_at_epoch, plan.steps / plan.steps_per_epoch
+    if at > epochs:
+        yield f"Stop at epoch {at:g}: the run ends by itself before that, after {epochs:.3g}. Leave it off (0)."
+
+
 def _early_stopping_may_come(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
     patience, aside = settings.stopping.early_stopping, settings.aside
     if not patience or not (aside.eval_data or aside.eval_share):
@@ -50,7 +57,7 @@ def _early_stopping_may_come(settings: TrainingSettings, plan: StepPlan) -> Iter
         yield (
             f"Early stopping {patience}: a run of {plan.steps} steps with an evaluation every {every} has "
             f"{before_the_end} before its end, so it is never ended early. "
-            + (f"Evaluate every {better} steps or more often." if better else "Leave it off (0).")
+            + (f"Set Evaluate every to {better} or less." if better else "Leave it off (0).")
         )
 
 

@@ -126,8 +126,12 @@ ASIDE = {"eval_share": 0.2}
 @pytest.mark.parametrize(
     ("epochs", "values", "said"),
     [
-        (3, {"eval_every": 10**6, "early_stopping": 3}, ("has 0 before its end", "every 4 steps or more often.")),
-        (3, {"early_stopping": 3}, ("every 5 has 2 before its end", "every 4 steps or more often.")),
+        (
+            3,
+            {"eval_every": 10**6, "early_stopping": 3},
+            ("has 0 before its end", "Set Evaluate every to 4 or less."),
+        ),
+        (3, {"early_stopping": 3}, ("every 5 has 2 before its end", "Set Evaluate every to 4 or less.")),
         (3, {"early_stopping": 2}, None),
         (3, {"eval_every": 4, "early_stopping": 3}, None),
         (1, {"early_stopping": 5}, ("every 5 has 0 before its end", "Leave it off (0).")),
@@ -140,6 +144,13 @@ def test_early_stopping_that_never_comes(epochs, values, said):
     if said:
         assert said[0] in found[0]
         assert found[0].endswith(said[1])
+
+
+def test_a_stop_behind_the_end():
+    assert advised(3, stop_at_epoch=9) == [
+        "Stop at epoch 9: the run ends by itself before that, after 3. Leave it off (0)."
+    ]
+    assert advised(3, stop_at_epoch=3) == advised(3, stop_at_epoch=0) == []
 
 
 @pytest.mark.parametrize(
