@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import importlib
+import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,9 @@ LATIN = {  # which bytes are which letter tells these four apart, language by la
 }
 CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
 NO_LETTERS = frozenset({"Cc", "Cn", "Co", "Cs"})  # controls, and characters that nobody has defined
+BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
+ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
+MOSTLY = 0.6  # so many letters beyond ASCII stand alone among ASCII in Latin script only
 MOST_CONTROLS = 0.002  # a share of control bytes that no text in any encoding of eight bits has
 
 
@@ -188,11 +192,38 @@ def _guessed(data: bytes, name: str) -> str:
     """The old code page that fits a file best; which of the Latin ones it is, its letters tell."""
     from charset_normalizer import from_bytes
 
-    sample = data[: data.rfind(b"\n", 0, SAMPLE_BYTES) + 1 or SAMPLE_BYTES]
-    best = from_bytes(sample, cp_isolation=LEGACY).best()
+    sample = _around_first_letter(data)
+    if len(ALONE.findall(sample)) > MOSTLY * len(BEYOND_ASCII.findall(sample)):
+        return _latin(sample)
+    found = from_bytes(sample, cp_isolation=LEGACY)
+    best = next((guess for guess in found if _decodes(data, guess.encoding)), found.best())
     if best is None:
         raise DataError(f"{name} is in no encoding that could be recognized. Save it as UTF-8.")
-    return best.encoding if best.encoding not in LATIN else max(LATIN, key=lambda page: _fit(sample, page))
+    return best.encoding if best.encoding not in LATIN else _latin(sample)
+
+
+def _latin(sample: bytes) -> str:
+    return max(LATIN, key=lambda page: _fit(sample, page))
+
+
+def _around_first_letter(data: bytes) -> bytes:
+    """What tells most: whole lines, where there are more than a sample, with the first letter beyond ASCII."""
+    first = BEYOND_ASCII.search(data)
+    at = first.start() if first else 0
+    start = max(0, at - SAMPLE_BYTES // 2)
+    sample = data[start : start + SAMPLE_BYTES]
+    last_line_end = sample.rfind(b"\n")
+    return (
+        sample[: last_line_end + 1] if len(data) > start + SAMPLE_BYTES and start + last_line_end > at else sample
+    )
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _fit(sample: bytes, page: str) -> float:

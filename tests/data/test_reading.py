@@ -121,3 +121,25 @@ def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path: Path):
     written(tmp_path, b"%PDF", "3.txt")
     said = refused(tmp_path).splitlines()
     assert [line.split()[0] for line in said] == ["1.txt", "3.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (
+            "Am Fluss\n\n" + "Der alte Fährmann saß am Ufer und fror. Die Möwen schrien über dem Wasser. " * 20,
+            "cp1252",
+        ),
+        ("Milk\nBread\nCafé crème", "cp1252"),
+        ("He waited a long while at the gate.\n“Don’t go,” she said.", "cp1252"),
+        ("name;ort\nAnna;Bonn\nJörg;Köln", "cp1252"),
+        ("Plain words.\n" * 40_000 + "Die Straße führte über die Brücke.", "cp1252"),
+        ("Plain words.\n" * 40_000 + "Der Müller schläft. " * 20_000, "cp1252"),
+    ],
+    ids=["title", "list", "quotes", "table", "far down", "far down and long"],
+)
+def test_letters_after_the_last_line_end_are_looked_at_too(tmp_path: Path, text: str, encoding: str):
+    text = text.strip()
+    (found,) = read(written(tmp_path, text.encode(encoding)))
+    assert found.text == text
+    assert not any("could not be read" in note for note in found.notes)
