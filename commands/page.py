@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import socket
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from ..core import narrator
+from ..core.errors import SettingsError
 from ..core.session import SESSION
 from ..hosts.standalone import LOADINGS, StandaloneHost
 from . import environment, options
@@ -38,6 +41,7 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
 
 def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool = False) -> None:
     """Open the page and stay until Ctrl+C; a run that goes on then is asked to stop and keep first."""
+    refuse_taken(asked.port)
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import page
 
@@ -53,6 +57,20 @@ def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool =
     )
     say(f"Training PRO is at http://127.0.0.1:{asked.port} - Ctrl+C ends it.")
     _wait(made)
+
+
+def refuse_taken(port: int) -> None:
+    """SettingsError before the seconds that a page takes to be made; Gradio would say it with a traceback."""
+    with socket.socket() as probe:
+        if sys.platform != "win32":  # there this would allow two servers on one port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise SettingsError(
+                [f"Port {port} cannot be had ({error}). Another page may be open there already: use that one, or "
+                 f"name another port (--port {port + 1})."]
+            ) from error  # fmt: skip
 
 
 def _wait(made: object) -> None:

@@ -72,5 +72,9 @@ def why_not_written(error: Exception, folder: Path) -> str:
 
 def free_bytes(folder: Path) -> int:
     """Where a folder stands or will stand."""
-    there = next((path for path in (folder, *folder.parents) if path.exists()), Path())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(standing(folder)).free
+
+
+def standing(folder: Path) -> Path:
+    """The folder, or the one nearest above it that is there."""
+    return next((path for path in (folder, *folder.parents) if path.exists()), Path())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.host import ModelCard
-from ..core.writing import free_bytes
+from ..core.writing import free_bytes, standing
 from ..settings.declared import TrainingSettings
 from ..train_utils import ModelShape, StepPlan, size
 from . import expecting
@@ -28,6 +29,8 @@ class DiskPlan:
     most: int
     free: int
     exact: bool = True
+    unwritable: str = ""
+    """The folder that nothing can be written into."""
 
     def words(self) -> str:
         """'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB at once, 20 GB free'."""
@@ -38,6 +41,8 @@ class DiskPlan:
         )
 
     def problems(self) -> Iterator[str]:
+        if self.unwritable:
+            yield f"Disk: {self.unwritable} may not be written. Mend that, or choose another --user-data."
         if self.exact and self.free < self.lora + RECORDS:
             yield (
                 f"Disk: the LoRA alone takes {size(self.lora + RECORDS)}, and {size(self.free)} are free. Free "
@@ -63,7 +68,8 @@ def disk_plan(settings: TrainingSettings, card: ModelCard, plan: StepPlan, loras
         weights = shape.linear_weights + shape.other_weights
     lora = 4 * weights
     full = lora + round(expecting.state_bytes(settings) * weights)
-    return _filled(settings, lora, full, len(set(_planned(settings, plan))), free_bytes(loras))
+    filled = _filled(settings, lora, full, len(set(_planned(settings, plan))), free_bytes(loras))
+    return replace(filled, unwritable="" if os.access(there := standing(loras), os.W_OK) else str(there))
 
 
 def _filled(settings: TrainingSettings, lora: int, full: int, count: int, free: int) -> DiskPlan:

@@ -17,6 +17,7 @@ from .rates import Rates
 
 SAMPLE = 10
 _SWITCHES = tuple(f.name for f in fields(Switching))
+DATA = "data and slicing"
 _UNCHANGEABLE = (
     "rank",
     "targets",
@@ -74,7 +75,7 @@ class Blueprint:
         if self.settings.lora.method == "full":
             kept = {key: value for key, value in kept.items() if key not in _OF_A_LORA} | {"method": "full"}
         return {
-            "data and slicing": self.data.examples.digest(),
+            DATA: self.data.examples.digest(),
             "model": self.card.name,
             **kept,
             "accumulation": self.plan.accumulated * self.plan.processes,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError
-from ..core.writing import as_json, settle
+from ..core.writing import as_json, read_json, settle
 from ..records import loras
 from ..records.loras import STATE_FILE
-from ..records.run_folder import RunFolder
+from ..records.run_folder import PARAMETERS, RunFolder
+from ..settings import presets
+from ..settings.declared import SETTINGS
+from .blueprint import DATA, Blueprint
 
 TRIES = 2
+OF_THE_DATA = frozenset({"what", "text", "rows", "aside"})
+ABOUT_THE_RUN = frozenset({"name", "if_exists", "seed"})
 
 
 def is_about_files(error: Exception) -> bool:
@@ -59,11 +63,13 @@ def state_of(checkpoint: Path) -> RunState:
         raise SavingError(f"{checkpoint} cannot be gone on from: {error}. Choose another checkpoint.") from error
 
 
-def refuse_changes(state: RunState, now: Mapping[str, Any], checkpoint: Path) -> None:
+def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
     """A run may only go on as what it was; SavingError names what is different."""
     changed = [
-        f"{key} ({_short(state.unchangeable.get(key))} then, {_short(value)} now)"
-        for key, value in now.items()
+        f"{key} ({_what_changed(run)})"
+        if key == DATA
+        else f"{key} ({state.unchangeable.get(key)} then, {value} now)"
+        for key, value in run.unchangeable().items()
         if state.unchangeable.get(key) != value
     ]
     if changed:
@@ -73,6 +79,11 @@ def refuse_changes(state: RunState, now: Mapping[str, Any], checkpoint: Path) ->
         )
 
 
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:12] + "..."
+def _what_changed(run: Blueprint) -> str:
+    """The settings of the data that are different; where none is, the files are."""
+    then, now = read_json(run.folder.path / PARAMETERS, {}), run.settings.values()
+    apart = [key for key in presets.apart(then, now) if SETTINGS[key].section in OF_THE_DATA and key in then]
+    changes = [
+        f"{SETTINGS[key].label} {then[key]} then, {now[key]} now" for key in apart if key not in ABOUT_THE_RUN
+    ]
+    return "; ".join(changes) or "the files hold something else now"

@@ -67,8 +67,10 @@ def perplexity(asked: PerplexityOf, host: Host, job: Job) -> Ended:
 
 def _text_of(data: str, host: Host) -> Path:
     """A text by its path, or by its name among the data sets."""
+    if not data.strip():
+        raise DataError("No text is chosen. Choose one, or press Add files.")
     places = (Path(data), host.folders.datasets / data, host.folders.examples / data)
-    path = next((place for place in places if data and place.exists()), None)
+    path = next((place for place in places if place.exists()), None)
     if path is None:
         raise DataError(f"There is no text {data!r}: neither as a path nor in {host.folders.datasets}.")
     if path.is_file() and row_sets.is_rows(path):

@@ -131,10 +131,12 @@ def _first_part(run: Blueprint, job: Job) -> Part:
     start = run.folder.start
     if run.folder.begins_with is not None:
         _note(job, f"Training the LoRA '{run.folder.name}' further; what stands there goes into a backup first.")
+    if start is None and run.folder.goes_on and run.folder.begins_with is None:
+        _note(job, f"There is nothing of '{run.folder.name}' to go on from: the run starts at its beginning.")
     if start is None:
         return Part(run, RunState(unchangeable=run.unchangeable()))
     state = state_of(start.folder)
-    refuse_changes(state, run.unchangeable(), start.folder)
+    refuse_changes(state, run, start.folder)
     job.log.append(Note(text=f"Going on from {start.folder.name} (step {state.step})."))
     return Part(run, state, start.folder)
 

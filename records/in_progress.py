@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from ..core import processes
-from ..core.errors import BusyError
+from ..core.errors import BusyError, SavingError
 from ..core.host import Folders
+from ..core.writing import why_not_written
 
 
 @contextmanager
@@ -20,8 +21,7 @@ def in_progress(name: str, folders: Folders) -> Iterator[None]:
         yield
         return
     path = _place(name, folders)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with _opened(path) as file:
         if not _locked(file):
             raise _busy(name)
         try:
@@ -29,6 +29,17 @@ def in_progress(name: str, folders: Folders) -> Iterator[None]:
         finally:
             with suppress(OSError):  # Windows removes no open file; what lies there unlocked means nothing
                 path.unlink()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        why = why_not_written(error, path.parent)
+        raise SavingError(
+            f"{path.parent} cannot be written: {why}. Mend that, or choose another folder."
+        ) from error
 
 
 def refuse_in_progress(name: str, folders: Folders) -> None:

@@ -69,3 +69,9 @@ def test_check_refuses_what_cannot_be_kept_and_advises_where_it_is_tight(place, 
 def test_layers_by_names_of_their_own_are_counted_at_most_and_never_refused(tmp_path):
     disk = planned(tmp_path, targets=["special_proj"])
     assert not list(replace(disk, free=0).problems())
+
+
+def test_a_folder_that_may_not_be_written_is_said_before_the_run(place, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    report = PeftEngine().check(place.settings(), place.host())
+    assert any(problem.startswith("Disk: ") and "may not be written" in problem for problem in report.problems)

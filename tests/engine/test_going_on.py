@@ -203,8 +203,18 @@ def test_the_new_plans_rates_are_what_the_optimizer_uses(place, monkeypatch):
     assert used == pytest.approx(planned.rates[4:], rel=1e-12)
 
 
-def test_where_there_is_nothing_to_go_on_from_the_run_begins(place):
-    assert place.train(resume="newest").outcome == "finished"
+def test_where_there_is_nothing_to_go_on_from_the_run_begins_and_says_so(place):
+    job = Job("training", "a test")
+    assert place.train(job=job, resume="newest").outcome == "finished"
+    notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
+    assert "There is nothing of 'a' to go on from: the run starts at its beginning." in notes
+
+
+def test_texts_that_have_changed_meanwhile_are_named_as_what_they_are(place):
+    place.train(job=stopping_at(1), **LONG)
+    place.write("story.txt", SAMPLE.replace("keeper", "warden"))
+    with pytest.raises(SavingError, match=r"data and slicing \(the files hold something else now\)"):
+        place.train(resume="newest", **LONG)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +225,8 @@ def test_where_there_is_nothing_to_go_on_from_the_run_begins(place):
         ("batch_size (4 then, 2 now)", {"batch_size": 2}),
         ("seed (42 then, 43 now)", {"seed": 43}),
         ("accumulation (1 then, 2 now)", {"accumulation": 2}),
-        ("data and slicing (", {"cutoff": 48}),
-        ("data and slicing (", {"data": ["other.txt"]}),
+        ("data and slicing (Maximum context length (Cutoff) 32 then, 48 now)", {"cutoff": 48}),
+        ("data and slicing (Data ['story.txt'] then, ['other.txt'] now)", {"data": ["other.txt"]}),
     ],
 )
 def test_a_run_goes_on_only_as_what_it_was(place, named, more):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
-from training_pro.core.errors import BusyError
+from training_pro.core.errors import BusyError, SavingError
 from training_pro.records.in_progress import in_progress, is_in_progress
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import made_folders
@@ -64,3 +66,14 @@ def test_of_several_processes_only_the_first_holds_it(tmp_path, monkeypatch):
         with in_progress("a", folders):
             pass
     assert not is_in_progress("a", folders)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    known = made_folders(tmp_path)
+    monkeypatch.setattr(Path, "open", read_only)
+    said = pytest.raises(SavingError, match=r"training cannot be written: the folder is read-only\.")
+    with said, in_progress("a", known):
+        pass
