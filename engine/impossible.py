@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from ..core.errors import ModelError, SettingsError
 from ..core.host import Host, ModelCard
 from ..data.expecting import weights_as
-from ..settings.declared import TrainingSettings
+from ..settings.declared import SETTINGS, TrainingSettings
 from .method import is_whole
 from .method import problems as of_the_method
 from .optimizers import optimizer_problems
@@ -57,7 +57,16 @@ def _card(host: Host) -> ModelCard | None:
 def problems(settings: TrainingSettings, host: Host) -> list[str]:
     """Everything at once; empty where nothing stands in the way."""
     here = Here.of(host)
-    return [*of_the_method(settings, host), *(said for rule in _RULES for said in rule(settings, here))]
+    said = [said for rule in _RULES for said in rule(settings, here)]
+    return [*of_the_method(settings, host), *said, *_layers(settings, host)]
+
+
+def _layers(settings: TrainingSettings, host: Host) -> Iterator[str]:
+    if settings.lora.targets == SETTINGS["targets"].default or is_whole(settings):
+        return  # all there are
+    from .skeleton import target_problems
+
+    yield from target_problems(settings.lora.targets, host)
 
 
 def refuse(settings: TrainingSettings, host: Host) -> None:

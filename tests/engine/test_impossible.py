@@ -31,6 +31,7 @@ def said(road, asked, host):
         ("8bit", {"dora": True}, "DoRA: it cannot be trained on 8-bit weights."),
         ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 wants an NVIDIA card."),
         ("auto", {"liger": True}, "Liger: "),
+        ("8bit", {"targets": ["foo"]}, "Which layers: this model has no layer called foo. It has down_proj,"),
         ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers knows no 'nonsense'."),
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
@@ -62,6 +63,26 @@ def test_of_a_model_in_memory_the_model_itself_is_asked(place):
     assert Here.of(host) == Here("cpu", "", "float16", True)
     host.loaded().model.bfloat16()
     assert Here.of(host).kind == "bfloat16"
+
+
+def test_which_layers_there_are_is_asked_with_a_loaded_model_and_under_a_lora_too(with_lora):
+    host = with_lora.host()
+    asked = [with_lora.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["foo"])]
+
+    def refused():
+        return [bool(said("check", one, host)) for one in asked]
+
+    before = refused()
+    host.loaded()
+    loaded = refused()
+    with_lora.put_on(host, "a")
+    assert before == loaded == refused() == [False, False, True]
+
+
+def test_a_model_with_code_of_its_own_is_not_judged_before_it_is_there(place, monkeypatch):
+    host = place.host()
+    monkeypatch.setitem(host.card().config, "model_type", "something_new")
+    assert said("check", place.settings(targets=["foo"]), host) == []
 
 
 def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(place):
