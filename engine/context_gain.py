@@ -70,16 +70,17 @@ def _turn(example: Example, before: int, start: int, end: int, bos: int | None) 
 
 def _neighbours(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> Iterator[Making]:
     """Blocks and, where asked for, rows behind those that they go on from."""
-    lengths = examples.lengths()
+    lengths, sources = examples.lengths(), examples.source_of_each()
+    counts = [rows_too or isinstance(source, TextSource) for source in examples.sources]
     for number, other in enumerate(examples.neighbours()):
         if other < 0 or (longest and lengths[number] + lengths[other] > longest):
             continue
-        earlier, later = examples[number], examples[other]
-        if rows_too or isinstance(later.source, TextSource):
-            yield partial(_behind, earlier, later, bos)
+        if counts[sources[number]]:
+            yield partial(_behind, examples, number, other, bos)
 
 
-def _behind(earlier: Example, example: Example, bos: int | None) -> Later:
+def _behind(examples: Examples, number: int, other: int, bos: int | None) -> Later:
+    earlier, example = examples[number], examples[other]
     labels = np.ones(len(example.ids), bool) if example.trained is None else example.trained
     labels = np.concatenate([[False], labels[1:]])  # alone, nothing stands before the first to predict it from
     opening = len(_head(example.ids, bos))
