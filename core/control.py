@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Live = TypeVar("Live")
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """How long a run may go on after its first step; `why` says of its end what a rule's words would say."""
+
+    seconds: float
+    why: str
 
 
 class Wish:
@@ -44,6 +53,7 @@ class RunControl(Generic[Live]):
         self._free = Wish()
         self._more_epochs = 0.0
         self._live: Live | None = None
+        self._limit: TimeLimit | None = None
         self._paused = False
         self._changing = threading.Lock()
         self._awake = threading.Event()
@@ -66,6 +76,14 @@ class RunControl(Generic[Live]):
     @property
     def throwing_away(self) -> bool:
         return self._throw_away.asked
+
+    def limit_time(self, limit: TimeLimit) -> None:
+        """End by itself after so long, as by a rule: what was learned is kept, and the run is finished."""
+        self._limit = limit
+
+    @property
+    def time_limit(self) -> TimeLimit | None:
+        return self._limit
 
     def pause(self) -> None:
         """Wait after this step; the memory stays in use."""

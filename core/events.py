@@ -50,6 +50,13 @@ class Planned(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeLimited(Event):
+    """The run ends so many seconds after its first step, if its plan has not ended it before."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress(Event):
     """One step done: one change of the weights."""
 

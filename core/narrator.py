@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from .events import (
     Replanned,
     Sampled,
     Stage,
+    TimeLimited,
 )
 from .session import Job
 
@@ -42,9 +44,16 @@ class Pace:
 
     def __init__(self) -> None:
         self._recent: deque[Progress] = deque(maxlen=RECENT_STEPS)
+        self._begun: float | None = None
+        self._most = math.inf
 
     def add(self, progress: Progress) -> None:
         self._recent.append(progress)
+        self._begun = progress.at if self._begun is None else self._begun
+
+    def limit(self, event: TimeLimited) -> None:
+        """From its first step on the run takes no longer than that."""
+        self._most = event.seconds
 
     @property
     def seconds_a_step(self) -> float:
@@ -57,7 +66,19 @@ class Pace:
     @property
     def seconds_left(self) -> float:
         last = self._recent[-1]
-        return (last.steps - last.step) * self.seconds_a_step
+        by_steps = (last.steps - last.step) * self.seconds_a_step
+        return max(0.0, min(by_steps, self._most - self._gone))
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done: of its steps, or of its time where that ends first."""
+        last = self._recent[-1]
+        return max(last.step / last.steps, self._gone / self._most)
+
+    @property
+    def _gone(self) -> float:
+        """Seconds from the first step to the last one that is done."""
+        return self._recent[-1].at - (self._begun or 0.0)
 
 
 class Narrator:
@@ -92,6 +113,10 @@ class Narrator:
     def _stage(self, event: Stage) -> str:
         share = "" if event.share is None else f" {event.share:.0%}"
         return f"{event.text}{share} ..."
+
+    def _limited(self, event: TimeLimited) -> str:
+        self._pace.limit(event)
+        return f"At most {duration(event.seconds)} from the first step on."
 
     def _planned(self, event: Planned) -> str:
         disk = f" Disk: {event.disk}." if event.disk else ""
@@ -166,6 +191,7 @@ def _in_short(text: str) -> str:
 _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     Progress: Narrator._progress,
     Stage: Narrator._stage,
+    TimeLimited: Narrator._limited,
     Planned: Narrator._planned,
     Replanned: Narrator._replanned,
     LiveChanged: Narrator._live,

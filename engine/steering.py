@@ -58,6 +58,7 @@ class Steering:
                 0  # who asks for more wants it tried, also where the last rounds brought nothing
             )
         self.stopped_by = ""
+        self._first_clock: float | None = None
         self.interlude: Interlude | None = None
         self.last_look: Callable[[int], Evaluation | None] = lambda step: None
         control.begin(self.live)
@@ -130,7 +131,9 @@ class Steering:
     def _obey_rules(self, at: Moment) -> None:
         if self._control.stopping or self.stopped_by:
             return
-        if self.rates.fall and self.is_last(at.step):
+        if over := self._over_time(at.clock):
+            self.stopped_by = over
+        elif self.rates.fall and self.is_last(at.step):
             self.stopped_by = f"it has wound down ({self._ending})"
         elif not self.rates.fall and (rule := why_stop(self.live.stopping, at, self._patience)):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(at.step):
@@ -139,6 +142,12 @@ class Steering:
             self.stopped_by = rule
         if self.stopped_by:
             self._log.append(Note(text=f"Stopping after step {at.step}: {self.stopped_by}."))
+
+    def _over_time(self, clock: float) -> str:
+        """Why the run has had its time, which is counted from its first step; empty while it has not."""
+        self._first_clock = clock if self._first_clock is None else self._first_clock
+        limit = self._control.time_limit
+        return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
 
     def _why_rates(self) -> str:
         if self.rates.fall:

@@ -14,7 +14,7 @@
     }
     if (Date.now() - since < 12000) return;
     since = Date.now();
-    if (tries++ < 1) { document.querySelector("#tp-again").click(); return; }
+    if (tries++ < 1) { document.querySelectorAll("#tp-again, .tp-again").forEach((again) => again.click()); return; }
     if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());
   }, 2000);
 }

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import gradio as gr
 
+from ..core.control import TimeLimit
 from ..core.engine import Question
-from ..core.errors import TrainingProError
-from ..core.events import Progress
-from ..core.session import Job
-from ..settings.declared import TrainingSettings
+from ..core.errors import BusyError, TrainingProError
+from ..core.events import Answer, Ended, Stage, TimeLimited
+from ..core.session import Job, Work
 from ..settings.reading import training_settings
 from . import wording
-from .gradio_versions import private
-from .joined import Joined, training
-from .run_view import RunView
-from .try_tab import answers
+from .gradio_versions import follows, private
+from .joined import PAUSE_SECONDS, Joined, on_load, training, until_free
+from .run_view import WISHES, RunView
 
 NAME = "first-look"
 SECONDS = 120
+OVER = "the two minutes are over"
 BEGINNING = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
 VALUES: Mapping[str, object] = {
     # What shows on a model this small within two minutes: a high rate (its best is nearer 1e-3 than
@@ -42,16 +44,59 @@ VALUES: Mapping[str, object] = {
 }
 
 
+@dataclass
+class Look:
+    """One first look: its run, and the answers that follow when that has ended."""
+
+    prompt: str
+    run: Job
+    answer: Job | None = None
+
+
+class LookView:
+    """A look as a page shows it, from its first event, whenever that page was opened."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self._run = RunView(look.run)
+        self._answered = 0
+        self._said = ""
+        self.texts = {"without": "", "with": ""}
+
+    def catch_up(self) -> tuple[Any, ...]:
+        """Take in what is new; what comes back is another when the page has to be told of it."""
+        self._run.catch_up()
+        if self.look.answer is not None:
+            fresh = self.look.answer.log.since(self._answered)
+            self._answered += len(fresh)
+            for event in fresh:
+                if isinstance(event, Answer):
+                    self.texts[event.side] += event.piece
+                elif isinstance(event, (Stage, Ended)):
+                    self._said = wording.told(event)
+        control = self.look.run.control
+        return self._run.position, self._answered, control.pausing, *(wish(control) for wish in WISHES)
+
+    def html(self) -> str:
+        end = self.look.run.end
+        over = end is not None and end.outcome == "finished" and OVER in end.text
+        words = f"The two minutes are over at step {self._run.step}: here is what it learned."
+        head = wording.card("", wording.paragraph(words), mood="good") if over else ""
+        return head + self._run.html() + self._said
+
+
 class FirstLook:
     """One button, from nothing to a LoRA that can be seen at work."""
 
     def __init__(self, joined: Joined, *, seconds: float = SECONDS) -> None:
         self._joined, self._seconds = joined, seconds
+        self._look: Look | None = None
 
     def draw(self) -> None:
         with gr.Accordion("First look: train on a short story and see what changes", open=True):
             self._prompt = gr.Textbox(BEGINNING, label="The beginning of a text", elem_id="tp-first-prompt")
             self._go = gr.Button("Train 2 minutes", variant="primary", elem_id="tp-first-look")
+            self._refused = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")
             self._said = gr.HTML(elem_id="tp-first-said")
             with gr.Row():
                 self._without = gr.Textbox(
@@ -61,47 +106,77 @@ class FirstLook:
                     elem_id="tp-first-without",
                 )
                 self._with = gr.Textbox(label="With the LoRA", lines=6, interactive=False, elem_id="tp-first-with")
-        self._go.click(self._run, self._prompt, [self._said, self._without, self._with], **private())
+            self._again = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
+        shown = [self._go, self._said, self._without, self._with]
+        self._go.click(self.press, self._prompt, self._refused, **follows())
+        on_load(self._asked, [self._prompt], **private())
+        on_load(self.follow, shown, **follows())
+        self._again.click(self.follow, None, shown, **follows())
 
-    async def _run(self, prompt: str) -> AsyncIterator[tuple[str, str, str]]:
-        joined = self._joined
+    async def press(self, prompt: str) -> AsyncIterator[str]:
+        """Start; where that cannot be, why, for as long as it is so."""
         try:
-            settings = training_settings(VALUES)
-            job = self._start(settings)
+            self._start(prompt or BEGINNING)
+        except BusyError as error:
+            async for said in until_free(self._joined, str(error)):
+                yield said
         except TrainingProError as error:
-            yield wording.problem(str(error)), "", ""
-            return
-        view = RunView(job)
-        async for said in _following(view):
-            yield said, "", ""
-        if job.end is None or job.end.outcome == "failed":
-            return
-        question = Question(prompt=prompt or BEGINNING, lora=NAME, max_tokens=60, temperature=0)
-        async for said, texts in answers(
-            joined, "Answering", partial(joined.engine.answer, question, joined.host)
-        ):
-            yield said or view.html(), texts["without"], texts["with"]
+            yield wording.problem(str(error))
+        else:
+            yield ""
 
-    def _start(self, settings: TrainingSettings) -> Job:
-        joined = self._joined
+    def _asked(self) -> str:
+        """The beginning that the answers on this page belong to."""
+        return self._look.prompt if self._look else BEGINNING
+
+    async def follow(self) -> AsyncIterator[dict[Any, Any]]:
+        """The whole of the last look, and then whatever is new, for as long as the page is open."""
+        view: LookView | None = None
+        shown: tuple[Any, ...] = ()
+        while True:
+            if self._look is not None and (view is None or view.look is not self._look):
+                view = LookView(self._look)
+            state = (self._joined.session.current is None, id(view), *(view.catch_up() if view else ()))
+            if state != shown:
+                shown = state
+                yield self._updates(view)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _updates(self, view: LookView | None) -> dict[Any, Any]:
+        free = gr.update(interactive=self._joined.session.current is None)
+        if view is None:
+            return {self._go: free}
+        return {
+            self._go: free,
+            self._said: view.html(),
+            self._without: view.texts["without"],
+            self._with: view.texts["with"],
+        }
+
+    def _start(self, prompt: str) -> None:
+        joined, settings = self._joined, training_settings(VALUES)
         work = partial(joined.engine.train, settings, joined.host)
-        job = joined.session.start("training", training(NAME), joined.host, work)
-        threading.Thread(target=_stop_after, args=(job, self._seconds), name="two minutes", daemon=True).start()
-        return job
+        job = joined.session.start("training", training(NAME), joined.host, partial(self._limited, work))
+        self._look = Look(prompt, job)
+        threading.Thread(target=self._answer_after, args=(self._look,), name="first look", daemon=True).start()
 
+    def _limited(self, work: Work, job: Job) -> Ended:
+        """The run, which ends after its two minutes by itself."""
+        job.control.limit_time(TimeLimit(self._seconds, OVER))
+        job.log.append(TimeLimited(seconds=self._seconds))
+        return work(job)
 
-async def _following(view: RunView) -> AsyncIterator[str]:
-    while view.running:
-        before = view.position
-        view.catch_up()
-        if view.position != before:
-            yield view.html()
-        await asyncio.sleep(0.5)
-
-
-def _stop_after(job: Job, seconds: float) -> None:
-    """Stop the run so many seconds after its first step; what it learned until then is kept."""
-    for event in job.log.follow():
-        if isinstance(event, Progress):
-            threading.Timer(seconds, job.control.stop).start()
+    def _answer_after(self, look: Look) -> None:
+        """Both answers when the run has ended, also with no page open; whoever has the model goes first."""
+        look.run.log.wait_closed()
+        if look.run.end is None or look.run.end.folder is None:
             return
+        joined = self._joined
+        question = Question(prompt=look.prompt, lora=NAME, max_tokens=60, temperature=0)
+        work = partial(joined.engine.answer, question, joined.host)
+        while look is self._look and look.answer is None:
+            try:
+                look.answer = joined.session.start("answer", "Answering", joined.host, work)
+            except BusyError:
+                if (busy := joined.session.current) is not None:
+                    busy.log.wait_closed()

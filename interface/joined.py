@@ -57,6 +57,17 @@ def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: A
     Context.root_block.load(handler, None, outputs, **options)
 
 
+async def until_free(joined: Joined, refusal: str) -> AsyncIterator[str]:
+    """Why a wish was refused, for as long as the job goes on that has the model."""
+    job = joined.session.current
+    yield wording.problem(refusal)
+    if job is None:
+        return
+    while job.running:
+        await asyncio.sleep(PAUSE_SECONDS)
+    yield ""
+
+
 async def followed(job: Job) -> AsyncIterator[str]:
     """What to say of a job, whenever there is something new, until it ends."""
     position = 0

@@ -20,6 +20,7 @@ from ..core.events import (
     Replanned,
     Sampled,
     Stage,
+    TimeLimited,
 )
 from ..core.narrator import Pace
 from ..core.session import Job
@@ -86,6 +87,11 @@ class RunView:
         return self._ended is None
 
     @property
+    def step(self) -> int:
+        """The last one that is done."""
+        return self._last.step if self._last else 0
+
+    @property
     def planned(self) -> bool:
         """Whether its settings are known."""
         return self._planned is not None
@@ -94,7 +100,7 @@ class RunView:
         """The run panel."""
         if self._ended is not None:
             return self._ended_html(self._ended)
-        share = self._last.step / self._last.steps if self._last else 0.0
+        share = self._pace.share if self._last else 0.0
         steps = self._last.steps if self._last else 0
         parts = [
             wording.bar(share),
@@ -118,6 +124,8 @@ class RunView:
             self._step(event)
         elif isinstance(event, Stage):
             self._stage = event.text + ("" if event.share is None else f" {event.share:.0%}")
+        elif isinstance(event, TimeLimited):
+            self._pace.limit(event)
         elif isinstance(event, Planned):
             self._planned = event
             self._points = points_of(event.earlier)
@@ -196,7 +204,7 @@ class RunView:
         """For the browser's title: how far, and how low; empty when nothing runs."""
         if not self.running or self._last is None:
             return ""
-        return f"{self._last.step / self._last.steps:.0%}, loss {self._last.smoothed:.2f}"
+        return f"{self._pace.share:.0%}, loss {self._last.smoothed:.2f}"
 
     def _curve(self) -> str:
         if self._planned is None:

@@ -21,6 +21,7 @@ from training_pro.core.events import (
     Progress,
     Sampled,
     Stage,
+    TimeLimited,
 )
 from training_pro.core.narrator import Narrator, Pace, tell, telling
 from training_pro.core.session import Job, Session
@@ -144,3 +145,14 @@ def test_a_console_that_never_returns_holds_no_job_up():
     assert [type(event) for event in job.log.follow()] == [Note, Ended]
     assert not forever.is_set()
     forever.set()
+
+
+def test_the_time_left_is_never_more_than_the_time_that_a_run_may_take():
+    pace = Pace()
+    pace.limit(TimeLimited(seconds=120))
+    pace.add(progress(1, seconds=10.0, at=1000.0))
+    assert (pace.seconds_left, pace.share) == (120, 0.01)
+    pace.add(progress(7, seconds=10.0, at=1090.0))
+    assert (pace.seconds_left, pace.share) == (30, 0.75)
+    pace.add(progress(10, seconds=10.0, at=1125.0))
+    assert pace.seconds_left == 0
