@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 from ..core import processes
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
@@ -13,9 +16,18 @@ from .main import launcher
 HERE = Path(__file__).resolve().parent.parent
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that knows what was nearly written."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
+        near = [flag for one in wrong for flag in get_close_matches(one, self._option_string_actions, 1)]
+        super().error(message + (f". Did you mean {', '.join(near)}?" if near else ""))
+
+
 def parser(command: str, words: str) -> argparse.ArgumentParser:
     """A parser with --user-data; a wrong command line ends with 2 by itself."""
-    made = argparse.ArgumentParser(prog=f"{launcher()} {command}", description=words, allow_abbrev=False)
+    made = _Parser(prog=f"{launcher()} {command}", description=words, allow_abbrev=False)
     made.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
     made.add_argument(
         "--torch", metavar="SPEC", help="which torch an environment of our own gets, e.g. torch==2.13.0"

@@ -65,6 +65,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
     parser.add_argument("--preset", nargs="+", default=[], metavar="NAME", help="presets; the file and flags win")
     flags.add_to(parser)
+    # In front: behind it --data would take the file for one more data set.
+    parser.usage = f"{parser.prog} [SETTINGS.json] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
 
 
 def settings_from(asked: argparse.Namespace, host: Host) -> TrainingSettings:

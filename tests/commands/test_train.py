@@ -112,6 +112,15 @@ def test_a_wrong_command_line_is_exit_code_two(arguments, capsys):
     assert "usage:" in capsys.readouterr().err
 
 
+def test_a_flag_that_is_nearly_right_is_told_and_the_usage_is_a_line(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--model", "tiny", "--epoch", "2"])
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --epoch. Did you mean --epochs?" in said
+    assert said.count("\n") == 2
+    assert said.index("[SETTINGS.json]") < said.index("--model")
+
+
 def test_an_unknown_command_and_none_are_exit_code_two(capsys):
     assert (main(["tarin"]), main([])) == (2, 2)
     assert "There is no command 'tarin'." in capsys.readouterr().err
