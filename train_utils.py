@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 SMOOTHING = 0.9
@@ -132,6 +134,7 @@ class Experts:
     at_once: int  # for one token
     shared: int = 0  # how wide a feed that every token goes through beside them is
     without: int = 0  # layers with a feed as usual in their place
+    adapted: bool = False  # a LoRA on all layers sits on them and their router, and on no feed beside them
 
 
 @dataclass(frozen=True)
@@ -222,8 +225,31 @@ class ModelShape:
         return small + (self.layers - experts.without) * each
 
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
-        found = [side for side in self._sides() if parts is None or side[1] in parts]
-        return sum(count * rank * (wide + narrow) for count, _, wide, narrow in found)
+        found = [side for side in self._sides() if self._takes(side[1], parts)]
+        usual = sum(count * rank * (wide + narrow) for count, _, wide, narrow in found)
+        return usual + (rank * self._on_experts if parts is None else 0)
+
+    def _takes(self, name: str, parts: Collection[str] | None) -> bool:
+        if parts is not None:
+            return name in parts
+        return not (self.experts and self.experts.adapted and name in FEEDS)
+
+    @property
+    def _on_experts(self) -> int:
+        """The LoRA of rank 1 on experts and routers: up and gate lie in one tensor, and get a rank for each."""
+        experts = self.experts
+        if experts is None or not experts.adapted:
+            return 0
+        up, down = 2 * (self.hidden + 2 * experts.feed), experts.feed + self.hidden
+        return (self.layers - experts.without) * (experts.count * (up + down) + self.hidden + experts.count)
+
+    def rewritten(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
+        """Numbers that a step makes anew: experts with their LoRA in them, and the gradient of one layer's."""
+        experts = self.experts
+        if experts is None or not experts.adapted or parts is not None:
+            return 0
+        kept = 1 if checkpointing else self.layers - experts.without
+        return (kept + 1) * experts.count * self.hidden * 3 * experts.feed
 
     @property
     def passed(self) -> int:
@@ -247,9 +273,54 @@ def _experts(known: Mapping[str, Any], feed: int, layers: int) -> Experts | None
         shared=_size(known, "shared_expert_intermediate_size", "shared_intermediate_size")
         or own * _size(known, "n_shared_experts"),
         without=len(usual),
+        adapted=known.get("model_type") in WITH_LORA and not known.get("text_config") and _peft_takes_experts(),
     )
 
 
+@cache
+def _peft_takes_experts() -> bool:
+    """Whether this PEFT puts LoRAs on experts when it is asked for all layers."""
+    try:
+        first, second = version("peft").split(".")[:2]
+    except PackageNotFoundError:
+        return False
+    return (int(first), int(second)) >= FROM_PEFT
+
+
+FEEDS = frozenset({"up", "down", "gate"})
+FROM_PEFT = (0, 20)
+WITH_LORA = frozenset(
+    {
+        "afmoe",
+        "beam",
+        "cohere2_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "dots1",
+        "ernie4_5_moe",
+        "exaone_moe",
+        "flex_olmo",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm4v_moe",
+        "glm_moe_dsa",
+        "hunyuan_v1_moe",
+        "longcat_flash",
+        "mellum",
+        "minimax",
+        "minimax_m2",
+        "mixtral",
+        "olmoe",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_omni_moe",
+        "qwen3_omni_moe_text",
+        "qwen3_omni_moe_thinker",
+        "solar_open",
+    }
+)
+"""The kinds of models whose experts PEFT knows how to put LoRAs on."""
 UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
 FRAGMENTS = 0.3  # of all activations: what a processor's memory loses between them, measured
@@ -310,7 +381,8 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
         trained, kind = shape.linear_weights + shape.other_weights, computed
     head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if load.train_head else 0
     weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
-    activations = load.tokens * _activations(shape, load, computed)
+    anew = 0 if load.whole else shape.rewritten(load.parts, checkpointing=load.checkpointing)
+    activations = load.tokens * _activations(shape, load, computed) + anew * computed
     made = load.tokens * _activations(shape, replace(load, checkpointing=False), computed)
     overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * made
     rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))

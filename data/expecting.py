@@ -19,6 +19,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "q-k-v-o": ("q", "k", "v", "o"),
     "k-v-down": ("k", "v", "down"),
 }
+NAMED = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 STATE_BYTES = (("paged", 0.0), ("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
 ADAM_BYTES = 8.0
 SHORTEST = 32
@@ -179,5 +180,12 @@ def state_bytes(settings: TrainingSettings) -> float:
 
 
 def parts(settings: TrainingSettings) -> frozenset[str] | None:
-    targets = settings.lora.targets
-    return frozenset(PARTS[targets]) if isinstance(targets, str) and targets in PARTS else None
+    return parts_of(settings.lora.targets)
+
+
+def parts_of(targets: str | tuple[str, ...]) -> frozenset[str] | None:
+    """The layers that are meant, None for all; a list of one's own with other names is taken for all."""
+    if isinstance(targets, str):
+        return frozenset(PARTS[targets]) if targets in PARTS else None
+    named = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
+    return named if named <= NAMED else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..core.errors import TrainingProError
-from ..data.expecting import PARTS
+from ..data.expecting import parts_of
 from ..settings import presets
 from ..settings.declared import SETTINGS
 from ..settings.reading import training_settings
@@ -35,7 +35,7 @@ def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         return ""
     strong = read["alpha"] / (read["rank"] ** 0.5 if read["rslora"] else read["rank"])
     shape = ModelShape.of(config)
-    weights = shape.lora_weights(read["rank"], PARTS.get(read["targets"])) if shape else 0
+    weights = shape.lora_weights(read["rank"], parts_of(read["targets"])) if shape else 0
     file = f", its file about {size(4 * weights)}" if weights else ""
     return f"LoRA alpha {read['alpha']:g}, strength {strong:.3g}{file}."
 

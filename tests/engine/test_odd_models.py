@@ -9,15 +9,18 @@ from importlib.metadata import version
 import pytest
 import torch
 import transformers
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Note
 from training_pro.core.session import Job
+from training_pro.data.expecting import parts
 from training_pro.engine.targets import kinds, resolved
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at
+from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at, made
+from training_pro.train_utils import WITH_LORA, ModelShape
 
-EXPERTS_TOO = tuple(map(int, version("peft").split(".")[:2])) >= (0, 19)
+EXPERTS_TOO = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)
 ODD = {
     "llama4": (
         "Llama4TextConfig",
@@ -91,3 +94,50 @@ def test_what_no_lora_can_sit_on_is_left_out_and_refused_by_name(place, name, un
     place.take_off(host)
     with pytest.raises(SettingsError, match=rf"no LoRA can sit on \S+\.layers\.0-1\.\S+\.{unfit}; this"):
         place.train(host, name="b", targets=[unfit])
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_what_a_run_is_expected_to_take_counts_the_loras_on_experts(place, name):
+    host = StandaloneHost(place.folders, model=str(kept_at(place, name)))
+    shape = ModelShape.of(host.card().config)
+    for targets in ("all-linear", "q-k-v-o", ("q_proj", "o_proj")):
+        place.train(host, targets=targets, max_steps=1, if_exists="replace")
+        weights = load_file(place.lora() / "adapter_model.safetensors").values()
+        settings = place.settings(targets=targets)
+        assert shape.lora_weights(settings.lora.rank, parts(settings)) == sum(weight.numel() for weight in weights)
+
+
+def test_experts_with_a_lora_are_made_anew_and_kept_until_they_go_backward():
+    """The forward pass itself is asked what it keeps."""
+    few, all_of_it = (kept_of(targets) for targets in (["q_proj", "k_proj", "v_proj", "o_proj"], "all-linear"))
+    shape = ModelShape.of(made("mixtral").config.to_dict())
+    expected = shape.rewritten(None, checkpointing=False) - shape.rewritten(None, checkpointing=True) // 2
+    assert shape.rewritten(frozenset("qkvo"), checkpointing=False) == 0
+    assert expected <= all_of_it - few <= 1.3 * expected if EXPERTS_TOO else expected == 0
+
+
+def kept_of(targets):
+    """The numbers that a forward pass keeps beside the model's own weights."""
+    torch.manual_seed(0)
+    model = get_peft_model(made("mixtral"), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets)).train()
+    own, kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes() // 4, tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = model(torch.arange(3, 9)[None]).logits
+    assert out.requires_grad
+    return sum(count for count, _ in kept.values())
+
+
+@pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
+def test_the_kinds_of_models_with_experts_are_those_that_peft_knows():
+    from peft.utils import transformers_weight_conversion as known
+
+    patterns = known._MODEL_TO_CONVERSION_PATTERN
+    theirs = {name for name, pattern in patterns.items() if pattern in known._MOE_TARGET_MODULE_MAPPING}
+    assert theirs & set(transformers.CONFIG_MAPPING.keys()) == WITH_LORA
