@@ -14,13 +14,13 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),  # before those of bitsandbytes, whose sign they bear
     "bitsandbytes": _BITSANDBYTES,
     "grokadamw": ("grokadamw",),
-    "schedulefree": ("schedule_free",),
     "optimi": ("stable_adamw",),
     "torchdistx": ("adamw_anyprecision",),
     "apex": ("adamw_apex_fused",),
 }
 _GOT_BY = {
     "optimi": "pip install torch-optimi",
+    "torchao": "pip install torchao; but PEFT 0.18, which the webui has, fails on torchao 0.18",
     "torchdistx": "pip has none: https://github.com/pytorch/torchdistx",
     "apex": "NVIDIA's, not pip's: https://github.com/NVIDIA/apex",
 }
@@ -29,6 +29,7 @@ _NOT_HERE = {
     "adamw_torch_npu_fused": "it is for Ascend cards",
     "galore": "it replaces LoRA rather than training one",
     "apollo": "it replaces LoRA rather than training one",
+    "schedule_free": "what it would keep is its own average of the weights, and what is saved are those of a step",
     "lomo": "it steps while it goes backward, which accumulation and clipping do not survive",
 }
 

@@ -51,7 +51,14 @@ def test_it_steps(place, name):
         ("grokadamw", "Optimizer: grokadamw needs the package grokadamw (pip install grokadamw)."),
         ("stable_adamw", "Optimizer: stable_adamw needs the package optimi (pip install torch-optimi)."),
         ("adamw_anyprecision", "Optimizer: adamw_anyprecision needs the package torchdistx (pip has none: https"),
-        ("adamw_torch_4bit", "Optimizer: adamw_torch_4bit needs the package torchao (pip install torchao)."),
+        (
+            "adamw_torch_4bit",
+            "Optimizer: adamw_torch_4bit needs the package torchao (pip install torchao; but PEFT",
+        ),
+        (
+            "schedule_free_adamw",
+            "Optimizer: schedule_free_adamw does not work here: what it would keep is its own",
+        ),
     ],
 )
 def test_what_does_not_work_is_refused_before_anything_is_read(place, name, sentence):
