@@ -171,11 +171,10 @@ class RowSource:
 
     @property
     def neighbours(self) -> Ints:
-        """The next row of the file, or the next piece of this one."""
+        """The next row that the file has, over blank lines too, or the next piece of this one."""
         import numpy as np
 
-        goes_on = np.diff(self.rows, append=-1)
-        return np.where((goes_on == 0) | (goes_on == 1), np.arange(1, len(self) + 1), -1)
+        return np.append(np.arange(1, len(self)), [-1])[: len(self)]
 
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]

@@ -143,13 +143,13 @@ def test_a_pair_never_reads_the_same_text_twice(place, steps, cut):
 
 
 def test_neighbours_written_out():
-    rows = np.array([1, 2, 2, 5, 6])  # 3 and 4 cannot be read; 2 is in two pieces
+    rows = np.array([1, 2, 2, 5, 6])  # lines 3 and 4 are blank; 2 is in two pieces
     source = RowSource("rows", np.arange(10), np.ones(10, bool), np.arange(0, 12, 2), rows, "row", str)
-    assert source.neighbours.tolist() == [1, 2, -1, 4, -1]
-    assert Examples([source, source]).neighbours() == [1, 2, -1, 4, -1, 6, 7, -1, 9, -1]
+    assert source.neighbours.tolist() == [1, 2, 3, 4, -1]
+    assert Examples([source, source]).neighbours() == [1, 2, 3, 4, -1, 6, 7, 8, 9, -1]
     twice_and_a_part = Examples([source], [np.array([0, 1, 2, 3, 4, 1, 2, 4])])
-    assert twice_and_a_part.neighbours() == [1, 2, -1, 4, -1, 6, -1, -1]
-    assert Examples([source], [np.array([0, 2, 3])]).neighbours() == [-1, -1, -1]
+    assert twice_and_a_part.neighbours() == [1, 2, 3, 4, -1, 6, -1, -1]
+    assert Examples([source], [np.array([0, 2, 3])]).neighbours() == [-1, 2, -1]
     assert Examples([source], [np.array([], np.int64)]).neighbours() == []
 
 
