@@ -23,7 +23,7 @@ from .further import begin_with
 from .impossible import float16_problems, refuse_for
 from .machine import compiled, set_up
 from .method import is_whole
-from .targets import adapted, resolved
+from .targets import adapted, refuse_if_elsewhere, resolved
 from .tokenizer import working_tokenizer
 
 
@@ -89,6 +89,7 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
         return
     targets = resolved(settings.lora.targets, base)
     with injected(base, lora_config(settings.lora, base, targets)) as model:
+        refuse_if_elsewhere(targets, model)
         job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted(model))}."))
         _refuse_float16(model, settings)
         if run.folder.begins_with is not None and not run.folder.is_open:

@@ -19,6 +19,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from ..core.errors import SettingsError
 
 ALL = "all-linear"
+OWN = "a list of your own"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "q-v": ("q", "v"),
     "q-k-v": ("q", "k", "v"),
@@ -63,7 +64,7 @@ def resolved(asked: str | tuple[str, ...], model: torch.nn.Module) -> Targets:
     names = tuple(name for name in layers if any(_is_one_of(name, called) for called in wanted.values()))
     if refused := [name for name in names if name in unfit]:
         raise SettingsError([_unfit(refused)])
-    return Targets(names, asked if isinstance(asked, str) else "a list of your own")
+    return Targets(names, asked if isinstance(asked, str) else OWN)
 
 
 def _wanted(asked: str | tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -146,6 +147,19 @@ def adapted(model: torch.nn.Module) -> tuple[str, ...]:
     return tuple(
         _own_name(name, layer) for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer)
     )
+
+
+def refuse_if_elsewhere(asked: Targets, model: torch.nn.Module) -> None:
+    """On some models PEFT takes the name of a layer for the experts' tensor that was called so once."""
+    there = set(adapted(model))
+    lost = [name for name in asked.names if name not in there]
+    if lost and asked.what == OWN:
+        raise SettingsError(
+            [
+                f"Which layers: PEFT puts what is named {_in_short(lost)} on this model's "
+                "experts. Choose all, or q-k-v-o, or leave these out."
+            ]
+        )
 
 
 def _own_name(name: str, layer: Any) -> str:

@@ -15,8 +15,10 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.events import Note
 from training_pro.core.session import Job
 from training_pro.data.expecting import parts
-from training_pro.engine.targets import kinds, resolved
+from training_pro.engine.adapter import injected, lora_config
+from training_pro.engine.targets import kinds, refuse_if_elsewhere, resolved
 from training_pro.hosts.standalone import StandaloneHost
+from training_pro.settings.reading import training_settings
 from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at, made
 from training_pro.train_utils import WITH_LORA, ModelShape
 
@@ -77,6 +79,19 @@ def test_what_cannot_be_done_on_experts_is_said_with_what_to_do(place):
     assert {name: type(module) for name, module in host.loaded().model.named_modules()} == before
     assert not place.lora().exists()
     place.train(host, dropout=0.05, dora=True, targets="q-k-v-o", max_steps=1)
+
+
+@pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
+def test_a_layer_whose_name_peft_takes_for_the_experts_is_refused():
+    base, asked = made("qwen3_moe", mlp_only_layers=[0]), ("q_proj", "gate_proj", "up_proj")
+    lora, targets = training_settings({"name": "a", "data": ["x"], "targets": asked}).lora, resolved(asked, base)
+    with (
+        injected(base, lora_config(lora, base, targets)) as model,
+        pytest.raises(
+            SettingsError, match=r"is named model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
+        ),
+    ):
+        refuse_if_elsewhere(targets, model)
 
 
 @pytest.mark.parametrize(("name", "unfit"), [("llama4", "router"), ("mamba", "out_proj")])
