@@ -380,7 +380,7 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     if load.whole:
         trained, kind = shape.linear_weights + shape.other_weights, computed
     head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if load.train_head else 0
-    weights = shape.linear_weights * BITS_OF_WEIGHTS[load.weights_as] / 8 + shape.other_weights * computed
+    weights = weights_in_memory(shape, load.weights_as)
     anew = 0 if load.whole else shape.rewritten(load.parts, checkpointing=load.checkpointing)
     activations = load.tokens * _activations(shape, load, computed) + anew * computed
     made = load.tokens * _activations(shape, replace(load, checkpointing=False), computed)
@@ -395,6 +395,12 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
         head=rows * shape.vocabulary * (8 if computed == 4 else 10) + load.learned * shape.hidden * computed * 2,
         overhead=round(overhead),
     )
+
+
+def weights_in_memory(shape: ModelShape, held_as: str) -> float:
+    """The bytes of a loaded model: only its linear layers are held in less than 16 bits."""
+    computed = 4 if held_as == "float32" else 2
+    return shape.linear_weights * BITS_OF_WEIGHTS[held_as] / 8 + shape.other_weights * computed
 
 
 def _state(load: Load, kind: int) -> float:

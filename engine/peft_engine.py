@@ -80,7 +80,8 @@ class PeftEngine:
         from . import adapter
 
         adapter.put_on(name, strength, host)
-        return Ended(outcome="finished", text=f"{name} is on, at {strength:.0%}. Chat to try it.")
+        chat = "" if host.own_process else " Chat to try it."
+        return Ended(outcome="finished", text=f"{name} is on, at {strength:.0%}.{chat}")
 
     def take_off(self, host: Host, job: Job) -> Ended:
         _refuse_without_torch(host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, preci
 from . import memory
 
 LOADINGS: Mapping[str, str] = {
-    "auto": "auto (the model's own type)",
+    "auto": "auto (the model's own type; float32 on a CPU)",
     "float32": "float32 (the most memory)",
     "bfloat16": "bfloat16",
     "float16": "float16 (older cards)",
@@ -119,6 +120,23 @@ class StandaloneHost:
         """The bytes of a model's weights, for the page's memory figure."""
         path = self._folders.models / name
         return path.stat().st_size if path.is_file() else memory.weights_size(path)
+
+    def config(self, name: str) -> dict[str, Any]:
+        """What a model's config.json says; empty where there is none to be read."""
+        try:
+            read = json.loads((self._folders.models / name / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return read if isinstance(read, dict) else {}
+
+    def on_card(self) -> bool:
+        """Whether models are loaded onto a graphics card; this loads torch."""
+        if importlib.util.find_spec("torch") is None:
+            return False
+        with self._reading:
+            import torch
+
+            return bool(torch.cuda.is_available())
 
     @property
     def chosen(self) -> tuple[str, str]:

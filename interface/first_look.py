@@ -19,7 +19,7 @@ from ..core.session import Job, Work
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import follows, private
-from .joined import PAUSE_SECONDS, Joined, on_load, training, until_free
+from .joined import PAUSE_SECONDS, Joined, on_load, refused, training
 from .run_view import WISHES, RunView
 
 NAME = "first-look"
@@ -117,11 +117,9 @@ class FirstLook:
         """Start; where that cannot be, why, for as long as it is so."""
         try:
             self._start(prompt or BEGINNING)
-        except BusyError as error:
-            async for said in until_free(self._joined, str(error)):
-                yield said
         except TrainingProError as error:
-            yield wording.problem(str(error))
+            async for said in refused(self._joined.session, error):
+                yield said
         else:
             yield ""
 

@@ -57,13 +57,13 @@ def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: A
     Context.root_block.load(handler, None, outputs, **options)
 
 
-async def until_free(joined: Joined, refusal: str) -> AsyncIterator[str]:
-    """Why a wish was refused, for as long as the job goes on that has the model."""
-    job = joined.session.current
-    yield wording.problem(refusal)
-    if job is None:
+async def refused(session: Session, error: TrainingProError) -> AsyncIterator[str]:
+    """Why a wish was refused; where a job has the model, for as long as that goes on."""
+    busy = session.current
+    yield wording.problem(str(error))
+    if busy is None or not isinstance(error, BusyError):
         return
-    while job.running:
+    while busy.running:
         await asyncio.sleep(PAUSE_SECONDS)
     yield ""
 

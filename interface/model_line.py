@@ -15,7 +15,8 @@ def html(joined: Joined) -> str:
     reason = joined.host_says_read_only()
     only_look = wording.paragraph(reason, quiet=True) if reason else ""
     if standing.problem:
-        return wording.card(head, wording.paragraph(standing.problem), only_look, mood="fair")
+        memory = wording.paragraph(_memory(joined.host), quiet=True) if _memory(joined.host) else ""
+        return wording.card(head, wording.paragraph(standing.problem), memory, only_look, mood="fair")
     parts = [f"{standing.model}, {standing.precision}", _memory(joined.host)]
     if standing.loras:
         parts.append(f"LoRA on: {', '.join(standing.loras)}")

@@ -15,8 +15,8 @@ from ..settings.reading import training_settings
 from ..train_utils import duration, size
 from . import wording
 from .form import Form
-from .gradio_versions import private
-from .joined import Joined, followed
+from .gradio_versions import follows
+from .joined import Joined, followed, refused
 from .ways import use
 
 
@@ -35,8 +35,8 @@ class OneStep:
 
     def connect(self) -> None:
         inputs, outputs = self._form.inputs(), [self._said, *self._form.components.values()]
-        self._test.click(partial(self._tried, fit=False), inputs, outputs, **private())
-        self._fit.click(partial(self._tried, fit=True), inputs, outputs, **private())
+        self._test.click(partial(self._tried, fit=False), inputs, outputs, **follows())
+        self._fit.click(partial(self._tried, fit=True), inputs, outputs, **follows())
 
     async def _tried(self, given: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
         joined, values = self._joined, self._form.values(given)
@@ -46,7 +46,8 @@ class OneStep:
             work = partial(joined.engine.probe, settings, joined.host)
             job = joined.session.start("probe", "Testing one step", joined.host, work)
         except TrainingProError as error:
-            yield {self._said: wording.problem(str(error))}
+            async for said in refused(joined.session, error):
+                yield {self._said: said}
             return
         async for said in followed(job):
             yield {self._said: said}

@@ -12,16 +12,19 @@ import gradio as gr
 from ..core.engine import Engine
 from ..core.errors import BusyError
 from ..core.events import Ended
-from ..core.host import Host
+from ..core.host import Host, ModelCard
 from ..core.session import Job, Session
+from ..data.expecting import weights_as
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
-from ..train_utils import size
+from ..train_utils import ModelShape, size, weights_in_memory
 from . import tab, wording
 from .first_look import FirstLook
-from .gradio_versions import blocks, private
-from .joined import Joined
+from .gradio_versions import blocks, follows, private
+from .joined import Joined, on_load, refused
 from .style import CSS
+
+NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 
 
 class ChoosingHost(Host, Protocol):
@@ -31,6 +34,10 @@ class ChoosingHost(Host, Protocol):
     def chosen(self) -> tuple[str, str]: ...
 
     def size_on_disk(self, name: str) -> int: ...
+
+    def config(self, name: str) -> dict[str, Any]: ...
+
+    def on_card(self) -> bool: ...
 
 
 def page(
@@ -68,28 +75,25 @@ class ModelPicker:
             )
             self._load = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
             self._refresh = gr.Button("Refresh", min_width=100, scale=0)
-        self._said = gr.HTML(self._needs(name), elem_id="tp-model-said")
-        self._load.click(self._load_it, {self._model, self._loading}, self._said, **private())
+        self._needs = gr.HTML(elem_id="tp-model-needs")
+        self._said = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
+        chosen = {self._model, self._loading}
+        self._load.click(self._load_it, chosen, self._said, **follows())
         self._refresh.click(lambda: gr.update(choices=self._models("")), None, self._model, **private())
-        self._model.change(self._needs, self._model, self._said, **private())
+        gr.on([part.change for part in (self._model, self._loading)], self._told, chosen, self._needs, **private())
+        on_load(self._as_chosen, [self._model, self._loading, self._needs], **private())
 
     def _models(self, chosen: str) -> list[str]:
         found = self._host.models()
         return found if not chosen or chosen in found else [chosen, *found]
 
-    def _needs(self, name: str | None) -> str:
-        """The memory figure: the weights as they lie on disk, against what is free."""
-        if not name:
-            return wording.paragraph(f"Models are looked for in {self._host.folders.models}.", quiet=True)
-        weights, memory = self._host.size_on_disk(name), self._host.memory()
-        if not weights or not memory.total:
-            return ""
-        free = memory.total - memory.used
-        return wording.paragraph(
-            f"Its weights take {size(weights)} on disk, and about that in memory when loaded as they are. "
-            f"Free now: {size(free)} of {size(memory.total)}.",
-            quiet=True,
-        )
+    def _as_chosen(self) -> tuple[Any, Any, str]:
+        """A page opened later shows the model that is meant."""
+        name, loading = self._host.chosen
+        return gr.update(choices=self._models(name), value=name or None), loading, needs(self._host, name, loading)
+
+    def _told(self, given: Mapping[Any, Any]) -> str:
+        return needs(self._host, given[self._model] or "", given[self._loading])
 
     async def _load_it(self, given: Mapping[Any, Any]) -> AsyncIterator[str]:
         name, loading = given[self._model], given[self._loading]
@@ -99,7 +103,8 @@ class ModelPicker:
         try:
             job = self._session.start("model", f"Loading {name}", self._host, partial(self._work, name, loading))
         except BusyError as error:
-            yield wording.problem(str(error))
+            async for said in refused(self._session, error):
+                yield said
             return
         yield wording.paragraph(f"Loading {name} ...", quiet=True)
         while job.running:
@@ -111,3 +116,21 @@ class ModelPicker:
     def _work(self, name: str, loading: str, job: Job) -> Ended:
         self._host.load(name, loading)
         return Ended(outcome="finished", text=f"{name} is loaded.")
+
+
+def needs(host: ChoosingHost, name: str, loading: str) -> str:
+    """What a model's weights take on disk, and in the memory of this machine when loaded like that."""
+    if not name:
+        return wording.paragraph(f"Models are looked for in {host.folders.models}.", quiet=True)
+    on_disk, config = host.size_on_disk(name), host.config(name)
+    if not on_disk:
+        return ""
+    words = f"Its weights take {size(on_disk)} on disk"
+    shape = ModelShape.of(config)
+    if shape is not None and "quantization_config" not in config:
+        held_as = weights_as(ModelCard(name, config, None, loading), on_card=host.on_card())
+        in_memory = size(weights_in_memory(shape, held_as))
+        words += f", and about {in_memory} in memory, loaded as {NAMES.get(held_as, held_as)}"
+    elif name.endswith(".gguf"):
+        words += "; they are unpacked when it is loaded, and take more in memory"
+    return wording.paragraph(f"{words}.", quiet=True)

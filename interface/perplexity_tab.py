@@ -16,8 +16,8 @@ from ..core.events import Ended, PerplexityFound, Stage
 from ..data import library
 from ..records import loras
 from . import data_menu, wording
-from .gradio_versions import private
-from .joined import PAUSE_SECONDS, Joined, on_load
+from .gradio_versions import follows, private
+from .joined import PAUSE_SECONDS, Joined, on_load, refused
 
 HEAD = ("text", "model", "LoRA", "perplexity", "loss a token", "tokens", "took")
 EARLIER = 30
@@ -58,7 +58,7 @@ class PerplexityTab:
 
     def _connect(self, tab: gr.Tab) -> None:
         asked = {self._data, self._loras, self._without, self._length, self._stride, self._comment}
-        self._go.click(self._work, asked, [self._said, self._found, self._earlier], **private())
+        self._go.click(self._work, asked, [self._said, self._found, self._earlier], **follows())
         self._stop.click(self._stopped, None, self._said, **private())
         lists = [self._data, self._loras, self._earlier]
         tab.select(self._lists, None, lists, **private())
@@ -80,7 +80,8 @@ class PerplexityTab:
             work = partial(joined.engine.perplexity, asked, joined.host)
             job = joined.session.start("perplexity", f"Perplexity of {asked.data}", joined.host, work)
         except TrainingProError as error:
-            yield wording.problem(str(error)), "", gr.update()
+            async for said in refused(joined.session, error):
+                yield said, "", gr.update()
             return
         position, said, found = 0, "", []
         while True:

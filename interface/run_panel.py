@@ -20,7 +20,7 @@ from . import model_line, plots, report_view, wording
 from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
-from .joined import Joined, on_load, training
+from .joined import Joined, on_load, refused, training
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
 
@@ -64,7 +64,7 @@ class RunPanel:
         self._line = line
         form = self._form.inputs()
         self._check.click(self._on_check, form, self._answer, **private())
-        self._start.click(self._on_start, form, self._answer, **private())
+        self._start.click(self._on_start, form, self._answer, **follows())
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
         self._buttons.connect(self._form, self._answer)
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
@@ -79,7 +79,7 @@ class RunPanel:
         except TrainingProError as error:
             return wording.problem(str(error))
 
-    def _on_start(self, given: Mapping[Any, Any]) -> str:
+    async def _on_start(self, given: Mapping[Any, Any]) -> AsyncIterator[str]:
         host, engine = self._joined.host, self._joined.engine
         try:
             self._joined.refuse_where_read_only()
@@ -87,8 +87,10 @@ class RunPanel:
             title = training(settings.what.name)
             self._joined.session.start("training", title, host, partial(engine.train, settings, host))
         except TrainingProError as error:
-            return wording.problem(str(error))
-        return ""
+            async for said in refused(self._joined.session, error):
+                yield said
+        else:
+            yield ""
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._joined.session.latest("training")

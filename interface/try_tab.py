@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -16,8 +17,8 @@ from ..core.events import Answer, Ended, Stage
 from ..core.session import Job
 from ..records import loras
 from . import wording
-from .gradio_versions import private
-from .joined import Joined, on_load
+from .gradio_versions import follows, private
+from .joined import Joined, on_load, refused
 
 NONE = "(no LoRA)"
 OPENING_WORDS = 10
@@ -66,6 +67,7 @@ class TryTab:
             self._stop = gr.Button("Stop", elem_id="tp-stop-answer")
             self._put_on = gr.Button("Put on", interactive=may, elem_id="tp-put-on")
             self._take_off = gr.Button("Take off", interactive=may, elem_id="tp-take-off")
+        self._put_said = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
         self._said = gr.HTML(elem_id="tp-try-said")
         with gr.Row():
             self._without = _answer_box("Without", "tp-without")
@@ -74,10 +76,10 @@ class TryTab:
     def _connect(self, tab: gr.Tab) -> None:
         asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
         answers = [self._said, self._without, self._with]
-        self._go.click(self._answer, asked, answers, **private())
+        self._go.click(self._answer, asked, answers, **follows())
         self._stop.click(self._stop_answer, None, self._said, **private())
-        self._put_on.click(self._put, {self._lora, self._strength}, self._said, **private())
-        self._take_off.click(self._take, None, self._said, **private())
+        self._put_on.click(self._put, {self._lora, self._strength}, self._put_said, **follows())
+        self._take_off.click(self._take, None, self._put_said, **follows())
         self._refresh.click(self._choices, None, self._lora, **private())
         chosen = {self._lora, self._prompt}
         self._lora.change(self._beginning, chosen, self._prompt, **private())
@@ -150,7 +152,8 @@ async def answers(
         joined.refuse_where_read_only()
         job = joined.session.start("answer", title, joined.host, work)
     except BusyError as error:
-        yield wording.problem(str(error)), texts
+        async for words in refused(joined.session, error):
+            yield words, texts
         return
     position, said, done = 0, "", False
     while not done:
@@ -189,7 +192,8 @@ def beginning_of(joined: Joined, name: str | None) -> str:
         first: str = json.loads(sample.read_text(encoding="utf-8"))[0]["value"]
     except (OSError, ValueError, LookupError, TypeError):
         return ""
-    return " ".join(first.split()[:OPENING_WORDS])
+    begins = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", first)
+    return begins[0].strip() if begins else ""
 
 
 def _answer_box(label: str, elem_id: str) -> gr.Textbox:

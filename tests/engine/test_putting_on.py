@@ -34,7 +34,7 @@ def answers(events):
 def test_putting_on_changes_what_the_model_says_and_taking_off_changes_it_back(with_lora):
     host = with_lora.host()
     bare = logits(host)
-    assert with_lora.put_on(host, "a").text == "a is on, at 100%. Chat to try it."
+    assert with_lora.put_on(host, "a").text == "a is on, at 100%."
     assert host.loaded().loras == ("a",)
     assert (logits(host) - bare).abs().max() > 0.01
     assert with_lora.take_off(host).text == "a is off."

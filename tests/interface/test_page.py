@@ -1,0 +1,118 @@
+"""The page of our own: what a model will take, and wishes for a model that is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import threading
+
+import gradio as gr
+import pytest
+from training_pro.core.events import Ended
+from training_pro.core.session import Session
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import LOADINGS
+from training_pro.interface import page, try_tab
+from training_pro.interface.joined import Joined
+from training_pro.train_utils import size
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def host(place, tiny):
+    shutil.copytree(tiny, place.folders.models / "mine")
+    return place.host()
+
+
+@pytest.fixture
+def busy():
+    """A session whose model is being trained on, and how that is ended."""
+    session, done = Session(), threading.Event()
+    yield session, done
+    done.set()
+
+
+def begin(session, host, done):
+    def work(job):
+        done.wait(PATIENCE_SECONDS)
+        return Ended(outcome="finished", text="")
+
+    return session.start("training", "Training 'night'", host, work)
+
+
+def said_until_free(stream, done):
+    """Everything that is said; the job that has the model ends when the first of it is there."""
+
+    async def said():
+        found = []
+        async for words in stream:
+            found.append(words)
+            done.set()
+        return found
+
+    return asyncio.run(said())
+
+
+@pytest.mark.parametrize(("loading", "bytes_each"), [("auto", 4), ("float32", 4), ("bfloat16", 2)])
+def test_the_memory_is_that_of_this_machine(host, loading, bytes_each, monkeypatch):
+    monkeypatch.setattr(type(host), "on_card", lambda self: False)
+    held = sum(weight.numel() for weight in host.loaded().model.parameters()) * bytes_each
+    words = page.needs(host, "mine", loading)
+    told = re.search(r"about (\d+) (\w+) in memory, loaded as (\w+)", words)
+    assert told[3] == ("float32" if bytes_each == 4 else "bfloat16")
+    assert told[2] == size(held).split()[1] and float(told[1]) == pytest.approx(
+        float(size(held).split()[0]), rel=0.02
+    )
+    assert "Free now" not in words
+
+
+def test_by_itself_a_model_on_a_card_keeps_its_type(host, monkeypatch):
+    path = host.folders.models / "mine" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}))
+    for on_card, kind in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(type(host), "on_card", lambda self, on_card=on_card: on_card)
+        assert page.needs(host, "mine", "auto").endswith(f"loaded as {kind}.</p>")
+
+
+def test_of_a_model_that_says_too_little_only_its_size_on_disk_is_told(host):
+    (host.folders.models / "mine" / "config.json").write_text("{}")
+    assert "on disk.</p>" in page.needs(host, "mine", "auto")
+    assert page.needs(host, "nowhere", "auto") == ""
+    assert str(host.folders.models) in page.needs(host, "", "auto")
+
+
+def test_load_says_that_the_model_is_busy_for_as_long_as_it_is(host, busy):
+    session, done = busy
+    with gr.Blocks():
+        picker = page.ModelPicker(host, session, LOADINGS)
+        picker.draw()
+    begin(session, host, done)
+    stream = picker._load_it({picker._model: "mine", picker._loading: "auto"})
+    refusal, after = said_until_free(stream, done)
+    assert "The model is busy: Training &#x27;night&#x27;" in refusal and after == ""
+    assert picker._as_chosen()[0]["value"] == host.chosen[0]
+
+
+def test_put_on_says_that_the_model_is_busy_where_no_answer_writes_over_it(host, busy):
+    session, done = busy
+    with gr.Blocks(), gr.Tab() as tab:
+        made = try_tab.TryTab(Joined(host, PeftEngine(), session))
+        made.draw(tab)
+    assert made._put_said is not made._said
+    begin(session, host, done)
+    stream = made._put({made._lora: "a", made._strength: 100})
+    refusal, after = said_until_free(stream, done)
+    assert "The model is busy" in refusal and after == ""
+
+
+def test_the_beginning_keeps_its_line_ends(with_lora):
+    joined = Joined(with_lora.host(), PeftEngine(), Session())
+    sample = with_lora.lora() / "train_dataset_sample.json"
+    told = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
+    sample.write_text(json.dumps([{"value": f" {told} and more"}]), encoding="utf-8")
+    assert try_tab.beginning_of(joined, "a") == "The Ferry of Low Water\n\nOld Maren Tull ran the"
+    sample.write_text(json.dumps([{"value": "Short\n"}]), encoding="utf-8")
+    assert try_tab.beginning_of(joined, "a/checkpoint-1") == "Short"
