@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from ..chunking import Cutting, unescaped
 from ..core import processes
@@ -117,11 +117,8 @@ def _why_nothing(settings: TrainingSettings) -> str:
 
 
 def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
-    lengths, sources, stopping = examples.lengths(), made.learned.sources, work.tokenizer.stops
-    expected = Expecting.of(work.card, examples, work.machine)
-    suggested = suggestions(
-        work.settings, plan, longest_row=made.longest_row, cutoff=cut.cutoff, context=work.card.context
-    )
+    lengths, expected = examples.lengths(), Expecting.of(work.card, examples, work.machine)
+    longest = {"longest_row": made.longest_row, "cutoff": cut.cutoff, "context": work.card.context}
     disk = disk_plan(work.settings, work.card, plan, work.folders.loras)
     return DatasetReport(
         examples=len(examples),
@@ -132,35 +129,36 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
         sources=tuple(made.reports),
-        problems=(
-            *made.problems,
-            *(disk.problems() if disk else ()),
-            *planned.problems(work.settings, plan),
-        ),
+        problems=(*made.problems, *(disk.problems() if disk else ()), *planned.problems(work.settings, plan)),
         advice=(
             *rules.advice(work.settings),
             *(disk.advice() if disk else ()),
             *_advice(cut, plan),
             *planned.advice(work.settings, plan, examples, work.card.context),
-            *said(sources, stopping),
+            *said(made.learned.sources, work.tokenizer.stops),
             *made.advice,
             *_leaks(made),
         ),
         notes=(*rules.notes(work.settings), *_notes(work, cut, examples), *_together(plan)),
-        resolved={
-            "cutoff": cut.cutoff,
-            "accumulation": plan.accumulated,
-            "gradient_checkpointing": "on" if expected and expected.checkpoints(work.settings) else "off",
-        },
+        resolved=_resolved(work, cut, plan, expected),
         lengths=counting.lengths(lengths),
         kept_aside=counting.kept(made.kept.examples),
-        suggestions=tuple(suggested),
+        suggestions=tuple(suggestions(work.settings, plan, **longest)),
         padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
         memory=expected.memory(work.settings) if expected else None,
         disk=disk,
-        stops=stops(sources, stopping),
+        stops=stops(made.learned.sources, work.tokenizer.stops),
         tokens_known=_tokens_known(work.tokenizer),
     )
+
+
+def _resolved(work: Work, cut: Cutting, plan: StepPlan, expected: Expecting | None) -> dict[str, Any]:
+    """What was left to us to choose."""
+    return {
+        "cutoff": cut.cutoff,
+        "accumulation": plan.accumulated,
+        "gradient_checkpointing": "on" if expected and expected.checkpoints(work.settings) else "off",
+    }
 
 
 def _tokens_known(tokenizer: Tokenizer) -> dict[str, str]:
