@@ -17,10 +17,18 @@ PAIRS = {**ORDER, "switch_pairs": True, "batch_size": 2}
 STEPS = {"switch_after": "steps"}
 
 
-def rows(count, apart=1, tokens=4):
-    places = np.arange(0, count * apart, apart)
+def rows(count, tokens=4):
+    return Examples([file_of(count, tokens)])
+
+
+def file_of(count, tokens=4):
     ids, first = np.zeros(count * tokens, np.int32), np.arange(0, (count + 1) * tokens, tokens)
-    return Examples([RowSource("rows", ids, np.ones(len(ids), bool), first, places, "row", str)])
+    return RowSource("rows", ids, np.ones(len(ids), bool), first, np.arange(count), "row", str)
+
+
+def alone(count):
+    """Each row in a file of its own."""
+    return Examples([file_of(1) for _ in range(count)])
 
 
 def asked(**values):
@@ -110,14 +118,14 @@ def test_the_advice_on_changes_helps():
 
 
 def test_pairs_that_are_not_there():
-    (sentence,) = advised(3, rows(20, apart=2), **PAIRS)
+    (sentence,) = advised(3, alone(20), **PAIRS)
     assert sentence.startswith("Pairs in between: none of the 20 examples begins where another one ends")
     (sentence,) = advised(3, rows(20, tokens=5), 9, **PAIRS)
     assert "more than the 9 tokens that the model takes" in sentence
     assert sentence.endswith("use a cutoff of 4.")
     assert advised(3, rows(20, tokens=5), 10, **PAIRS) == []
     assert advised(3, rows(20, tokens=5), 0, **PAIRS) == []
-    assert advised(3, rows(20, apart=2), **ORDER) == []
+    assert advised(3, alone(20), **ORDER) == []
 
 
 ASIDE = {"eval_share": 0.2}
