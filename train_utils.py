@@ -108,6 +108,18 @@ def size(byte_count: float) -> str:
     return f"{int(byte_count)} bytes"
 
 
+def plural(count: int, one: str, many: str = "") -> str:
+    """The word for so many: 'step' for 1, 'steps' for 0 and 2."""
+    return one if count == 1 else many or f"{one}s"
+
+
+def times_seen(least: int, most: int) -> str:
+    """'once', '2 times', '1 to 3 times'."""
+    if least == most:
+        return "once" if most == 1 else f"{most} times"
+    return f"{least} to {most} times"
+
+
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sorts 'chapter 2' before 'chapter 10'."""
     parts = re.split(r"(\d+)", name.casefold())

@@ -11,7 +11,7 @@ from statistics import median
 from textwrap import shorten
 from typing import Any
 
-from ..train_utils import duration, size, time_of_day
+from ..train_utils import duration, plural, size, time_of_day
 from .events import (
     Advice,
     CheckpointSaved,
@@ -120,7 +120,7 @@ class Narrator:
 
     def _planned(self, event: Planned) -> str:
         disk = f" Disk: {event.disk}." if event.disk else ""
-        steps = f"{event.steps} steps, {event.steps_per_epoch} an epoch."
+        steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} an epoch."
         return f"Training '{event.name}' on {event.model}: {steps}{disk}"
 
     def _saved(self, event: CheckpointSaved) -> str:
@@ -154,7 +154,7 @@ class Narrator:
         return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
 
     def _probed(self, event: Probed) -> str:
-        known = [f"longest batch: {event.batch_size} examples, {event.tokens} tokens"]
+        known = [f"longest batch: {event.batch_size} {plural(event.batch_size, 'example')}, {event.tokens} tokens"]
         if event.too_large:
             known.append(f"{event.too_large} examples at once do not fit")
         known.append(f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import DataError
 from ..core.host import Folders
+from ..train_utils import plural
 
 if TYPE_CHECKING:
     from ..chunking import Ints
@@ -110,8 +111,8 @@ class Inspector:
             )
         if self.alike.count:
             yield (
-                f"{name}: {self.alike.count} {unit}s are nearly the same as earlier ones; {self.alike.place} "
-                f"is like {self.alike.what}."
+                f"{name}: {self.alike.count} {plural(self.alike.count, f'{unit} is', f'{unit}s are')} nearly "
+                f"the same as earlier ones; {self.alike.place} is like {self.alike.what}."
             )
 
 

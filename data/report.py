@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ..train_utils import MemoryEstimate
+from ..train_utils import MemoryEstimate, plural, times_seen
 from .disk import DiskPlan
 from .showing import Shown
 from .slice_map import SliceMap
@@ -75,10 +75,11 @@ class SourceReport:
     def short(self) -> str:
         """What it is, in one sentence."""
         if self.rows:
-            return f"{self.name}: {self.what}, {self.examples:,} examples, {self.tokens:,} tokens."
+            return f"{self.name}: {self.what}, {_several(self.examples, 'example')}, {self.tokens:,} tokens."
         text = self.text or TextReport()
+        blocks = _several(text.blocks, "block")
         files, parts = _several(self.files, "file"), _several(text.parts, "part")
-        return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {text.blocks:,} blocks."
+        return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
     @property
     def growth(self) -> float:
@@ -167,8 +168,9 @@ class DatasetReport:
             lines.append(f"Kept aside: {self.kept_aside.words()}")
         if self.examples:
             lines.append(
-                f"{self.examples} examples, {self.tokens} tokens ({self.trained_tokens} learned from), longest "
-                f"{self.longest} of {self.cutoff}; {self.steps_per_epoch} steps an epoch, {self.steps} in all"
+                f"{self.examples} {plural(self.examples, 'example')}, {self.tokens} tokens "
+                f"({self.trained_tokens} learned from), longest {self.longest} of {self.cutoff}; "
+                f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} an epoch, {self.steps} in all"
             )
             lines += self._told()
         return "\n".join([*lines, *(s.text() for s in self.shown)])
@@ -211,15 +213,15 @@ def told(source: SourceReport) -> Iterator[str]:
 
 
 def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
-    overlap = f" and {text.overlaps} overlap blocks" if text.overlaps else ""
+    overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
     left_out = f", {text.left_out} too small" if text.left_out else ""
     yield (
-        f"{source.name}: {source.what}, {source.files} {'file' if source.files == 1 else 'files'}, "
-        f"{text.parts} {'part' if text.parts == 1 else 'parts'}, {text.sentences} sentences -> "
-        f"{text.blocks} blocks{overlap}{left_out}; characters lost: {text.characters_lost}"
+        f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
+        f"{text.parts} {plural(text.parts, 'part')}, {text.sentences} {plural(text.sentences, 'sentence')} -> "
+        f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; characters lost: {text.characters_lost}"
     )
     yield (
-        f"  each sentence is seen {text.seen_least} to {text.seen_most} times a pass, {text.seen_mean:g} on "
+        f"  each sentence is seen {times_seen(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
         f"average; {source.growth:.2f} times the tokens of the text are trained"
     )
 
@@ -227,7 +229,8 @@ def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
 def _told_rows(source: SourceReport, rows: RowReport) -> str:
     said = "".join(f"; {count} {what}" for count, what in left_out(rows) if count)
     return (
-        f"{source.name}: {source.what}; {rows.rows} rows -> {source.examples} examples{said}; "
+        f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> "
+        f"{source.examples} {plural(source.examples, 'example')}{said}; "
         f"{source.tokens} tokens, {source.trained_tokens} learned from; longest {source.lengths.longest}, then "
         f"{source.lengths.second}"
     )

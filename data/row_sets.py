@@ -12,6 +12,7 @@ from ..core.host import Folders
 from ..settings import columns as naming
 from ..settings.columns import Columns
 from ..settings.declared import TrainingSettings
+from ..train_utils import plural
 from . import databases, format_files, parquet_files, prepared, shapes, tables
 from .encoding import Counts, Learning, RowEncoder, RowTokenizer
 from .examples import RowSource
@@ -168,21 +169,23 @@ def _notes(shape: Shape, counts: Counts, settings: TrainingSettings, tokenizer: 
     said = []
     if isinstance(shape, (Chats, Pair)):
         said.append(f"Chats are written by {tokenizer.chat_template.origin}.")
-    if counts.merged_systems:
+    if many := counts.merged_systems:
         said.append(
-            f"The template takes no system message: in {counts.merged_systems} rows it stands before the "
-            "first question."
+            f"The template takes no system message: in {many} {plural(many, 'row')} it stands before the first "
+            "question."
         )
     if isinstance(shape, Plain) and settings.rows.system:
         said.append("The system message is not used: the rows are plain texts.")
     if counts.without_marker:
         said.append(
-            f"{counts.without_marker} rows do not hold {settings.rows.train_only_after!r} and are left out."
+            f"{counts.without_marker} {plural(counts.without_marker, 'row does', 'rows do')} not hold "
+            f"{settings.rows.train_only_after!r}: left out."
         )
     if counts.no_reply:
-        said.append(f"{counts.no_reply} rows have no reply to learn from and are left out.")
+        has = plural(counts.no_reply, "row has", "rows have")
+        said.append(f"{counts.no_reply} {has} no reply to learn from: left out.")
     if counts.bad and settings.rows.bad_rows == "skip":
-        said.append(f"{len(counts.bad)} rows cannot be read and are skipped.")
+        said.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} cannot be read: skipped.")
     return said
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..settings.declared import TrainingSettings
-from ..train_utils import StepPlan
+from ..train_utils import StepPlan, plural
 from . import batching, fitting
 
 FEWEST_STEPS, MOST_EPOCHS = 30, 10
@@ -32,13 +32,24 @@ def suggestions(
     if longest_row > cutoff and better > cutoff:
         yield Suggestion("cutoff", better, f"The longest row has {longest_row} tokens, the cutoff is {cutoff}.")
     if plan.accumulated < plan.accumulation:
-        yield Suggestion("accumulation", plan.accumulated, f"An epoch has {plan.batches} batches.")
+        yield Suggestion(
+            "accumulation",
+            plan.accumulated,
+            f"An epoch has {plan.batches} {plural(plan.batches, 'batch', 'batches')}.",
+        )
     if plan.warmup(settings.learning.warmup_steps) > plan.steps / 2:
-        yield Suggestion("warmup_steps", 0.05, f"The warm-up takes more than half of the {plan.steps} steps.")
+        yield Suggestion(
+            "warmup_steps",
+            0.05,
+            f"The warm-up takes more than half of the {plan.steps} {plural(plan.steps, 'step')}.",
+        )
     if not settings.steps.max_steps and plan.steps < FEWEST_STEPS:
         epochs = min(MOST_EPOCHS, -(-FEWEST_STEPS // plan.steps_per_epoch))
         if epochs > settings.steps.epochs:
-            yield Suggestion("epochs", float(epochs), f"{plan.steps} steps in all are few to learn from.")
+            steps = f"{plan.steps} {plural(plan.steps, 'step')}"
+            yield Suggestion(
+                "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to learn from."
+            )
     if not settings.saving.save_every and plan.steps_per_epoch > LONG_EPOCH:
         every = round(plan.steps_per_epoch / PARTS_OF_AN_EPOCH, -2)
         yield Suggestion("save_every", every, f"An epoch is {plan.steps_per_epoch} steps long.")

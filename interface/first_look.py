@@ -97,7 +97,7 @@ class FirstLook:
             self._prompt = gr.Textbox(BEGINNING, label="The beginning of a text", elem_id="tp-first-prompt")
             self._go = gr.Button("Train 2 minutes", variant="primary", elem_id="tp-first-look")
             self._refused = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")
-            self._said = gr.HTML(elem_id="tp-first-said")
+            self._said = gr.HTML(elem_id="tp-first-said", elem_classes="tp-said")
             with gr.Row():
                 self._without = gr.Textbox(
                     label="The model goes on, without the LoRA",

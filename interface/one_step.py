@@ -12,7 +12,7 @@ from ..core.errors import TrainingProError
 from ..core.events import Probed
 from ..settings import presets
 from ..settings.reading import training_settings
-from ..train_utils import duration, size
+from ..train_utils import duration, plural, size
 from . import wording
 from .form import Form
 from .gradio_versions import follows
@@ -61,7 +61,7 @@ def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
     figures = wording.figures(
         [
             ("a step", duration(probed.seconds)),
-            (f"the run, {probed.steps:,} steps", duration(probed.run_seconds)),
+            (f"the run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
             *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
             *([("too many at once", str(probed.too_large))] if probed.too_large else []),

@@ -71,7 +71,10 @@ class ModelPicker:
                 self._models(name), value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
             )
             self._loading = gr.Dropdown(
-                [(words, value) for value, words in self._loadings.items()], value=loading, label="Load as"
+                [(words, value) for value, words in self._loadings.items()],
+                value=loading,
+                label="Load as",
+                elem_id="tp-loading",
             )
             self._load = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
             self._refresh = gr.Button("Refresh", min_width=100, scale=0)

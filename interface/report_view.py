@@ -10,7 +10,7 @@ from ..data.report import DatasetReport, Lengths, RowReport, SourceReport, TextR
 from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap
 from ..settings.declared import SETTINGS
-from ..train_utils import size
+from ..train_utils import plural, size, times_seen
 from . import plots, wording
 from .ways import pointing, use, way_to
 
@@ -104,7 +104,7 @@ _CHART_WIDTH, _CHART_HEIGHT = 320, 64
 
 def _bar(number: int, count: int, most: int, width: int) -> str:
     wide, tall = _CHART_WIDTH / MOST_BARS, _CHART_HEIGHT * count / most
-    title = f"{number * width + 1} to {(number + 1) * width} tokens: {count} examples"
+    title = f"{number * width + 1} to {(number + 1) * width} tokens: {count} {plural(count, 'example')}"
     place = f'x="{number * wide:.1f}" y="{_CHART_HEIGHT - tall:.1f}" width="{wide * 0.8:.1f}" height="{tall:.1f}"'
     return f"<rect {place}><title>{title}</title></rect>"
 
@@ -119,7 +119,8 @@ def _examples(shown: Sequence[Shown]) -> str:
         for s in shown
     )
     key = "As the model will see them; what it learns is underlined, special tokens are framed"
-    return f"<details><summary>{len(shown)} examples. {key}</summary>{told}</details>"
+    many = f"{len(shown)} {plural(len(shown), 'example')}"
+    return f"<details><summary>{many}. {key}</summary>{told}</details>"
 
 
 def _piece(piece: Piece) -> str:
@@ -167,7 +168,7 @@ def _maps(sources: tuple[SourceReport, ...]) -> str:
 def _map(name: str, found: SliceMap) -> str:
     seen = found.seen
     words = (
-        f"{name}: each sentence is seen {seen.least} to {seen.most} times a pass, {seen.mean:g} on average; "
+        f"{name}: each sentence is seen {times_seen(seen.least, seen.most)} a pass, {seen.mean:g} on average; "
         f"{found.growth:.2f} times the tokens of the text are trained; {found.proof}"
     )
     return wording.paragraph(words, quiet=True) + plots.slice_map(found)

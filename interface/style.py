@@ -38,7 +38,13 @@ CSS = """
 .tp-block, .tp-dementor {fill: #2f74c0;} .tp-odd {fill-opacity: 0.85;} .tp-even {fill-opacity: 0.5;}
 .tp-overlap {fill: #c98a10;} .tp-heat {fill: #7a4fb5;} .tp-cut {stroke: #cf3f3f; stroke-width: 1.6;}
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 12px;}
-.tp-wide {overflow-x: auto; overflow-wrap: normal;}
+/* A shadow at the side where there is more to scroll to: what moves along with the rows covers it at their end. */
+.tp-wide {overflow-x: auto; overflow-wrap: normal; --tp-under: var(--tp-behind, var(--background-fill-primary));
+  background: linear-gradient(90deg, var(--tp-under) 40%, transparent) 0 0 / 36px 100% no-repeat local,
+  linear-gradient(270deg, var(--tp-under) 40%, transparent) 100% 0 / 36px 100% no-repeat local,
+  linear-gradient(90deg, rgba(90, 90, 90, 0.45), transparent) 0 0 / 12px 100% no-repeat scroll,
+  linear-gradient(270deg, rgba(90, 90, 90, 0.45), transparent) 100% 0 / 12px 100% no-repeat scroll;}
+.tp-card {--tp-behind: var(--block-background-fill);}
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
 .tp-table, .tp-table tr, .tp-table tbody {border: none !important; outline: none !important;}
 .tp-beside {align-self: center; max-height: 46px;}
@@ -59,14 +65,15 @@ CSS = """
   padding: 8px 11px; border-radius: 7px; font-size: 0.9rem; line-height: 1.4; white-space: normal;
   color: var(--body-text-color) !important; background: var(--background-fill-primary);
   border: 1px solid var(--color-accent); box-shadow: 0 4px 14px rgba(0, 0, 0, 0.22);}
-.tp-setting [data-testid="block-info"]:hover + div, .tp-setting:focus-within [data-testid="block-info"] + div,
+.tp-setting [data-testid="block-info"]:hover + div,
+.tp-setting:focus-within:not(:has([aria-expanded="true"], ul.options)) [data-testid="block-info"] + div,
 .tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
 @media (min-width: 900px) {.tp-right {position: sticky; top: 10px; align-self: flex-start;}}
 .tp-chart {width: 100%; height: auto; display: block; margin: 0 0 8px 0;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
-.tp-samples td, .tp-samples th {min-width: 12em; white-space: pre-wrap; overflow-wrap: anywhere;}
-.tp-samples td:first-child {min-width: 5.5em; color: var(--tp-quiet);}
-.tp-hidden {display: none !important;}
+.tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
+.tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
+.tp-hidden, .form:has(> .tp-hidden:only-child) {display: none !important;}
 .tp-curve {max-height: 340px;}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons {flex-wrap: wrap;}
@@ -88,7 +95,7 @@ CSS = """
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
 .tp-setting:has(> .tp-back) [data-testid="block-info"] {margin-right: 24px;}
-.tp-setting .secondary-wrap input {padding-right: 22px; text-overflow: ellipsis;}
+:is(.tp-setting, #tp-model, #tp-loading) .secondary-wrap input {padding-right: 22px; text-overflow: ellipsis;}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
 .tp-pointed-at {outline: 2px solid var(--color-accent); outline-offset: 2px;}
 .tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;
@@ -97,7 +104,7 @@ CSS = """
 .tp-use[aria-pressed="true"] {font-weight: 600;
   background: color-mix(in srgb, var(--color-accent) 22%, var(--background-fill-primary));}
 .tp-said:not(:has(p)):not(:has(.tp-card)) {display: none !important;}
-.tp-card a[data-tp-go] {color: inherit; text-decoration: underline; cursor: pointer;}
+.tp-card a[data-tp-go] {padding: 0; color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
   color: var(--tp-quiet);}
 .tp-share input {width: 5.2em; padding: 2px 6px; border-radius: 6px; color: var(--body-text-color);

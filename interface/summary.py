@@ -10,7 +10,7 @@ from ..data.expecting import parts_of
 from ..settings import presets
 from ..settings.declared import SETTINGS
 from ..settings.reading import training_settings
-from ..train_utils import ModelShape, StepPlan, size
+from ..train_utils import ModelShape, StepPlan, plural, size
 from . import plots
 from .ways import way_back
 
@@ -24,8 +24,9 @@ def together(values: Mapping[str, Any], examples: int) -> str:
     if not read:
         return ""
     each = read["batch_size"] * read["accumulation"]
-    steps = f", {StepPlan(examples, **read).steps:,} steps" if examples else ""
-    return f"Together {each} {'example' if each == 1 else 'examples'} a step{steps}."
+    planned = StepPlan(examples, **read).steps if examples else 0
+    steps = f", {planned:,} {plural(planned, 'step')}" if examples else ""
+    return f"Together {each} {plural(each, 'example')} a step{steps}."
 
 
 def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
+from ..train_utils import plural
+
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
 MOST_POINTS = 600
@@ -61,11 +63,11 @@ def svg(
 def described(points: Sequence[Point], steps: int) -> str:
     """The curve in a sentence, for those who do not see it."""
     if not points:
-        return f"Planned: {steps} steps."
+        return f"Planned: {steps} {plural(steps, 'step')}."
     first, last = points[0], points[-1]
     return (
-        f"Loss over {last.step} of {steps} steps: smoothed from {first.smoothed:.3f} to {last.smoothed:.3f}, "
-        f"last {last.loss:.3f}."
+        f"Loss over {last.step} of {steps} {plural(steps, 'step')}: "
+        f"smoothed from {first.smoothed:.3f} to {last.smoothed:.3f}, last {last.loss:.3f}."
     )
 
 

@@ -10,10 +10,12 @@ from training_pro.train_utils import (
     checkpoint_step,
     duration,
     natural_key,
+    plural,
     rows_at_once,
     size,
     smoothed,
     time_of_day,
+    times_seen,
 )
 
 
@@ -180,3 +182,8 @@ def test_the_time_of_day_when_it_will_be_done(now, then, words):
 )
 def test_so_many_rows_go_through_the_head_that_their_logits_stay_small(vocabulary, on_card, rows):
     assert rows_at_once(vocabulary, on_card=on_card) == rows
+
+
+def test_one_is_no_plural():
+    assert [f"{n} {plural(n, 'step')}" for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [times_seen(*seen) for seen in ((1, 1), (2, 2), (1, 3))] == ["once", "2 times", "1 to 3 times"]

@@ -61,7 +61,7 @@ def test_nearly_the_same():
     like = [*words[:40], "other", *words[41:]]
     unlike = [f"word{rng.randrange(5000)}" for _ in range(80)]
     assert said(" ".join(words), " ".join(unlike), " ".join(like)) == [
-        "a.jsonl: 1 rows are nearly the same as earlier ones; row 3 is like row 1."
+        "a.jsonl: 1 row is nearly the same as earlier ones; row 3 is like row 1."
     ]
 
 

@@ -131,7 +131,7 @@ def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
     rows = [*[pair()] * 18, {"instruction": "a"}, {"instruction": "a"}]
     data = made(tmp_path / "a", CHATML, {"rows.json": rows}, bad_rows="skip")
     assert (data.report.problems, len(data.examples)) == ((), 18)
-    assert "2 rows cannot be read and are skipped." in data.report.sources[0].notes
+    assert "2 rows cannot be read: skipped." in data.report.sources[0].notes
     data = made(tmp_path / "b", CHATML, {"rows.json": rows[1:]}, bad_rows="skip")
     assert data.report.problems[-1] == (
         "rows.json: 2 of 19 rows cannot be read, more than a tenth. Mend them, or choose another format."
