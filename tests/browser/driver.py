@@ -107,6 +107,13 @@ TOO_WIDE = """() => {
     return [...wide.map(e => `${e.tagName} ${e.id} ${e.className}`), ...(scrolls ? ['the page scrolls'] : [])];
 }"""
 
+# Menus whose words may run under their arrow.
+UNDER_THE_ARROW = """() => [...document.querySelectorAll('.secondary-wrap')].filter(e => {
+    const box = e.querySelector('input'), arrow = e.querySelector('.icon-wrap, .dropdown-arrow, svg');
+    if (!box || !arrow || !arrow.checkVisibility()) return false;
+    const words = box.getBoundingClientRect().right - parseFloat(getComputedStyle(box).paddingRight);
+    return words > arrow.getBoundingClientRect().left + 1;
+}).map(e => e.closest('[id]').id)"""
 # Boxes and buttons that no words belong to.
 UNLABELLED = """() => [...document.querySelectorAll(':is(.tp-form, .tp-right) :is(input, textarea, button)')]
     .filter(e => e.checkVisibility() && e.type !== 'file')
@@ -343,6 +350,18 @@ class TrainingPage:
         """What makes the page scroll sideways."""
         found: list[str] = self._page.evaluate(TOO_WIDE)
         return found
+
+    def under_the_arrow(self) -> list[str]:
+        """Menus whose words may run under their arrow."""
+        found: list[str] = self._page.evaluate(UNDER_THE_ARROW)
+        return found
+
+    def help_is_open(self, key: str) -> bool:
+        return self._page.locator(f"#tp-{key} [data-testid='block-info'] + div").first.is_visible()
+
+    def open_menu(self, key: str) -> None:
+        self._box(f"tp-{key}").click()
+        self._page.wait_for_timeout(300)
 
     def faint(self) -> list[str]:
         """Words of ours with too little contrast."""

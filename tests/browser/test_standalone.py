@@ -161,6 +161,9 @@ def test_it_fits_the_screen(demo, open_page, theme, width):
     assert page.too_wide() == []
     assert page.faint() == []
     assert page.unlabelled() == []
+    assert page.under_the_arrow() == []
+    page.open_menu("data")
+    assert not page.help_is_open("data")
     page.photograph(f"standalone-train-{theme}-{width}")
     page.tab("Try it")
     page.wait_for(lambda: page.can_press("go on"), "the tab is drawn")
