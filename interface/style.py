@@ -66,7 +66,7 @@ CSS = """
   color: var(--body-text-color) !important; background: var(--background-fill-primary);
   border: 1px solid var(--color-accent); box-shadow: 0 4px 14px rgba(0, 0, 0, 0.22);}
 .tp-setting [data-testid="block-info"]:hover + div,
-.tp-setting:focus-within:not(:has([aria-expanded="true"], ul.options)) [data-testid="block-info"] + div,
+.tp-setting:focus-within:not(:has([aria-expanded="true"])):not(:has(ul.options)) [data-testid="block-info"] + div,
 .tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
 @media (min-width: 900px) {.tp-right {position: sticky; top: 10px; align-self: flex-start;}}
 .tp-chart {width: 100%; height: auto; display: block; margin: 0 0 8px 0;}
@@ -95,7 +95,7 @@ CSS = """
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
 .tp-setting:has(> .tp-back) [data-testid="block-info"] {margin-right: 24px;}
-:is(.tp-setting, #tp-model, #tp-loading) .secondary-wrap input {padding-right: 26px; text-overflow: ellipsis;}
+:is(.tp-setting, #tp-model, #tp-loading, #tp-start-from, #tp-lora) .secondary-wrap input {padding-right: 26px; text-overflow: ellipsis;}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
 .tp-pointed-at {outline: 2px solid var(--color-accent); outline-offset: 2px;}
 .tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;
