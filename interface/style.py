@@ -95,7 +95,8 @@ CSS = """
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
 .tp-setting:has(> .tp-back) [data-testid="block-info"] {margin-right: 24px;}
-:is(.tp-setting, #tp-model, #tp-loading, #tp-start-from, #tp-lora) .secondary-wrap input {padding-right: 26px; text-overflow: ellipsis;}
+:is(.tp-setting, #tp-model, #tp-loading, #tp-start-from, #tp-lora) .secondary-wrap input {
+  padding-right: 26px; text-overflow: ellipsis;}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
 .tp-pointed-at {outline: 2px solid var(--color-accent); outline-offset: 2px;}
 .tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;
