@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..core.host import Memory
@@ -21,6 +23,17 @@ def memory() -> Memory:
         whole = psutil.virtual_memory()
         return Memory("CPU", whole.total - whole.available, whole.total)
     return Memory("CPU", 0, 0)
+
+
+def on_card() -> bool:
+    """Whether models go onto a graphics card; by torch's build and NVIDIA's tool where torch is not loaded yet."""
+    if (cuda := getattr(sys.modules.get("torch"), "cuda", None)) is not None:
+        return bool(cuda.is_available())
+    try:
+        build = version("torch")
+    except PackageNotFoundError:
+        return False
+    return "+rocm" in build or ("+cpu" not in build and shutil.which("nvidia-smi") is not None)
 
 
 def weights_size(model_folder: Path) -> int:

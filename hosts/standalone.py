@@ -130,13 +130,8 @@ class StandaloneHost:
         return read if isinstance(read, dict) else {}
 
     def on_card(self) -> bool:
-        """Whether models are loaded onto a graphics card; this loads torch."""
-        if importlib.util.find_spec("torch") is None:
-            return False
-        with self._reading:
-            import torch
-
-            return bool(torch.cuda.is_available())
+        """Whether models are loaded onto a graphics card."""
+        return memory.on_card()
 
     @property
     def chosen(self) -> tuple[str, str]:
