@@ -7,16 +7,17 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from ..core.host import Memory
 
 
 def memory() -> Memory:
     """The card's, where torch is loaded and has one; else the machine's own. Never loads torch for it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        return Memory(torch.cuda.get_device_name(), total - free, total, torch.cuda.memory_reserved())
+    cuda = _cuda()
+    if cuda is not None and cuda.is_available():
+        free, total = cuda.mem_get_info()
+        return Memory(cuda.get_device_name(), total - free, total, cuda.memory_reserved())
     if importlib.util.find_spec("psutil") is not None:
         import psutil
 
@@ -27,13 +28,18 @@ def memory() -> Memory:
 
 def on_card() -> bool:
     """Whether models go onto a graphics card; by torch's build and NVIDIA's tool where torch is not loaded yet."""
-    if (cuda := getattr(sys.modules.get("torch"), "cuda", None)) is not None:
+    if (cuda := _cuda()) is not None:
         return bool(cuda.is_available())
     try:
         build = version("torch")
     except PackageNotFoundError:
         return False
     return "+rocm" in build or ("+cpu" not in build and shutil.which("nvidia-smi") is not None)
+
+
+def _cuda() -> Any:
+    """torch's part for NVIDIA's cards, where torch is loaded; another thread may be at that just now."""
+    return getattr(sys.modules.get("torch"), "cuda", None)
 
 
 def weights_size(model_folder: Path) -> int:

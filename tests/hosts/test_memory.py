@@ -26,6 +26,13 @@ def test_a_card_is_known_without_loading_torch(monkeypatch, build, tool, found):
     assert "torch" not in sys.modules
 
 
+def test_while_another_thread_loads_torch_nothing_is_asked_of_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setattr(memory, "version", lambda name: "2.13.0+cpu")
+    assert memory.memory().device == "CPU"
+    assert memory.on_card() is False
+
+
 def test_torch_itself_knows_best(monkeypatch):
     for there in (True, False):
         cuda = SimpleNamespace(is_available=lambda there=there: there)
