@@ -53,10 +53,8 @@ class Steering:
         self._ending: str = known.get("ending", "") if same_plan else ""
         self._saving = SavingRules.from_memory(known.get("saving", {}), evaluates=evaluates)
         self._patience = Patience(**known.get("patience", {}))
-        if not same_plan:
-            self._patience.waited = (
-                0  # who asks for more wants it tried, also where the last rounds brought nothing
-            )
+        if not same_plan:  # who asks for more wants it tried, also where the last rounds brought nothing
+            self._patience.waited = 0
         self.stopped_by = ""
         self._first_clock: float | None = None
         self.interlude: Interlude | None = None
