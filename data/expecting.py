@@ -103,7 +103,7 @@ def largest_batch(expecting: Expecting, settings: TrainingSettings, scale: float
         return 0
     fitting = 0
     for batch in range(1, min(len(expecting.lengths), 1024) + 1):
-        if not expecting.fits(_scaled(expecting.memory(with_batch(settings, batch)), scale)):
+        if not expecting.fits(_scaled(expecting.memory(changed(settings, {"batch_size": batch})), scale)):
             break
         fitting = batch
     return fitting
@@ -117,7 +117,7 @@ def fitted_to_card(expecting: Expecting, settings: TrainingSettings, scale: floa
     fitting = (
         (slower, changes)
         for slower, changes in _ways_to_save(settings)
-        if expecting.fits(_scaled(expecting.memory(_changed(settings, changes)), scale))
+        if expecting.fits(_scaled(expecting.memory(changed(settings, changes)), scale))
     )
     return min(fitting, key=lambda way: way[0], default=(0.0, {}))[1]
 
@@ -135,13 +135,13 @@ def _ways_to_save(settings: TrainingSettings) -> Iterator[tuple[float, dict[str,
 
 def remedies(expecting: Expecting, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
     """What takes less memory where one example alone is too much: the most helpful first, with figures."""
-    alone = with_batch(settings, 1)
+    alone = changed(settings, {"batch_size": 1})
     now = expecting.memory(alone).total
     found = []
     for changes in _ways_for_one(settings, cutoff):
         shorter = min(cutoff, int(changes.get("cutoff", cutoff)))
         there = replace(expecting, lengths=tuple(min(n, shorter) for n in expecting.lengths))
-        saved = now - there.memory(_changed(alone, changes)).total
+        saved = now - there.memory(changed(alone, changes)).total
         words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
         found.append((saved, Remedy(f"{words} (about {size(saved)} less)", changes)))
     helpful = [(saved, remedy) for saved, remedy in found if saved > 0]
@@ -158,16 +158,12 @@ def _ways_for_one(settings: TrainingSettings, cutoff: int) -> Iterator[dict[str,
         yield {"rank": half, "alpha": settings.lora.alpha * half / settings.lora.rank}
 
 
-def _changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
+def changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
     sections = {}
     for name in ("steps", "learning", "lora", "machine"):
         section = getattr(settings, name)
         sections[name] = replace(section, **{k: v for k, v in changes.items() if hasattr(section, k)})
     return replace(settings, **sections)
-
-
-def with_batch(settings: TrainingSettings, batch: int) -> TrainingSettings:
-    return _changed(settings, {"batch_size": batch})
 
 
 def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:

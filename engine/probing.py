@@ -16,7 +16,7 @@ from ..core.events import Ended, Probed, Stage
 from ..core.host import Host
 from ..core.session import Job
 from ..data.examples import Example
-from ..data.expecting import Expecting, fitted_to_card, largest_batch, with_batch
+from ..data.expecting import Expecting, changed, fitted_to_card, largest_batch
 from ..records.run_folder import RunFolder
 from ..settings.declared import TrainingSettings
 from ..train_utils import MemoryEstimate, duration, size
@@ -28,6 +28,7 @@ from .impossible import refuse
 from .machine import give_back_memory
 from .precision import in_its_type
 from .ready import bare_model, card_of, prepared, ready_to_train
+from .skeleton import skeleton
 from .targets import kinds
 from .trial import Ways, tried
 
@@ -66,12 +67,7 @@ def layers(host: Host) -> Mapping[str, int]:
     if not host.standing().problem:
         model = host.loaded().model
         return kinds(model.get_base_model() if hasattr(model, "get_base_model") else model)
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    described = dict(host.card().config)
-    config = AutoConfig.for_model(described.pop("model_type"), **described)
-    with torch.device("meta"):
-        return kinds(AutoModelForCausalLM.from_config(config))
+    return kinds(skeleton(host.card()))
 
 
 def _nowhere(host: Host) -> RunFolder:
@@ -156,8 +152,7 @@ def _resident(name: str) -> int:
 
 
 def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | None, device: str) -> Probed:
-    tried = with_batch(run.settings, found.batch)
-    estimate = expecting.memory(tried if found.too_large else run.settings) if expecting else None
+    estimate = expecting.memory(_as_tried(found, run)) if expecting else None
     kept = estimate.optimizer + estimate.lora if estimate else 0  # what a run has beside what the step took
     probed = Probed(
         device=device,
@@ -181,6 +176,12 @@ def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | Non
         largest = min(largest, found.too_large - 1)
     changes = {} if probed.fits else fitted_to_card(expecting, run.settings, scale) or probed.fitting
     return replace(probed, largest_batch=largest, fitting=changes)
+
+
+def _as_tried(found: Tried, run: Blueprint) -> TrainingSettings:
+    """The settings of the batch that was done; what auto came to stays what it was for the whole one."""
+    checkpointing = run.data.report.resolved["gradient_checkpointing"]
+    return changed(run.settings, {"batch_size": found.batch, "gradient_checkpointing": checkpointing})
 
 
 def _in_smaller_batches(found: Tried, settings: TrainingSettings) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Whether the layers that are asked for are there, before a model's weights are loaded: by its config alone."""
+"""A model's layers by its config alone, before its weights are loaded: are those there that are asked for?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..core.errors import ModelError, SettingsError
-from ..core.host import Host
+from ..core.host import Host, ModelCard
 from .targets import resolved
 
 
@@ -24,14 +24,19 @@ def target_problems(asked: str | tuple[str, ...], host: Host) -> Iterator[str]:
         yield from error.problems
 
 
+def skeleton(card: ModelCard) -> Any:
+    """The model without any weights."""
+    described = {**card.config}
+    config = AutoConfig.for_model(described.pop("model_type"), **described)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
 def _layers(host: Host) -> Any:
     """The model in memory, or a skeleton of it; a LoRA that is on hides the names of the layers below it."""
     if not host.standing().problem and not (loaded := host.loaded()).loras:
         return loaded.model
     try:
-        described = {**host.card().config}
-        config = AutoConfig.for_model(described.pop("model_type"), **described)
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config)
+        return skeleton(host.card())
     except (ModelError, KeyError, ValueError, TypeError, AttributeError, ImportError, RuntimeError):
         return None  # code of the model's own, or a config that says too little
