@@ -16,12 +16,11 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ..core.errors import ModelError, SavingError
+from ..core.errors import ModelError, SavingError, SettingsError
 from ..core.host import Host
 from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
-from .impossible import dora_problems, refuse_for
 from .misfits import why
 from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
@@ -30,7 +29,6 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
     """PEFT's config for what the user asked for."""
-    refuse_for(dora_problems(lora.dora, "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""))
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -64,8 +62,10 @@ def _fresh(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     try:
         model = get_peft_model(base, config)
     except ValueError as error:
-        refuse_for(_with_experts(config))
-        raise ModelError(f"No LoRA can be put into this model: {error}") from error
+        if problems := list(_with_experts(config)):
+            raise SettingsError(problems) from error
+        other = "Choose other layers, such as q-k-v-o."
+        raise ModelError(f"No LoRA can be put into this model: {error} {other}") from error
     tie(model)
     return model
 

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from ..core.errors import ModelError, SettingsError
 from ..core.host import Host, ModelCard
 from ..data.expecting import weights_as
-from ..settings.declared import SETTINGS, TrainingSettings
+from ..settings.declared import SETTINGS, Lora, TrainingSettings
+from ..train_utils import ModelShape
 from .method import is_whole
 from .method import problems as of_the_method
 from .optimizers import optimizer_problems
@@ -62,11 +63,22 @@ def problems(settings: TrainingSettings, host: Host) -> list[str]:
 
 
 def _layers(settings: TrainingSettings, host: Host) -> Iterator[str]:
-    if settings.lora.targets == SETTINGS["targets"].default or is_whole(settings):
-        return  # all there are
-    from .skeleton import target_problems
+    if is_whole(settings) or not _is_a_question(settings.lora, host):
+        return
+    from .skeleton import lora_problems
 
-    yield from target_problems(settings.lora.targets, host)
+    yield from lora_problems(settings.lora, host)
+
+
+def _is_a_question(lora: Lora, host: Host) -> bool:
+    """On all layers there are, a plain LoRA sits on any model; what needs no look loads no library."""
+    return lora.targets != SETTINGS["targets"].default or ((lora.dropout > 0 or lora.dora) and _has_experts(host))
+
+
+def _has_experts(host: Host) -> bool:
+    card = _card(host)
+    shape = ModelShape.of(card.config) if card else None
+    return shape is not None and shape.experts is not None
 
 
 def refuse(settings: TrainingSettings, host: Host) -> None:

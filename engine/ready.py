@@ -20,7 +20,7 @@ from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
 from .fewer_passes import loras_in_fewer_passes
 from .further import begin_with
-from .impossible import float16_problems, refuse_for
+from .impossible import dora_problems, float16_problems, refuse_for
 from .machine import compiled, set_up
 from .method import is_whole
 from .targets import adapted, refuse_if_elsewhere, resolved
@@ -88,6 +88,7 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
             yield model
         return
     targets = resolved(settings.lora.targets, base)
+    refuse_for(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
     with injected(base, lora_config(settings.lora, base, targets)) as model:
         refuse_if_elsewhere(targets, model)
         job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted(model))}."))

@@ -1,7 +1,8 @@
-"""A model's layers by its config alone, before its weights are loaded: are those there that are asked for?"""
+"""A model by its config alone, before its weights are loaded: can the LoRA sit on it that is asked for?"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,18 +11,31 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..core.errors import ModelError, SettingsError
 from ..core.host import Host, ModelCard
-from .targets import resolved
+from ..settings.declared import Lora
+from ..train_utils import ModelShape
+from .adapter import injected, lora_config
+from .targets import refuse_if_elsewhere, resolved
 
 
-def target_problems(asked: str | tuple[str, ...], host: Host) -> Iterator[str]:
-    """Names that the model has no layer for; none where that is only known when it is loaded."""
+def lora_problems(lora: Lora, host: Host) -> Iterator[str]:
+    """Layers that the model does not have, and what PEFT cannot do on its experts; none where that is only known
+    when it is loaded."""
     model = _layers(host)
     if model is None:
         return
     try:
-        resolved(asked, model)
+        resolved(lora.targets, model)
+        if _has_experts(model):
+            _put_on_trial(lora, host)
     except SettingsError as error:
         yield from error.problems
+    except ModelError as error:
+        yield str(error)
+
+
+def _has_experts(model: Any) -> bool:
+    shape = ModelShape.of(model.config.to_dict())
+    return shape is not None and shape.experts is not None
 
 
 def skeleton(card: ModelCard) -> Any:
@@ -36,7 +50,24 @@ def _layers(host: Host) -> Any:
     """The model in memory, or a skeleton of it; a LoRA that is on hides the names of the layers below it."""
     if not host.standing().problem and not (loaded := host.loaded()).loras:
         return loaded.model
+    return _skeleton(host)
+
+
+def _skeleton(host: Host) -> Any:
     try:
         return skeleton(host.card())
     except (ModelError, KeyError, ValueError, TypeError, AttributeError, ImportError, RuntimeError):
         return None  # code of the model's own, or a config that says too little
+
+
+def _put_on_trial(lora: Lora, host: Host) -> None:
+    """The very LoRA, of tensors without numbers, and never on the model in memory: another may be using that."""
+    base = _skeleton(host)
+    if base is None:
+        return
+    targets = resolved(lora.targets, base)
+    config = lora_config(lora, base, targets)
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")  # of PEFT; the run's log has them
+        with injected(base, config) as model:
+            refuse_if_elsewhere(targets, model)

@@ -16,6 +16,7 @@ from training_pro.core.events import Note
 from training_pro.core.session import Job
 from training_pro.data.expecting import parts
 from training_pro.engine.adapter import injected, lora_config
+from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.targets import kinds, refuse_if_elsewhere, resolved
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.reading import training_settings
@@ -34,10 +35,20 @@ ODD = {
 
 def odd(place, name):
     kind, values = ODD[name]
-    folder = place.folders.models / name
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**values, "vocab_size": 512})
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return lent(place, name, transformers.AutoModelForCausalLM.from_config(config))
+
+
+def mixed(place):
+    """Experts in one layer, a feed as usual in the other."""
+    return lent(place, "mixed", made("qwen3_moe", mlp_only_layers=[0], vocab_size=512))
+
+
+def lent(place, name, model):
+    """From a folder; nothing is loaded."""
+    folder = place.folders.models / name
+    model.save_pretrained(folder)
     for file in place.tiny.glob("tokenizer*"):
         shutil.copy(file, folder)
     return StandaloneHost(place.folders, model=str(folder))
@@ -79,6 +90,41 @@ def test_what_cannot_be_done_on_experts_is_said_with_what_to_do(place):
     assert {name: type(module) for name, module in host.loaded().model.named_modules()} == before
     assert not place.lora().exists()
     place.train(host, dropout=0.05, dora=True, targets="q-k-v-o", max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, []),
+        ({"dropout": 0.05}, ["Dropout: 0.05 cannot be done on this model's experts"]),
+        ({"dora": True, "targets": "k-v-down"}, ["DoRA: it cannot be done on this model's experts"]),
+        ({"dropout": 0.1, "dora": True}, ["Dropout: 0.1 cannot", "DoRA: it cannot"]),
+        ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
+        (
+            {"targets": ["q_proj", "down_proj"]},
+            ["Which layers: PEFT puts what is named model.layers.0-0.mlp.down"],
+        ),
+        (
+            {"targets": ["gate_proj"]},
+            ["No LoRA can be put into this model: Cannot convert PEFT target(s) gate_pr"],
+        ),
+    ],
+)
+def test_what_cannot_be_done_on_experts_is_told_alike_before_anything_is_loaded(place, asked, said):
+    host = mixed(place)
+    found = PeftEngine().check(place.settings(**asked), host).problems
+    assert len(found) == (len(said) if EXPERTS_TOO else 0)
+    if not found:
+        place.train(host, max_steps=1, **asked)
+        return
+    assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
+    with pytest.raises(SettingsError) as refused:
+        place.train(host, **asked)
+    assert tuple(refused.value.problems) == found
+    assert host._loaded is None
+    before = dict(host.loaded().model.named_modules())
+    assert PeftEngine().check(place.settings(**asked), host).problems == found
+    assert dict(host.loaded().model.named_modules()) == before
 
 
 @pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
