@@ -146,7 +146,9 @@ class Experts:
     at_once: int  # for one token
     shared: int = 0  # how wide a feed that every token goes through beside them is
     without: int = 0  # layers with a feed as usual in their place
-    adapted: bool = False  # a LoRA on all layers sits on them and their router, and on no feed beside them
+    adapted: bool = (
+        False  # a LoRA on feeds sits on them, and on no feed beside them; one on all on their router too
+    )
 
 
 @dataclass(frozen=True)
@@ -239,29 +241,30 @@ class ModelShape:
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
         found = [side for side in self._sides() if self._takes(side[1], parts)]
         usual = sum(count * rank * (wide + narrow) for count, _, wide, narrow in found)
-        return usual + (rank * self._on_experts if parts is None else 0)
+        return usual + rank * self._on_experts(parts)
 
     def _takes(self, name: str, parts: Collection[str] | None) -> bool:
-        if parts is not None:
-            return name in parts
-        return not (self.experts and self.experts.adapted and name in FEEDS)
+        wanted = parts is None or name in parts
+        return wanted and not (self.experts and self.experts.adapted and name in FEEDS)
 
-    @property
-    def _on_experts(self) -> int:
+    def _on_experts(self, parts: Collection[str] | None) -> int:
         """The LoRA of rank 1 on experts and routers: up and gate lie in one tensor, and get a rank for each."""
         experts = self.experts
         if experts is None or not experts.adapted:
             return 0
-        up, down = 2 * (self.hidden + 2 * experts.feed), experts.feed + self.hidden
-        return (self.layers - experts.without) * (experts.count * (up + down) + self.hidden + experts.count)
+        up = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED.issubset(parts) else 0
+        down = experts.feed + self.hidden if parts is None or "down" in parts else 0
+        router = self.hidden + experts.count if parts is None else 0
+        return (self.layers - experts.without) * (experts.count * (up + down) + router)
 
     def rewritten(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
         """Numbers that a step makes anew: experts with their LoRA in them, and the gradient of one layer's."""
         experts = self.experts
-        if experts is None or not experts.adapted or parts is not None:
+        if experts is None or not experts.adapted:
             return 0
+        tensors = 3 if parts is None else 2 * FUSED.issubset(parts) + ("down" in parts)
         kept = 1 if checkpointing else self.layers - experts.without
-        return (kept + 1) * experts.count * self.hidden * 3 * experts.feed
+        return (kept + 1) * experts.count * self.hidden * tensors * experts.feed
 
     @property
     def passed(self) -> int:
@@ -271,22 +274,32 @@ class ModelShape:
 
 
 def _experts(known: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
-    count = _size(known, "num_local_experts", "num_experts", "n_routed_experts")
+    count = _size(known, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     if count < 2:
         return None
     own = _size(known, "moe_intermediate_size") or feed
-    step, plain = _size(known, "decoder_sparse_step") or 1, known.get("mlp_only_layers") or ()
-    first = _size(known, "first_k_dense_replace")
-    usual = [n for n in range(layers) if n < first or n in plain or (n + 1) % step]
     return Experts(
         count=count,
         feed=own,
-        at_once=_size(known, "num_experts_per_tok", "experts_per_token") or 1,
+        at_once=_size(known, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
         shared=_size(known, "shared_expert_intermediate_size", "shared_intermediate_size")
-        or own * _size(known, "n_shared_experts"),
-        without=len(usual),
+        or own * _size(known, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+        without=sum(_without_experts(known, layers)),
         adapted=known.get("model_type") in WITH_LORA and not known.get("text_config") and _peft_takes_experts(),
     )
+
+
+def _without_experts(known: Mapping[str, Any], layers: int) -> list[bool]:
+    """Of each layer whether it has a feed as usual; every family says it in words of its own."""
+    if kinds := known.get("mlp_layer_types"):
+        return [kind == "dense" for kind in kinds]
+    first = _size(known, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    last = _size(known, "moe_layer_end_index")
+    step, plain = (
+        _size(known, "decoder_sparse_step", "moe_layer_interval") or 1,
+        known.get("mlp_only_layers") or (),
+    )
+    return [n < first or 0 < last < n or n in plain or bool((n + 1) % step) for n in range(layers)]
 
 
 @cache
@@ -300,6 +313,8 @@ def _peft_takes_experts() -> bool:
 
 
 FEEDS = frozenset({"up", "down", "gate"})
+FUSED = frozenset({"up", "gate"})
+"""These lie in one tensor of the experts."""
 FROM_PEFT = (0, 20)
 WITH_LORA = frozenset(
     {

@@ -157,11 +157,18 @@ def test_what_no_lora_can_sit_on_is_left_out_and_refused_by_name(place, name, un
         place.train(host, name="b", targets=[unfit])
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
-def test_what_a_run_is_expected_to_take_counts_the_loras_on_experts(place, name):
-    host = StandaloneHost(place.folders, model=str(kept_at(place, name)))
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("mixtral", ("all-linear", "q-k-v-o", ("q_proj", "o_proj"))),
+        ("qwen3_moe", ("all-linear", "q-k-v-o", ("q_proj", "o_proj"))),
+        ("mixed", ("all-linear", "k-v-down")),
+    ],
+)
+def test_what_a_run_is_expected_to_take_counts_the_loras_on_experts(place, name, asked):
+    host = mixed(place) if name == "mixed" else StandaloneHost(place.folders, model=str(kept_at(place, name)))
     shape = ModelShape.of(host.card().config)
-    for targets in ("all-linear", "q-k-v-o", ("q_proj", "o_proj")):
+    for targets in asked:
         place.train(host, targets=targets, max_steps=1, if_exists="replace")
         weights = load_file(place.lora() / "adapter_model.safetensors").values()
         settings = place.settings(targets=targets)
@@ -170,11 +177,12 @@ def test_what_a_run_is_expected_to_take_counts_the_loras_on_experts(place, name)
 
 def test_experts_with_a_lora_are_made_anew_and_kept_until_they_go_backward():
     """The forward pass itself is asked what it keeps."""
-    few, all_of_it = (kept_of(targets) for targets in (["q_proj", "k_proj", "v_proj", "o_proj"], "all-linear"))
-    shape = ModelShape.of(made("mixtral").config.to_dict())
-    expected = shape.rewritten(None, checkpointing=False) - shape.rewritten(None, checkpointing=True) // 2
+    usual = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    few, shape = kept_of(usual), ModelShape.of(made("mixtral").config.to_dict())
     assert shape.rewritten(frozenset("qkvo"), checkpointing=False) == 0
-    assert expected <= all_of_it - few <= 1.3 * expected if EXPERTS_TOO else expected == 0
+    for targets, meant in (("all-linear", None), ([*usual, "w2"], frozenset({*"qkvo", "down"}))):
+        expected = shape.rewritten(meant, checkpointing=False) - shape.rewritten(meant, checkpointing=True) // 2
+        assert expected <= kept_of(targets) - few <= 1.3 * expected if EXPERTS_TOO else expected == 0
 
 
 def kept_of(targets):
