@@ -254,8 +254,8 @@ def test_the_weights_of_a_model_with_experts_are_counted_as_they_are(name):
     weights = sum(parameter.numel() for parameter in base.parameters())
     close = 0.1 if name == "afmoe" else 0.01  # Afmoe's attention has a gate too
     assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=close)
-    # Qwen2's gate of its shared expert is left out
-    assert shape.lora_weights(4) == pytest.approx(lora_on(base, "all-linear"), rel=0.1)
+    # Gates of Qwen2's shared expert, and of Afmoe's attention, are left out
+    assert shape.lora_weights(4) == pytest.approx(lora_on(base, "all-linear"), rel=0.2 if name == "afmoe" else 0.1)
     usual, down = (parts_of(targets) for targets in ("q-k-v-o", "k-v-down"))
     assert shape.lora_weights(4, usual) == lora_on(base, "q-k-v-o")
     if name == "mixtral":  # no layer of it is called so
