@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,11 +11,13 @@ import gradio as gr
 
 from ..core.errors import SavingError, TrainingProError
 from ..core.host import Folders
+from ..core.writing import read_json
 from ..records import inventory, loras, notes, trash
 from ..records.curve import svg
 from ..records.evaluations import kept_of, points_of
 from ..records.inventory import Kept
 from ..records.own_lora import as_lora
+from ..records.verdict import verdict_text
 from ..train_utils import size
 from . import wording
 from .gradio_versions import private
@@ -179,24 +180,16 @@ def _row(kept: Kept) -> list[str]:
 def how_it_went(kept: Kept) -> str:
     """Its curve, its verdict and what lies in its folder."""
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
-    log = _read(kept.folder / loras.LOG_FILE, {})
-    verdict = log.get("verdict") if isinstance(log, dict) else ""
-    said = wording.paragraph(str(verdict)) if verdict else ""
+    verdict = verdict_text(read_json(kept.folder / loras.LOG_FILE, {}))
+    said = wording.paragraph(verdict) if verdict else ""
     folded = f"<details><summary>{len(parts)} checkpoints and backups</summary>{wording.bullets(parts)}</details>"
     return wording.card(kept.name, said, _curve(kept.folder), folded if parts else "")
 
 
 def _curve(folder: Path) -> str:
-    graph = [entry for entry in _read(folder / "training_graph.json", []) if isinstance(entry, dict)]
+    graph = [entry for entry in read_json(folder / "training_graph.json", []) if isinstance(entry, dict)]
     points = points_of(graph)
     return svg(points, [point.rate for point in points], kept=kept_of(graph)) if points else ""
-
-
-def _read(path: Path, otherwise: Any) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return otherwise
 
 
 def _run_of(folder: Path, folders: Folders) -> Path:

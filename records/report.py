@@ -30,7 +30,7 @@ from .curve import Mark, svg
 from .evaluations import evaluations_of, kept_of, number, points_of, steps_of
 from .inventory import Kept
 from .report_style import CSS
-from .verdict import verdict
+from .verdict import verdict, verdict_text
 
 FILE = "report.html"
 TOLD = (Planned, Note, Advice, CheckpointSaved, Evaluated, Replanned, LiveChanged, Ended)
@@ -108,11 +108,10 @@ def _reasons(ended: Ended) -> list[str]:
 
 def _verdict(story: Story) -> str:
     """The log's own, or where a run broke off that of the steps that it has."""
-    known = story.log.get("verdict")
-    text = known.get("text") if isinstance(known, Mapping) else ""
+    text = verdict_text(story.log)
     if not text and steps_of(story.graph):
         text = verdict(story.graph, {}).text
-    return f'<p class="verdict">{escape(str(text))}</p>' if text else ""
+    return f'<p class="verdict">{escape(text)}</p>' if text else ""
 
 
 def _figures(story: Story) -> str:

@@ -46,6 +46,12 @@ def verdict(
     return _Judged(steps, after, checkpoints, kept).verdict()
 
 
+def verdict_text(log: Mapping[str, Any]) -> str:
+    """What a run's log says of how well it learned; nothing where it was written without a verdict."""
+    known = log.get("verdict")
+    return str(known.get("text") or "") if isinstance(known, Mapping) else ""
+
+
 class _Judged:
     def __init__(
         self,
