@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, Command] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; 0 on success, 1 on a problem of the user's, 2 on a wrong command line."""
+    _take_any_letter()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
@@ -72,6 +74,13 @@ def usage() -> str:
 def launcher() -> str:
     """How script.py is started on this system."""
     return "py script.py" if os.name == "nt" else "python3 script.py"
+
+
+def _take_any_letter() -> None:
+    """A pipe or a file gets UTF-8, also on Windows; a console keeps what it understands."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
 
 
 def _run_of(name: str) -> Run:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 from training_pro.commands.main import main
@@ -37,6 +39,29 @@ def test_each_block_is_the_text_between_its_places(place, book, capsys):
         assert "\n\n\n" not in row["text"]
     assert [row["ends_section"] for row in rows if row["text"].endswith("thirteen.")] == [True]
     assert err.count("characters lost: 0") == 2
+
+
+def windows_pipe():
+    """Standard output as Windows makes it where it is not a console: one alphabet, and no letter more."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+
+
+def test_into_a_pipe_any_letter_is_utf_8(place, tmp_path, monkeypatch):
+    text = "\u4eca\u65e5\u306f\u3002 \u041f\u0440\u0438\u0432\u0435\u0442, \U0001f600."
+    (tmp_path / "letters.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", pipe := windows_pipe())
+    assert cut(place, tmp_path / "letters.txt", "--json") == 0
+    pipe.flush()
+    rows = [json.loads(line) for line in pipe.buffer.getvalue().decode("utf-8").splitlines()]
+    assert "".join(row["text"] for row in rows) == text
+
+
+def test_a_console_keeps_its_letters_and_spells_out_the_others(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", console := windows_pipe())
+    monkeypatch.setattr(console, "isatty", lambda: True, raising=False)
+    assert main(["\u00e4\u4eca"]) == 2
+    console.flush()
+    assert "There is no command '\u00e4\\u4eca'." in console.buffer.getvalue().decode("cp1252")
 
 
 def test_dementor_and_its_kind(place, book, capsys):
