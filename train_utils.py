@@ -417,7 +417,8 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
         weights=round(weights),
         lora=0 if load.whole else 4 * trained + computed * head,
         gradients=kind * trained + computed * head,
-        optimizer=round(_state(load, kind) * trained + _state(load, computed) * head),
+        optimizer=round(kept_of_a_weight(load.state_bytes, kind) * trained)
+        + round(kept_of_a_weight(load.state_bytes, computed) * head),
         activations=activations,
         head=rows * shape.vocabulary * (8 if computed == 4 else 10) + load.learned * shape.hidden * computed * 2,
         overhead=round(overhead),
@@ -430,9 +431,9 @@ def weights_in_memory(shape: ModelShape, held_as: str) -> float:
     return shape.linear_weights * BITS_OF_WEIGHTS[held_as] / 8 + shape.other_weights * computed
 
 
-def _state(load: Load, kind: int) -> float:
+def kept_of_a_weight(state_bytes: float, kind: int) -> float:
     """Bytes that the optimizer keeps for a weight of this type: in the same type, or in 8 bits whatever it is."""
-    return max(load.state_bytes * kind / 4, min(load.state_bytes, 2))
+    return max(state_bytes * kind / 4, min(state_bytes, 2))
 
 
 def _activations(shape: ModelShape, load: Load, computed: int) -> int:

@@ -119,7 +119,7 @@ def _why_nothing(settings: TrainingSettings) -> str:
 def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
     lengths, expected = examples.lengths(), Expecting.of(work.card, examples, work.machine)
     longest = {"longest_row": made.longest_row, "cutoff": cut.cutoff, "context": work.card.context}
-    disk = disk_plan(work.settings, work.card, plan, work.folders.loras)
+    disk = disk_plan(work.settings, work.card, plan, work.folders.loras, work.machine)
     return DatasetReport(
         examples=len(examples),
         tokens=sum(lengths),

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.host import ModelCard
+from ..core.host import Memory, ModelCard
 from ..core.writing import free_bytes, standing
 from ..settings.declared import TrainingSettings
-from ..train_utils import ModelShape, StepPlan, size
+from ..train_utils import ModelShape, StepPlan, kept_of_a_weight, plural, size
 from . import expecting
 
 RECORDS = 2_000_000
@@ -20,33 +20,38 @@ BACKUPS = 2
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """In bytes: the LoRA, a checkpoint, all that is written, the most that lies there at once, what is free."""
+    """In bytes: what is made, a checkpoint, all that is written, the most there is at once, what is free."""
 
-    lora: int
+    made: int  # the LoRA, or the model
     checkpoint: int
     checkpoints: int
     written: int
     most: int
     free: int
+    whole: bool = False
+    """It is a model of its own."""
     exact: bool = True
     unwritable: str = ""
     """The folder that nothing can be written into."""
 
     def words(self) -> str:
         """'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB at once, 20 GB free'."""
-        count = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'} of {size(self.checkpoint)}"
+        made = f"{'model' if self.whole else 'LoRA'} {size(self.made)}"
+        count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
-            f"LoRA {size(self.lora)}, {count}; {size(self.written)} are written beside the timed backups, at most "
+            f"{made}, {count}; {size(self.written)} are written beside the timed backups, at most "
             f"{size(self.most)} lie there at once, {size(self.free)} free"
         )
 
     def problems(self) -> Iterator[str]:
         if self.unwritable:
             yield f"Disk: {self.unwritable} may not be written. Mend that, or choose another --user-data."
-        if self.exact and self.free < self.lora + RECORDS:
+        if self.exact and self.free < self.made + RECORDS:
+            what = "model that the run makes" if self.whole else "LoRA alone"
+            less = "train a LoRA" if self.whole else "choose a lower rank or fewer layers"
             yield (
-                f"Disk: the LoRA alone takes {size(self.lora + RECORDS)}, and {size(self.free)} are free. Free "
-                "some space, or choose a lower rank or fewer layers."
+                f"Disk: the {what} takes {size(self.made + RECORDS)}, and {size(self.free)} are free. Free "
+                f"some space, or {less}."
             )
 
     def advice(self) -> Iterator[str]:
@@ -57,33 +62,44 @@ class DiskPlan:
             )
 
 
-def disk_plan(settings: TrainingSettings, card: ModelCard, plan: StepPlan, loras: Path) -> DiskPlan | None:
+def disk_plan(
+    settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: Memory | None = None
+) -> DiskPlan | None:
     """None where the config does not say how large the model is."""
     shape = ModelShape.of(card.config)
     if shape is None:
         return None
-    weights = shape.lora_weights(settings.lora.rank, expecting.parts(settings))
-    weights += 2 * shape.vocabulary * shape.hidden if settings.lora.train_head else 0
+    held = expecting.weights_as(card, on_card=expecting.is_on_card(machine))
+    made, kept = _bytes(settings, shape, 4 if held == "float32" else 2)
+    filled = _filled(settings, made, made + kept, len(set(_planned(settings, plan))), free_bytes(folder))
+    return replace(filled, unwritable="" if os.access(there := standing(folder), os.W_OK) else str(there))
+
+
+def _bytes(settings: TrainingSettings, shape: ModelShape, own: int) -> tuple[int, int]:
+    """Of what is made, and of what its optimizer keeps; a LoRA is float32, all else has the model's own type."""
+    state = expecting.state_bytes(settings)
     if settings.lora.method == "full":
         weights = shape.linear_weights + shape.other_weights
-    lora = 4 * weights
-    full = lora + round(expecting.state_bytes(settings) * weights)
-    filled = _filled(settings, lora, full, len(set(_planned(settings, plan))), free_bytes(loras))
-    return replace(filled, unwritable="" if os.access(there := standing(loras), os.W_OK) else str(there))
+        return own * weights, round(kept_of_a_weight(state, own) * weights)
+    lora = shape.lora_weights(settings.lora.rank, expecting.parts(settings))
+    head = shape.vocabulary * shape.hidden if settings.lora.train_head else 0
+    learned = head * (1 if shape.tied else 2)  # where they are one tensor, it is still written twice
+    return 4 * lora + own * 2 * head, round(state * lora + kept_of_a_weight(state, own) * learned)
 
 
-def _filled(settings: TrainingSettings, lora: int, full: int, count: int, free: int) -> DiskPlan:
+def _filled(settings: TrainingSettings, made: int, full: int, count: int, free: int) -> DiskPlan:
     saving = settings.saving
     whole = min(count, saving.keep_checkpoints) + 1  # and the one that is being written
     backups = BACKUPS if saving.backup_minutes else 0
     slimmed = max(0, count - saving.keep_checkpoints)
     return DiskPlan(
-        lora=lora,
+        made=made,
         checkpoint=full,
         checkpoints=count,
-        written=count * full + lora + RECORDS,
-        most=(whole + backups) * full + slimmed * lora + lora + RECORDS,
+        written=count * full + made + RECORDS,
+        most=(whole + backups) * full + slimmed * made + made + RECORDS,
         free=free,
+        whole=settings.lora.method == "full",
         exact=settings.lora.method == "full" or settings.lora.targets in (*expecting.PARTS, "all-linear"),
     )
 

@@ -20,7 +20,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "k-v-down": ("k", "v", "down"),
 }
 NAMED = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
-STATE_BYTES = (("paged", 0.0), ("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
+STATE_BYTES = (("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
 ADAM_BYTES = 8.0
 SHORTEST = 32
 ROOM = 0.95  # of what is free: drivers and fragments take the rest
@@ -44,10 +44,9 @@ class Expecting:
         shape, lengths = ModelShape.of(card.config), examples.lengths()
         if shape is None or not lengths:
             return None
-        on_card = machine is not None and not machine.device.lower().startswith("cpu")
         free = machine.free if machine else 0
         longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
-        return Expecting(shape, card, tuple(longest), tuple(most), on_card, free)
+        return Expecting(shape, card, tuple(longest), tuple(most), is_on_card(machine), free)
 
     def checkpoints(self, settings: TrainingSettings) -> bool:
         """Whether gradient checkpointing is on; auto: where a run without it would not fit on the card."""
@@ -75,12 +74,16 @@ class Expecting:
             learned=sum(self.learned[:batch]),
             checkpointing=checkpointing,
             dropout=lora.dropout > 0,
-            state_bytes=state_bytes(settings),
+            state_bytes=0.0 if "paged" in settings.learning.optimizer else state_bytes(settings),
             train_head=lora.train_head,
             whole=lora.method == "full",
             graphics_card=self.on_card,
         )
         return memory_estimate(self.shape, load)
+
+
+def is_on_card(machine: Memory | None) -> bool:
+    return machine is not None and not machine.device.lower().startswith("cpu")
 
 
 def weights_as(card: ModelCard, *, on_card: bool) -> str:
@@ -172,6 +175,7 @@ def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:
 
 
 def state_bytes(settings: TrainingSettings) -> float:
+    """What the optimizer keeps for each trained weight in float32, wherever that lies."""
     return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_BYTES)
 
 
