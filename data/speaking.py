@@ -94,6 +94,21 @@ def speaking(settings: TrainingSettings, folders: Folders, tokenizer: Speaker, e
     return Speaking(bos=bos)
 
 
+def in_a_chat(tokenizer: Speaker, bos: int | None, system: str = "") -> Speaking | None:
+    """As the chat template writes a first message; None where it writes none."""
+    template = tokenizer.chat_template
+    lead = [{"role": "system", "content": system}] if system else []
+    try:
+        written = template.render([*lead, {"role": "user", "content": SIGN}], (), opening=True)
+    except ValueError:
+        return None
+    before, sign, after = written.partition(SIGN)
+    if not sign:
+        return None
+    own = None if template.own else bos
+    return Speaking("chat", template.origin, before, after, _turn(before, tokenizer), own, system)
+
+
 def prompts(asked: str | Sequence[str], way: Speaking, tokenizer: Speaker, examples: Examples) -> list[Prompt]:
     """The user's own, or with 'auto' beginnings out of the data."""
     if not isinstance(asked, str):
@@ -130,18 +145,10 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def _chats(settings: TrainingSettings, tokenizer: Speaker, bos: int | None) -> Iterator[Speaking]:
-    template, system = tokenizer.chat_template, settings.rows.system
-    user = {"role": "user", "content": SIGN}
-    asked = [[{"role": "system", "content": system}, user], [user]] if system else [[user]]
-    for messages in asked:
-        try:
-            before, sign, after = template.render(messages, (), opening=True).partition(SIGN)
-        except ValueError:
-            continue
-        if sign:
-            own = None if template.own else bos
-            said = system if len(messages) > 1 else ""
-            yield Speaking("chat", template.origin, before, after, _turn(before, tokenizer), own, said)
+    """With the user's system message, or without it where the template takes none."""
+    for system in dict.fromkeys((settings.rows.system, "")):
+        if (way := in_a_chat(tokenizer, bos, system)) is not None:
+            yield way
             return
 
 

@@ -8,35 +8,60 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList, TextStreamer, set_seed
 
 from ..core.engine import Question
+from ..core.errors import ModelError
 from ..core.events import Answer, Ended, Stage
 from ..core.host import Host
 from ..core.session import Job
-from ..records.talking import Talk, how_to_talk
+from ..data.speaking import Prompt, Speaking, in_a_chat
+from ..records.talking import how_to_talk
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .precision import in_its_type
+from .tokenizer import WorkingTokenizer, working_tokenizer
 
 Side = Literal["with", "without"]
 
 
 def answer(question: Question, host: Host, job: Job) -> Ended:
     """The same question to the model with the LoRA and without; everything as it was afterwards."""
-    tokenizer = host.card().tokenizer
-    talk = how_to_talk(lora_folder(question.lora, host)) if question.lora and question.as_chat else None
-    ids = _as_trained(question, talk, tokenizer) if talk else _ids(question, tokenizer, host.chat_template())
+    working = working_tokenizer(host.card().tokenizer, host.chat_template())
+    ids, tokenizer = torch.tensor([_asked(question, host, working).ids]), working.tokenizer
     with without_loras(host) as (base, _):
         if question.both or not question.lora:
             job.log.append(Stage(text="Answering without a LoRA"))
             _write(base, ids, "without", question, tokenizer, job)
         if question.lora and not job.control.stopping:
-            _with_lora(base, ids, question, host, job)
+            _with_lora(base, ids, question, tokenizer, host, job)
     return Ended(outcome="stopped" if job.control.stopping else "finished", text="")
 
 
-def _with_lora(base: Any, ids: torch.Tensor, question: Question, host: Host, job: Job) -> None:
+def _asked(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
+    """A message as it would have stood in training; of a text, markers that somebody types are understood."""
+    if question.as_chat:
+        return _way_to_talk(question, host, tokenizer).prompt(question.prompt, tokenizer)
+    own = tokenizer.tokenizer
+    text = question.prompt or own.bos_token or own.eos_token or " "
+    return Speaking("format", bos=tokenizer.bos).prompt(text, tokenizer)
+
+
+def _way_to_talk(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Speaking:
+    """The LoRA's, for both answers; else the model's, as it would be trained on chats."""
+    talk = how_to_talk(lora_folder(question.lora, host)) if question.lora else None
+    if talk is not None:
+        bos = tokenizer.bos if talk.starts_with_bos else None
+        return Speaking("chat", before=talk.before, after=talk.after, bos=bos)
+    way = in_a_chat(tokenizer, tokenizer.bos)
+    if way is None:
+        raise ModelError(
+            f"No message can be written with {tokenizer.chat_template.origin}. Ask without 'As a chat message'."
+        )
+    return way
+
+
+def _with_lora(base: Any, ids: torch.Tensor, question: Question, tokenizer: Any, host: Host, job: Job) -> None:
     job.log.append(Stage(text=f"Answering with {question.lora}"))
     model = loaded_onto(base, lora_folder(question.lora, host), question.lora, question.strength)
     try:
-        _write(model, ids, "with", question, host.card().tokenizer, job)
+        _write(model, ids, "with", question, tokenizer, job)
     finally:
         take_out(base)
 
@@ -66,27 +91,6 @@ def generated(
             **({"temperature": question.temperature, "top_p": 0.9} if warm else {}),
         )
     return found
-
-
-def _ids(question: Question, tokenizer: Any, host_template: str) -> torch.Tensor:
-    if not question.as_chat:
-        text = question.prompt or (tokenizer.bos_token or tokenizer.eos_token or " ")
-        return torch.as_tensor(tokenizer(text)["input_ids"], dtype=torch.long)[None]
-    found = tokenizer.apply_chat_template(
-        [{"role": "user", "content": question.prompt}],
-        chat_template=None if tokenizer.chat_template else host_template or None,
-        add_generation_prompt=True,
-        tokenize=False,
-    )
-    return torch.as_tensor(tokenizer(found, add_special_tokens=False)["input_ids"], dtype=torch.long)[None]
-
-
-def _as_trained(question: Question, talk: Talk, tokenizer: Any) -> torch.Tensor:
-    """The message as it stood in training, for both answers."""
-    ids = list(tokenizer(talk.around(question.prompt), add_special_tokens=False)["input_ids"])
-    bos = tokenizer.bos_token_id
-    opens = talk.starts_with_bos and bos is not None and ids[:1] != [bos]
-    return torch.as_tensor([bos, *ids] if opens else ids, dtype=torch.long)[None]
 
 
 class _IntoLog(TextStreamer):  # type: ignore[misc]

@@ -19,9 +19,6 @@ class Talk:
     after: str
     starts_with_bos: bool
 
-    def around(self, message: str) -> str:
-        return f"{self.before}{message}{self.after}"
-
 
 def how_to_talk(folder: Path) -> Talk | None:
     """Of a LoRA or a checkpoint of it; None where nobody knows, or where it was trained on texts."""

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from training_pro.core.errors import SavingError
+from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.events import Answer, Note, Stage
 from training_pro.core.session import Job
 from training_pro.engine import answering
@@ -174,6 +174,49 @@ def test_chat_goes_through_the_template(place, monkeypatch):
     place.answer(host, prompt="Hello", as_chat=True)
     text = host.card().tokenizer.decode(seen[0][0])
     assert text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("", "<|begin|><|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"),
+        ("{% for m in messages %}Q: {{ m['content'] }}\nA:{% endfor %}", "<|begin|>Q: Hello\nA:"),
+    ],
+    ids=["none at all", "the host's"],
+)
+def test_without_a_chat_template_of_its_own_it_is_talked_to_as_in_training(with_lora, monkeypatch, template, text):
+    """Without a LoRA, and with one of a text, for both of its answers."""
+    seen = []
+    host = with_lora.host()
+    tokenizer = host.card().tokenizer
+    tokenizer.chat_template = None
+    monkeypatch.setattr(type(host), "chat_template", lambda self: template)
+    monkeypatch.setattr(answering, "_write", lambda model, ids, *more: seen.append(tokenizer.decode(ids[0])))
+    with_lora.answer(host, prompt="Hello", as_chat=True)
+    with_lora.answer(host, prompt="Hello", as_chat=True, lora="a")
+    assert seen == 3 * [text]
+    assert tokenizer.chat_template is None
+
+
+def test_a_template_that_takes_no_message_is_said(place):
+    host = place.host()
+    host.card().tokenizer.chat_template = "{{ raise_exception('tools only') }}"
+    with pytest.raises(
+        ModelError, match=r"No message can be written with the model's own chat template\. Ask with"
+    ):
+        place.answer(host, prompt="Hello", as_chat=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids"),
+    [("a wick", "<|begin|>a wick"), ("<|begin|>a wick", "<|begin|>a wick"), ("", "<|begin|>")],
+)
+def test_a_text_is_gone_on_with_after_one_bos(place, monkeypatch, prompt, ids):
+    seen = []
+    host = place.host()
+    monkeypatch.setattr(answering, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
+    place.answer(host, prompt=prompt)
+    assert seen == [host.card().tokenizer(ids, add_special_tokens=False)["input_ids"]]
 
 
 def test_taking_off_is_told(with_lora):
