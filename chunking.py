@@ -1,10 +1,10 @@
 """Cut raw text into training blocks: sections, sentences, blocks and overlap blocks, as places in the text.
 
     text  --hard cuts-->  sections  --one tokenization each-->  ids with their places
-          --sentences-->  units (a sentence, or a piece of one too long)  -->  blocks  -->  overlap blocks
+          --sentences or lines-->  units (one, or a piece of one too long)  -->  blocks  -->  overlap blocks
 
 Everything is held in arrays over the whole text; a `Block` is made only when somebody looks at it. What
-tokenizes and what finds sentences are callables, so that nothing here knows a tokenizer or a language.
+tokenizes and what finds sentences or lines are callables, so that nothing here knows a tokenizer or a language.
 docs/chunking.md draws all of it.
 """
 
@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -26,6 +26,7 @@ Rows = tuple[Ints, Ints, Ints]  # first token, one past the last, section
 
 Kind = Literal["block", "overlap", "dementor"]
 KINDS: tuple[Kind, ...] = ("block", "overlap", "dementor")
+Ends = Literal["auto", "sentences", "lines"]
 
 PIECE_CHARS = 65_536  # a long section goes to the tokenizer in pieces of about this size
 BATCH_CHARS = 4 * PIECE_CHARS  # so much is at the tokenizer at a time: its own objects are large
@@ -44,8 +45,16 @@ class Encoded(NamedTuple):
     ends: Ints
 
 
+class Bounds(NamedTuple):
+    """Where the units of a text end, in order: its sentences, or in some of its sections its lines."""
+
+    ends: Ints
+    inner: Ints  # where sentences end within those lines: one that is longer than a block is divided there
+    by_lines: Flags  # of each section, whether its lines are its units
+
+
 Encoder = Callable[[Sequence[str]], Sequence[Encoded]]
-SentenceFinder = Callable[[str], Ints]  # where sentences end, in order; data/sentences.py has the rules
+BoundsFinder = Callable[[str, "Sections"], Bounds]  # data/lines.py and data/sentences.py have the rules
 
 
 class Sentence(NamedTuple):
@@ -81,6 +90,7 @@ class Cutting:
     bos: int | None = None
     eos: int | None = None
     add_eos: Literal["hard_cut", "every_block", "never"] = "hard_cut"
+    block_ends: Ends = "auto"
 
     def __post_init__(self) -> None:
         if self.room - self.closing < 1:
@@ -114,9 +124,9 @@ def unescaped(hard_cut: str) -> str:
     return hard_cut.replace("\\n", "\n").replace("\\t", "\t")
 
 
-def sliced(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceFinder) -> Sliced:
-    """Blocks of whole sentences and, where the rules ask for it, overlap blocks between neighbours."""
-    units = units_of(text, encoder, rules, sentence_ends)
+def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Sliced:
+    """Blocks of whole sentences or lines and, where the rules ask for it, overlap blocks between neighbours."""
+    units = units_of(text, encoder, rules, find)
     blocks = blocks_of(units)
     kept, left_out = blocks.parted(units)
     if rules.overlap:
@@ -375,21 +385,23 @@ class Units:
         return np.minimum(np.maximum(fits, unit + 1), stops[np.searchsorted(stops, unit, side="right")])
 
 
-def units_of(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceFinder) -> Units:
+def units_of(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Units:
     """Find sections and sentences, tokenize, and move every bound to the token bound that it means."""
     import numpy as np
 
-    sections = _sections(text, rules.hard_cut)
+    sections = sections_of(text, rules.hard_cut)
     with ThreadPoolExecutor(1) as beside:  # a tokenizer lets other threads run while it works
-        ends = beside.submit(sentence_ends, text)
+        found = beside.submit(find, text, sections)
         tokens = _tokens(text, sections, encoder)
-    sentences = _sentence_tokens(ends.result(), sections, tokens)
+    bounds = found.result()
+    sentences = _finer(_sentence_tokens(bounds.ends, sections, tokens), bounds, tokens, rules, sections)
     (first, last, section), opens, closes = _divided(text, tokens, rules, sentences)
     before = tokens.ends[np.maximum(first, 1) - 1]
     start = np.where(first == tokens.first[section], sections.start[section], before)
     end = tokens.ends[last - 1].astype(np.int64)
     finishes = np.isin(last, sentences[1][_final(sentences[2])])
-    return Units(text, rules, sections, tokens.ids, first, last, section, start, end, opens, closes, finishes)
+    marked = replace(sections, by_lines=bounds.by_lines)
+    return Units(text, rules, marked, tokens.ids, first, last, section, start, end, opens, closes, finishes)
 
 
 def _final(section: Ints) -> Flags:
@@ -408,6 +420,7 @@ class Sections:
     content_start: Ints  # without blank lines before
     content_end: Ints  # without spaces and blank lines behind
     cuts: Ints  # where each hard-cut string begins
+    by_lines: Flags  # whether its lines are its units, not its sentences
 
     def __len__(self) -> int:
         return len(self.start)
@@ -424,14 +437,16 @@ class Sections:
                 yield start, min(int(high[gap]), int(self.content_end[section]))
 
 
-def _sections(text: str, hard_cut: str) -> Sections:
+def sections_of(text: str, hard_cut: str) -> Sections:
+    """The parts of a text between its hard cuts."""
     import numpy as np
 
     cuts = [match.start() for match in re.finditer(re.escape(hard_cut), text)] if hard_cut else []
     bounds = zip([0, *(cut + len(hard_cut) for cut in cuts)], [*cuts, len(text)], strict=True)
     rows = [row for start, end in bounds if (row := _contents(text, start, end))]
     start, end, content_start, content_end = np.array(rows, np.int64).reshape(-1, 4).T
-    return Sections(start, end, content_start, content_end, np.array(cuts, np.int64))
+    unknown: Flags = np.zeros(len(rows), bool)
+    return Sections(start, end, content_start, content_end, np.array(cuts, np.int64), unknown)
 
 
 def _contents(text: str, start: int, end: int) -> tuple[int, int, int, int] | None:
@@ -542,6 +557,20 @@ def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[In
     section: Ints = np.searchsorted(opening, first, side="right") - 1
     held = last <= closing[section]
     return first[held], last[held], section[held]
+
+
+def _finer(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutting, sections: Sections) -> Rows:
+    """The same rows, with the sentences of a line for the line where that is longer than a block."""
+    import numpy as np
+
+    long = lines[1] + rules.closing * _final(lines[2]) - lines[0] > rules.room
+    if not len(bounds.inner) or not long.any():
+        return lines
+    rows = _sentence_tokens(np.union1d(bounds.ends, bounds.inner), sections, tokens)
+    within = long[np.searchsorted(lines[0], rows[0], side="right") - 1]
+    both = [np.concatenate([row[~long], finer[within]]) for row, finer in zip(lines, rows, strict=True)]
+    order = np.argsort(both[0], kind="stable")
+    return both[0][order], both[1][order], both[2][order]
 
 
 def _inside(places: Ints, sections: Sections) -> Ints:

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .chunking import Cutting, Encoder, SentenceFinder, Sliced, Spans, Units, blocks_of, units_of
+from .chunking import BoundsFinder, Cutting, Encoder, Sliced, Spans, Units, blocks_of, units_of
 
 if TYPE_CHECKING:
     from .chunking import Flags, Ints
 
 
-def sliced(text: str, encoder: Encoder, rules: Cutting, sentence_ends: SentenceFinder) -> Sliced:
+def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Sliced:
     """Windows of whole sentences over a text; `dementor_repeats` says how often each should be seen."""
-    units = units_of(text, encoder, rules, sentence_ends)
+    units = units_of(text, encoder, rules, find)
     starts = _spread(units, rules.dementor_repeats) if rules.dementor_repeats else _everywhere(units)
     windows = Spans.of(starts, units.reach[starts], "dementor")
     kept, left_out = windows.only(_worth_it(units, windows)).parted(units)

@@ -60,7 +60,8 @@ def loaded(folder: Path) -> Any:
 
 def multiples(folder: Path, text: str) -> None:
     """Median of five by turns, so that whoever else uses the machine disturbs all alike."""
-    from training_pro.data.sentences import sentence_ends
+    from training_pro.chunking import sections_of
+    from training_pro.data.lines import bounds
 
     tokenizer = loaded(folder)
     backend, lines = tokenizer.tokenizer.backend_tokenizer, text.split("\n")
@@ -69,7 +70,7 @@ def multiples(folder: Path, text: str) -> None:
             lines, add_special_tokens=False
         ),
         "`tokenizer(lines)`": lambda: tokenizer.tokenizer(lines, add_special_tokens=False),
-        "sentences alone": lambda: sentence_ends(text),
+        "sentences and lines alone": lambda: bounds(text, sections_of(text, "")),
         "blocks with overlap": lambda: examples(text, tokenizer, "blocks"),
         "DEMENTOR at every sentence": lambda: examples(text, tokenizer, "dementor"),
     }

@@ -12,7 +12,7 @@ from ..core.errors import DataError
 from ..core.host import Host
 from ..data import texts
 from ..data.assembly import cutting
-from ..data.slice_map import SliceMap, slice_map
+from ..data.slice_map import SliceMap, slice_map, unit_said, units_said
 from ..data.slicing import slices
 from ..settings import flags
 from ..settings.declared import TrainingSettings
@@ -85,9 +85,10 @@ def _told(block: dict[str, object]) -> str:
 def _summary(name: str, found: SliceMap) -> str:
     counts = ((found.blocks, "blocks"), (found.overlaps, "overlap blocks"), (found.windows, "DEMENTOR windows"))
     cut = ", ".join(f"{number} {word}" for number, word in counts if number)
-    seen = f"each sentence seen {found.seen.least} to {found.seen.most} times, {found.seen.mean:g} on average"
+    unit, made_of = unit_said(found.sentences, found.lines), units_said(found.sentences, found.lines)
+    seen = f"each {unit} seen {found.seen.least} to {found.seen.most} times, {found.seen.mean:g} on average"
     return (
-        f"{name}: {found.sections} parts, {found.sentences} sentences, {found.tokens} tokens -> "
-        f"{cut or 'no block'}; {found.trained_tokens} tokens trained a pass ({found.growth:.2f} times the text), "
-        f"{seen}; {found.proof}"
+        f"{name}: {found.sections} parts, {made_of}, {found.tokens} tokens -> "
+        f"{cut or 'no block'}, ending at {found.ends}; {found.trained_tokens} tokens trained a pass "
+        f"({found.growth:.2f} times the text), {seen}; {found.proof}"
     )

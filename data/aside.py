@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..chunking import Cutting, sections_of
 from .examples import RowSource, Source
 from .fitting import only
+from .lines import bounds
 from .mixing import chance
 from .reading import ReadText
-from .sentences import sentence_ends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,12 +51,12 @@ def whole(texts: Iterable[ReadText]) -> list[Stretch]:
 
 
 def divided(
-    texts: Sequence[ReadText], share: float, hard_cut: str, *, seed: int, name: str
+    texts: Sequence[ReadText], share: float, cut: Cutting, *, seed: int, name: str
 ) -> tuple[list[Stretch], list[Stretch]]:
     """Texts in what is learned and what is kept aside."""
-    parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, hard_cut)]
+    parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, cut.hard_cut)]
     if len(parts) < FEWEST_PARTS:
-        parts = _tenths(texts, parts)
+        parts = _tenths(texts, parts, cut)
     words = [" ".join(_words(texts[p.file].text[p.start : p.end])) for p in parts]
     sizes = [p.end - p.start for p in parts]
     aside = _chosen(words, sizes, share, chance(seed, name))
@@ -103,16 +104,20 @@ def _sections(file: int, text: str, hard_cut: str) -> Iterator[Part]:
             start = end
 
 
-def _tenths(texts: Sequence[ReadText], sections: Sequence[Part]) -> list[Part]:
-    """About ten parts out of fewer, divided at sentences."""
+def _tenths(texts: Sequence[ReadText], sections: Sequence[Part], cut: Cutting) -> list[Part]:
+    """About ten parts out of fewer, divided where blocks may end."""
     size = sum(p.end - p.start for p in sections) / FEWEST_PARTS
-    return [part for section in sections for part in _pieces(texts[section.file].text, section, size)]
+    ends = [bounds(t.text, sections_of(t.text, cut.hard_cut), cut.block_ends).ends for t in texts]
+    return [
+        part
+        for section in sections
+        for part in _pieces(texts[section.file].text, section, ends[section.file], size)
+    ]
 
 
-def _pieces(text: str, section: Part, size: float) -> Iterator[Part]:
+def _pieces(text: str, section: Part, ends: Ints, size: float) -> Iterator[Part]:
     start = section.start
-    for place in sentence_ends(text[section.start : section.end]).tolist():
-        end = section.start + place
+    for end in ends[(ends > section.start) & (ends < section.end)].tolist():
         if end - start >= size and text[end : section.end].strip():
             yield Part(section.file, start, end, False)
             start = end

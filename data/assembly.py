@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from ..chunking import Cutting, unescaped
+from ..chunking import Cutting, Ends, unescaped
 from ..core import processes
 from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders, Memory, ModelCard
@@ -97,6 +97,7 @@ def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0
         bos=tokenizer.bos if text.add_bos else None,
         eos=tokenizer.eos,
         add_eos=cast(Literal["hard_cut", "every_block", "never"], text.add_eos),
+        block_ends=cast(Ends, text.block_ends),
     )
 
 

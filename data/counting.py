@@ -48,6 +48,8 @@ def _cut(sources: Sequence[TextSource]) -> TextReport:
     return TextReport(
         parts=sum(m.sections for m in maps),
         sentences=sum(m.sentences for m in maps),
+        lines=sum(m.lines for m in maps),
+        parts_by_lines=sum(m.parts_by_lines for m in maps),
         blocks=sum(m.blocks + m.windows for m in maps),
         overlaps=sum(m.overlaps for m in maps),
         text_tokens=sum(m.tokens for m in maps),

@@ -76,7 +76,7 @@ def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
     data, seed, share = opened.data, work.settings.what.seed, work.settings.aside.eval_share
     learned, kept = whole(opened.texts), list[Stretch]()
     if share:
-        learned, kept = divided(opened.texts, share, cut.hard_cut, seed=seed, name=data.name)
+        learned, kept = divided(opened.texts, share, cut, seed=seed, name=data.name)
         made.problems.extend(_nothing_aside(data.name, kept))
     sources = _cut(data, learned, work, cut)
     taken = made.learned.add(sources, data.share, seed)
@@ -85,8 +85,21 @@ def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
         side.texts.extend(stretch.text for stretch in stretches)
     made.advice.extend(_inspected(work, data.name, opened.texts, cut))
     what = "raw text" + (" (an example of the project's)" if data.example else "")
-    notes = [*(note for s in learned for note in s.notes), *_share_said(data.share, len(taken))]
+    notes = [
+        *(n for s in learned for n in s.notes),
+        *_lines_said(sources, cut),
+        *_share_said(data.share, len(taken)),
+    ]
     made.reports.append(counting.of_texts(data.name, what, len(opened.texts), sources, taken, notes))
+
+
+def _lines_said(sources: Sequence[TextSource], cut: Cutting) -> Iterator[str]:
+    """Where it was found out that a text's lines are its units."""
+    if cut.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
+        yield (
+            "Its blocks end at lines, not at sentences, where many lines end without a full stop or begin with "
+            "who speaks ('Blocks end at' changes that)."
+        )
 
 
 def _inspected(work: Work, name: str, texts: Sequence[ReadText], cut: Cutting) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ..train_utils import MemoryEstimate, plural, times_seen
 from .disk import DiskPlan
 from .showing import Shown
-from .slice_map import SliceMap
+from .slice_map import SliceMap, ends_said, unit_said, units_said
 from .suggestions import Suggestion
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
@@ -31,6 +31,8 @@ class TextReport:
 
     parts: int = 0
     sentences: int = 0
+    lines: int = 0  # in the parts that are taken by their lines
+    parts_by_lines: int = 0
     blocks: int = 0
     overlaps: int = 0
     text_tokens: int = 0
@@ -215,13 +217,15 @@ def told(source: SourceReport) -> Iterator[str]:
 def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
     left_out = f", {text.left_out} too small" if text.left_out else ""
+    unit = unit_said(text.sentences, text.lines)
     yield (
         f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-        f"{text.parts} {plural(text.parts, 'part')}, {text.sentences} {plural(text.sentences, 'sentence')} -> "
+        f"{text.parts} {plural(text.parts, 'part')}, {units_said(text.sentences, text.lines)} -> "
         f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; characters lost: {text.characters_lost}"
     )
     yield (
-        f"  each sentence is seen {times_seen(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
+        f"  blocks end at {ends_said(text.parts_by_lines, text.parts)}; each {unit} is seen "
+        f"{times_seen(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
         f"average; {source.growth:.2f} times the tokens of the text are trained"
     )
 

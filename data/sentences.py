@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ..chunking import Flags, Ints
@@ -55,19 +55,59 @@ NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
 TWO_WORDS = re.compile(r"([^\W\d_]+)(?:\s+([^\W\d_]+))?")
 
 
+class Lines(NamedTuple):
+    """The lines of a text, and what their beginnings say."""
+
+    texts: list[str]
+    lengths: Ints
+    blank: Flags
+    capital: Flags
+    small: Flags
+    item: Flags
+
+
 def sentence_ends(text: str) -> Ints:
     """Where the sentences of a text end: behind the last dot, quote or bracket, or behind the line's end."""
     import numpy as np
 
     found: list[Ints] = [np.zeros(0, np.int64)]
-    for start, end in _stretches(text):
+    for start, end in stretches(text):
         part = text[start:end]
-        stops = np.fromiter(chain(_stop_ends(part), _spaced_ends(part), [len(part)] if part else []), np.int64)
-        found.append(np.unique(np.concatenate([_line_ends(part), stops])) + start)
+        found.append(ends_of(lines_of(part), stop_ends(part)) + start)
     return np.concatenate(found)
 
 
-def _stretches(text: str) -> Iterator[tuple[int, int]]:
+def ends_of(lines: Lines, stops: Ints) -> Ints:
+    """The ends of sentences in a stretch: at its lines and its stops, and at its own end."""
+    import numpy as np
+
+    whole = int(lines.lengths.sum()) + len(lines.texts) - 1
+    return np.unique(np.concatenate([_line_ends(lines), stops, [whole] if whole else stops[:0]]))
+
+
+def stop_ends(text: str) -> Ints:
+    """Behind each stop that ends a sentence; in scripts that have none, at the space that does."""
+    import numpy as np
+
+    return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
+
+
+def lines_of(text: str) -> Lines:
+    import numpy as np
+
+    lines = text.split("\n")
+    initials = [line.lstrip(OPENERS)[:1] for line in lines]
+    return Lines(
+        lines,
+        np.array([len(line) for line in lines]),
+        np.array([not line or line.isspace() for line in lines]),
+        np.array([letter.isupper() for letter in initials]),
+        np.array([letter.islower() for letter in initials]),
+        np.array([bool(ITEM.match(line)) for line in lines]),
+    )
+
+
+def stretches(text: str) -> Iterator[tuple[int, int]]:
     """A long text in parts that end with a paragraph, else a line, so that only one at a time is looked at."""
     start = 0
     while len(text) - start > 2 * STRETCH_CHARS:
@@ -82,37 +122,32 @@ def _stretches(text: str) -> Iterator[tuple[int, int]]:
     yield start, len(text)
 
 
-def _line_ends(text: str) -> Ints:
+def _line_ends(lines: Lines) -> Ints:
     """Ends of lines that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
     import numpy as np
 
-    lines = text.split("\n")
-    lengths = np.array([len(line) for line in lines])
-    blank = np.array([not line or line.isspace() for line in lines])
-    initials = [line.lstrip(OPENERS)[:1] for line in lines]
-    capital = np.array([letter.isupper() for letter in initials])
-    small = np.array([letter.islower() for letter in initials])
-    item = np.array([bool(ITEM.match(line)) for line in lines])
-    prose, full = _wrapped(lengths, blank, capital)
-    runs_on = prose[:-1] & (full[:-1] | small[1:]) & ~item[1:] & ~blank[1:]
-    ends = np.cumsum(lengths + 1)[:-1]
-    return ends[~runs_on & ~blank[1:]]  # of several newlines the last
+    _, width, prose = wrapped(lines)
+    full = lines.lengths > width - RAGGED
+    runs_on = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
+    ends = np.cumsum(lines.lengths + 1)[:-1]
+    return ends[~runs_on & ~lines.blank[1:]]  # of several newlines the last
 
 
-def _wrapped(lengths: Ints, blank: Flags, capital: Flags) -> tuple[Flags, Flags]:
-    """Lines of wrapped prose, and lines that end because the page was full. A group of lines is prose if it
-    is about as wide as a page and its lines, unlike those of verse, do not all begin with capitals."""
+def wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
+    """Of each line its group, the width of that, and whether it may be wrapped prose: a group that is about as
+    wide as a page and whose lines, unlike those of verse, do not all begin with capitals."""
     import numpy as np
 
+    lengths, blank, capital = lines.lengths, lines.blank, lines.capital
     number = np.arange(len(lengths))
     group = np.cumsum(blank | (number % GROUP_LINES == 0)) - 1
     first = np.flatnonzero(np.diff(group, prepend=-1))
     width = np.maximum.reduceat(lengths, first)
     inner = ~blank & ~np.isin(number, first)
-    lines, capitals = np.bincount(group, inner), np.bincount(group, inner & capital)
-    verse = (capitals >= 0.8 * lines) & ((lines > 1) | (width < WIDE_LINE))
+    count, capitals = np.bincount(group, inner), np.bincount(group, inner & capital)
+    verse = (capitals >= 0.8 * count) & ((count > 1) | (width < WIDE_LINE))
     prose = (width >= NARROW_LINE) & (width <= WIDEST_LINE) & ~verse
-    return prose[group], lengths > width[group] - RAGGED
+    return group, width[group], prose[group]
 
 
 def _stop_ends(text: str) -> Iterator[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..chunking import KINDS
+from ..train_utils import plural
 
 if TYPE_CHECKING:
     from ..chunking import Ints, Kind, Sliced
@@ -38,6 +39,8 @@ class SliceMap:
     characters: int
     sections: int
     sentences: int
+    lines: int  # in the parts whose lines are the units of its blocks
+    parts_by_lines: int
     blocks: int
     overlaps: int
     windows: int  # blocks of DEMENTOR
@@ -58,6 +61,16 @@ class SliceMap:
         return self.trained_tokens / self.tokens if self.tokens else 0.0
 
     @property
+    def units(self) -> int:
+        """The sentences and lines that its blocks are made of."""
+        return self.sentences + self.lines
+
+    @property
+    def ends(self) -> str:
+        """Where its blocks end, in words."""
+        return ends_said(self.parts_by_lines, self.sections)
+
+    @property
     def proof(self) -> str:
         """The line that says whether anything is missing."""
         said = f"characters lost: {self.lost_characters}"
@@ -68,13 +81,34 @@ class SliceMap:
         return said
 
 
+def ends_said(by_lines: int, parts: int) -> str:
+    """At what blocks end, where so many of the parts are taken by their lines."""
+    if 0 < by_lines < parts:
+        return f"sentences, in {by_lines} of {parts} parts at lines"
+    return "lines" if by_lines else "sentences"
+
+
+def units_said(sentences: int, lines: int) -> str:
+    """How many sentences and lines there are: '340 sentences, 12 lines'."""
+    counted = ((sentences, "sentence"), (lines, "line"))
+    return ", ".join(f"{n:,} {plural(n, what)}" for n, what in counted if n) or "0 sentences"
+
+
+def unit_said(sentences: int, lines: int) -> str:
+    """What blocks are made of: 'sentence', 'line', or both."""
+    return "sentence or line" if sentences and lines else "line" if lines else "sentence"
+
+
 def slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
     """The map of one cut text."""
+    lines = int((sliced.units.opens & sliced.sections.by_lines[sliced.units.section]).sum())
     kinds = dict(zip(KINDS, _counts(sliced.spans.kind, len(KINDS)), strict=True))
     return SliceMap(
         characters=len(sliced.text),
         sections=len(sliced.sections),
-        sentences=int(sliced.units.opens.sum()),
+        sentences=int(sliced.units.opens.sum()) - lines,
+        lines=lines,
+        parts_by_lines=int(sliced.sections.by_lines.sum()),
         blocks=kinds["block"],
         overlaps=kinds["overlap"],
         windows=kinds["dementor"],
@@ -150,7 +184,7 @@ def _seen(sliced: Sliced) -> Seen:
 
 def together(maps: Sequence[SliceMap]) -> Seen:
     """How often the sentences of several texts are seen."""
-    sentences = sum(each.sentences for each in maps)
-    mean = sum(each.seen.mean * each.sentences for each in maps) / max(sentences, 1)
+    units = sum(each.units for each in maps)
+    mean = sum(each.seen.mean * each.units for each in maps) / max(units, 1)
     least, most = min((each.seen.least for each in maps), default=0), max((m.seen.most for m in maps), default=0)
     return Seen(least, round(mean, 2), most)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .. import chunking, dementor
 from ..chunking import Cutting, Encoder, Sliced
-from .sentences import sentence_ends
+from .lines import bounds
 
 
 def slices(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
     """The blocks of a text as the rules ask for them."""
+    find = partial(bounds, asked=rules.block_ends)
     if rules.chunking == "dementor":
-        return dementor.sliced(text, encoder, rules, sentence_ends)
-    return chunking.sliced(text, encoder, rules, sentence_ends)
+        return dementor.sliced(text, encoder, rules, find)
+    return chunking.sliced(text, encoder, rules, find)

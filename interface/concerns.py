@@ -8,7 +8,7 @@ from typing import Any, Literal
 from .places import ALL_ROWS, row_id
 
 Kind = Literal["text", "rows"]
-TEXT = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats")
+TEXT = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats", "block_ends")
 ROWS = ("format", "train_on", "system", "train_only_after", "too_long", "bad_rows", "columns")
 SECOND = ("second_switch_at", "second_switch_loss_low", "second_switch_loss_high")
 SWITCH = ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high", "switch_pairs", *SECOND)

@@ -17,6 +17,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     LORA: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
+        ("block_ends",),
         ("add_bos", "add_eos"),
         ("system",),
         ("train_only_after", "too_long"),

@@ -8,14 +8,14 @@ from html import escape
 from ..data.counting import COLUMNS as MOST_BARS
 from ..data.report import DatasetReport, Lengths, RowReport, SourceReport, TextReport, left_out, mixture
 from ..data.showing import Piece, Shown
-from ..data.slice_map import SliceMap
+from ..data.slice_map import SliceMap, unit_said, units_said
 from ..settings.declared import SETTINGS
 from ..train_utils import plural, size, times_seen
 from . import plots, wording
 from .ways import pointing, use, way_to
 
 MOST_MAPS = 6
-TEXT_HEAD = ("data", "files", "parts", "sentences", "blocks", "overlaps", "left out")
+TEXT_HEAD = ("data", "files", "parts", "made of", "blocks", "overlaps", "left out")
 ROW_HEAD = ("data", "rows", "examples", "tokens it learns from", "longest", "left out")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
@@ -147,8 +147,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _text_cells(source: SourceReport, text: TextReport) -> list[str]:
-    numbers = (source.files, text.parts, text.sentences, text.blocks, text.overlaps, text.left_out)
-    return [f"{source.name}: {source.what}", *(f"{n:,}" for n in numbers)]
+    before, behind = (source.files, text.parts), (text.blocks, text.overlaps, text.left_out)
+    made_of = units_said(text.sentences, text.lines)
+    return [f"{source.name}: {source.what}", *_grouped(before), made_of, *_grouped(behind)]
+
+
+def _grouped(numbers: Sequence[int]) -> list[str]:
+    return [f"{n:,}" for n in numbers]
 
 
 def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
@@ -166,9 +171,10 @@ def _maps(sources: tuple[SourceReport, ...]) -> str:
 
 
 def _map(name: str, found: SliceMap) -> str:
-    seen = found.seen
+    seen, unit = found.seen, unit_said(found.sentences, found.lines)
     words = (
-        f"{name}: each sentence is seen {times_seen(seen.least, seen.most)} a pass, {seen.mean:g} on average; "
+        f"{name}: blocks end at {found.ends}; each {unit} is seen {times_seen(seen.least, seen.most)} a pass, "
+        f"{seen.mean:g} on average; "
         f"{found.growth:.2f} times the tokens of the text are trained; {found.proof}"
     )
     return wording.paragraph(words, quiet=True) + plots.slice_map(found)

@@ -27,6 +27,7 @@ from .unfinished import Unfinished
 CUTTING = (
     *("data", "format", "columns", "system", "train_on", "train_only_after", "too_long", "bad_rows"),
     *("chunking", "hard_cut", "cutoff", "overlap", "dementor_repeats", "min_chars", "add_bos", "add_eos"),
+    "block_ends",
     *("eval_data", "eval_share", "seed"),
 )
 """What decides on the examples."""

@@ -99,6 +99,13 @@ class Text:
         "so that each sentence is seen many times, for learning a text by heart in one or two epochs.",
         {"blocks": "blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
+    block_ends: str = choice(
+        "Blocks end at",
+        "Sentences, or lines where a text is made of those: chat logs, scripts, verse. auto takes lines where "
+        "many of a part's lines end without a full stop, or begin with who speaks, and are not wrapped prose; "
+        "Check says which. A line that is longer than the cutoff is divided at its sentences.",
+        {"auto": "whichever the text is made of", "sentences": "sentences", "lines": "lines"},
+    )
     overlap: bool = yes_no(
         True,
         "Overlap blocks",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from training_pro.chunking import Cutting, Encoded, Encoder, Sliced, pieces_of
+from training_pro.chunking import Bounds, Cutting, Encoded, Encoder, Sections, Sliced, pieces_of
 
 WORDS = {
     "latin": "the old house Mr. Smith said e.g. J. R. Tolkien 3.5 www.a.b/c?d naïve über Straße «oui» U.S.",
@@ -172,6 +172,7 @@ def _letters(text: str) -> Encoded:
     return Encoded(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
 
 
-def at_stops(text: str) -> np.ndarray:
+def at_stops(text: str, sections: Sections) -> Bounds:
     """Sentences for toys: they end behind . ! ? and at line ends."""
-    return np.array([match.end() for match in re.finditer(r"[.!?](?=\s)|\n+", text)], np.int64)
+    ends = np.array([match.end() for match in re.finditer(r"[.!?](?=\s)|\n+", text)], np.int64)
+    return Bounds(ends, ends[:0], np.zeros(len(sections), bool))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from training_pro.chunking import Cutting
 from training_pro.data.aside import divided, shared_runs
 from training_pro.data.assembly import prepare
 from training_pro.data.reading import ReadText
@@ -52,7 +53,7 @@ def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
 
 def test_nothing_of_the_text_is_lost():
     text = ReadText("a.txt", book(12))
-    sides = divided([text], 0.2, "\n\n\n", seed=1, name="a.txt")
+    sides = divided([text], 0.2, Cutting(), seed=1, name="a.txt")
     found = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
     assert "".join(found) == text.text
     assert not any(stretch.open_end for side in sides for stretch in side)
@@ -62,7 +63,7 @@ def test_a_short_text_is_divided_at_sentences_first():
     text = ReadText(
         "a.txt", "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
     )
-    learned, kept = divided([text], 0.1, "\n\n\n", seed=1, name="a.txt")
+    learned, kept = divided([text], 0.1, Cutting(), seed=1, name="a.txt")
     assert all(s.text.strip().endswith(".") for s in (*learned, *kept))
     assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
 
@@ -76,7 +77,7 @@ def test_a_text_that_goes_on_behind_what_is_kept_aside_does_not_end_there(tmp_pa
 
 def test_parts_that_are_alike_stay_on_one_side():
     parts = [f"Chapter {n % 6} says the same as ever, word for word." for n in range(24)]
-    learned, kept = divided([ReadText("a.txt", "\n\n\n".join(parts))], 0.25, "\n\n\n", seed=2, name="a")
+    learned, kept = divided([ReadText("a.txt", "\n\n\n".join(parts))], 0.25, Cutting(), seed=2, name="a")
     assert shared_runs([s.text for s in kept], [s.text for s in learned]) == []
     assert {w for s in kept for w in s.text.split("\n\n\n")} & {
         w for s in learned for w in s.text.split("\n\n\n")

@@ -45,8 +45,8 @@ def test_the_report_in_lines():
         "Note: By the way.",
         "story.txt: raw text, 1 file, 2 parts, 9 sentences -> 4 blocks and 3 overlap blocks, 1 too small; "
         "characters lost: 0",
-        "  each sentence is seen 1 to 2 times a pass, 1.5 on average; 1.50 times the tokens of the text are "
-        "trained",
+        "  blocks end at sentences; each sentence is seen 1 to 2 times a pass, 1.5 on average; 1.50 times the "
+        "tokens of the text are trained",
         "  read as cp1252",
         "7 examples, 150 tokens (143 learned from), longest 30 of 32; 2 steps an epoch, 4 in all",
     ]
