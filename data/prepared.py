@@ -27,7 +27,9 @@ ENDING, PART = ".arrow", ".part"
 LARGEST = 4 * 10**9  # bytes, of all files together
 OLD_PART_SECONDS = 86_400
 OURS = b"training_pro"
-CODE = ("data/*.py", "settings/columns.py", "engine/tokenizer.py", "chunking.py", "dementor.py")
+ROOT = Path(__file__).resolve().parent.parent
+CODE = ("data/*.py", "data/*.json", "settings/columns.py", "chunking.py", "dementor.py")
+"""A tokenizer's code is part of its fingerprint; phrases that Check looks for are in the keys themselves."""
 HASHED_AT_ONCE = 1 << 22
 
 
@@ -121,14 +123,23 @@ def of_text(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-@cache
-def _code() -> str:
-    """A fingerprint of the code that prepares: what an older one made is not taken for its own."""
-    root = Path(__file__).resolve().parent.parent
+def of_files(paths: Iterable[Path]) -> str:
+    """A fingerprint of small files' bytes, in the order of their names."""
     found = hashlib.blake2b(digest_size=20)
-    for path in sorted(file for pattern in CODE for file in root.glob(pattern)):
+    for path in sorted(paths):
         found.update(path.read_bytes())
     return found.hexdigest()
+
+
+def code_files() -> list[Path]:
+    """What decides on what is prepared, tables included."""
+    return [path for pattern in CODE for path in ROOT.glob(pattern)]
+
+
+@cache
+def _code() -> str:
+    """What an older program made is not taken for its own."""
+    return of_files(code_files())
 
 
 def _arrow() -> Any:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..chunking import Encoded, Encoder
+from ..data import prepared
 from ..data.templates import CHATML
 from . import mistral_format
 from .mistral_format import MistralFormat
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
+CODE = (Path(__file__), Path(mistral_format.__file__))  # that ids and places follow from, beside the tokenizer
 NO_TEXT = b"\xff"  # stands in no UTF-8, so a text never equals anything with it
 LONGEST_BLUR = 8  # ids whose places run into one another, before a slow tokenizer is asked word by word
 
@@ -73,6 +76,7 @@ class WorkingTokenizer:
             self.bos,
             self.eos,
             sorted(self.stops),
+            prepared.of_files(CODE),
         )
         return hashlib.blake2b(f"{known!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 

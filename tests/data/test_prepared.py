@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from training_pro.core.host import ModelCard
 from training_pro.data import assembly, keeping, making, prepared, row_sets
+from training_pro.engine import tokenizer as tokenizing
 from training_pro.settings.reading import training_settings
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import as_json, chat, family
+from training_pro.tests.test_architecture import imports
 
 pytest.importorskip("pyarrow")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -22,6 +24,7 @@ ROWS = [chat(f"Question {n}?", f"Answer {n} is here.", "And?", "No.") for n in r
 BOOK = "\n\n\n".join(
     f"Chapter {n}. " + " ".join(f"In {n} she told story {m} again." for m in range(30)) for n in range(14)
 )
+ANSWERS_IN_THE_KEY = ("core/", "settings/declared.py", "settings/rules.py", "schedulers.py", "train_utils.py")
 SAID = "was prepared before"
 
 
@@ -132,6 +135,46 @@ def test_another_tokenizer_or_content_is_prepared_anew_and_other_settings_are_no
     assert [text.split()[0] for text in made(folders)[1]] == ["book.txt"]
     folders.refusals.write_text("never again", encoding="utf-8")
     assert [text.split()[0] for text in made(folders)[1]] == ["book.txt"]  # its slices; its words are looked at
+
+
+def reached(file):
+    """The files of ours that a file imports."""
+    for name, node in imports(file):
+        if name.startswith("."):
+            within = ["/".join([*name[1:].split("."), alias.name]) for alias in node.names]
+            yield from (Path(f"{each}.py") for each in (name[1:].replace(".", "/"), *within))
+
+
+def test_every_file_that_decides_on_examples_is_part_of_the_key():
+    hashed = {path.relative_to(prepared.ROOT) for path in [*prepared.code_files(), *tokenizing.CODE]}
+    beside = {Path(f"data/{path.name}") for path in (prepared.ROOT / "data").iterdir() if path.is_file()}
+    assert beside - hashed == {Path("data/refusals.txt")}  # its phrases are in the key themselves
+    used = {found for file in hashed if file.suffix == ".py" for found in reached(file)}
+    used = {file for file in used if (prepared.ROOT / file).is_file()}
+    assert Path("chunking.py") in used and Path("engine/mistral_format.py") in used
+    assert {file for file in used - hashed if not file.as_posix().startswith(ANSWERS_IN_THE_KEY)} == set()
+
+
+@pytest.fixture
+def forget():
+    """What was worked out of the code is worked out again; also after the test."""
+
+    def cleared():
+        prepared._code.cache_clear()
+        family.cache_clear()
+
+    yield cleared
+    cleared()
+
+
+def test_another_table_or_another_way_to_tokenize_is_prepared_anew(folders, tmp_path, monkeypatch, forget):
+    made(folders)
+    table = tmp_path / "table.json"
+    table.write_text("[]")
+    for place, name, value in ((prepared, "code_files", lambda: [table]), (tokenizing, "CODE", (table,))):
+        monkeypatch.setattr(place, name, value)
+        forget()
+        assert made(folders)[1] == [] and len(made(folders)[1]) == 2
 
 
 def test_files_that_are_broken_or_not_ours_are_ignored_and_replaced(folders):
