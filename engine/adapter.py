@@ -22,6 +22,7 @@ from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
 from .misfits import why
+from .placing import weights_written
 from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -97,10 +98,8 @@ def write(model: PeftModel, folder: Path) -> None:
     """The LoRA as PEFT and the webui load it: two files, the same bytes for the same LoRA."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in get_peft_model_state_dict(model).items()}
-    try:
+    with weights_written():
         save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True
     config.base_model_name_or_path = str(model.get_base_model().name_or_path)

@@ -10,8 +10,8 @@ from typing import Any
 from ..core.errors import SavingError
 from ..core.writing import as_json, read_json, settle
 from ..records import loras
-from ..records.loras import STATE_FILE
-from ..records.run_folder import PARAMETERS, RunFolder
+from ..records.contents import PARAMETERS, STATE
+from ..records.run_folder import RunFolder
 from ..settings import presets
 from ..settings.declared import SETTINGS
 from .blueprint import DATA, Blueprint
@@ -47,7 +47,7 @@ class RunState:
 def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
     """The Trainer's checkpoint of this step, made whole and given its name; one folder a step."""
     written = folder.aside / f"checkpoint-{state.step}"
-    (written / STATE_FILE).write_text(as_json(asdict(state)), encoding="utf-8")
+    (written / STATE).write_text(as_json(asdict(state)), encoding="utf-8")
     settle(written)
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
 
 def state_of(checkpoint: Path) -> RunState:
     try:
-        return RunState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+        return RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise SavingError(f"{checkpoint} cannot be gone on from: {error}. Choose another checkpoint.") from error
 

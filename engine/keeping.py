@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,9 +20,10 @@ from ..core.session import Job
 from ..core.version import VERSION
 from ..core.writing import write_json
 from ..records import log, loras, picture
+from ..records.contents import GRAPH, LOG, PARAMETERS, PICTURE
 from ..records.curve import Mark
 from ..records.evaluations import steps_of
-from ..records.run_folder import PARAMETERS, RunFolder
+from ..records.run_folder import RunFolder
 from ..records.verdict import verdict
 from ..schedulers import described
 from ..settings import files
@@ -52,29 +54,45 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     """The LoRA, which `write` puts into a folder, and the records of its run, on disk."""
     what = "the model" if is_whole(trained.run.settings) else "the LoRA"
     job.log.append(Stage(text=f"Saving {what}"))
-    run, steering, course = trained.run, trained.between.steering, trained.between.course
-    folder, step = run.folder, trained.step
+    own, best = trained.run.folder, _better_one(trained)
+    folder = placed(own, folders, copy_of(best.folder) if best else write, job)  # before all that can fail
     outcome = _outcome(trained)
-    best = _better_one(trained)
-    entry = _log_entry(trained, outcome)
-    if best:
-        entry |= {"kept_step": best.step, "kept_because": best.words}
-    if not picture.is_possible():
-        entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
-    folder = placed(folder, folders, copy_of(best.folder) if best else write, job)
-    judged = verdict(course.graph, _saved(folder), trained.between.testing.kept_aside, best.step if best else 0)
+    entry = _log_entry(trained, outcome) | _remarks(best)
+    if folder is not own:
+        _taken_along(own, folder, entry, job)
+    kept_aside = trained.between.testing.kept_aside
+    judged = verdict(trained.between.course.graph, _saved(own), kept_aside, best.step if best else 0)
     _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
     if not trained.broken:
         folder.drop_backups()
-    words = f"{outcome} at step {step} of {run.plan.steps}" + (
-        steering.stopped_by and f", since {steering.stopped_by}"
+    text = "\n".join(filter(None, (trained.broken, _said(trained, what, outcome, folder, best), judged.text)))
+    return Ended(outcome=outcome, text=text, folder=folder.path, verdict=judged.kind)
+
+
+def _said(trained: Trained, what: str, outcome: Outcome, folder: RunFolder, best: _Better | None) -> str:
+    steering, planned = trained.between.steering, trained.run.plan.steps
+    since = f", since {steering.stopped_by}" if steering.stopped_by else ""
+    which = f": that of step {best.step}, {best.words}" if best else ""
+    return (
+        f"'{folder.name}' {outcome} at step {trained.step} of {planned}{since}, smoothed loss "
+        f"{trained.between.course.smoothed:.4f}. {what[0].upper()}{what[1:]} is in {folder.path}{which}"
     )
-    text = f"{trained.broken}\n" if trained.broken else ""
-    text += f"'{folder.name}' {words}, smoothed loss {course.smoothed:.4f}. "
-    text += f"{what[0].upper()}{what[1:]} is in {folder.path}" + (
-        f": that of step {best.step}, {best.words}" if best else ""
-    )
-    return Ended(outcome=outcome, text=f"{text}\n{judged.text}", folder=folder.path, verdict=judged.kind)
+
+
+def _remarks(best: _Better | None) -> dict[str, Any]:
+    """What the log says of the LoRA that was kept, and of what could not be done."""
+    kept = {"kept_step": best.step, "kept_because": best.words} if best else {}
+    if picture.is_possible():
+        return kept
+    return kept | {"picture": "not drawn: matplotlib is not installed (pip install matplotlib)"}
+
+
+def _taken_along(own: RunFolder, place: RunFolder, entry: dict[str, Any], job: Job) -> None:
+    """Records follow a LoRA that came to lie elsewhere; in its own folder the run counts as stopped."""
+    record(lambda: own.moved_to(place), place.path, job)
+    stopped = entry | {"ended": "stopped", "ended_because": f"its end is in {place.path}"}
+    with suppress(OSError):  # it may be for this that it lies elsewhere
+        write_json(own.path / LOG, log.log_entry(stopped))
 
 
 def _outcome(trained: Trained) -> Outcome:
@@ -87,12 +105,12 @@ def _outcome(trained: Trained) -> Outcome:
 def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
     """The log comes last: it says that the run has ended, and that all that belongs to it is there."""
     path, graph, title = folder.path, trained.between.course.graph, _title(trained.run)
-    record(lambda: write_json(path / "training_graph.json", graph), path, job)
-    drawn, cache = path / "training_graph.png", folder.logs.parent / "training" / "matplotlib"
-    record(lambda: picture.draw(graph, title, drawn, _marks(folder), cache=cache), path, job)
+    record(lambda: write_json(path / GRAPH, graph), path, job)
+    drawn, cache = path / PICTURE, folder.logs.parent / "training" / "matplotlib"
+    record(lambda: picture.draw(graph, title, drawn, _marks(trained.run.folder), cache=cache), path, job)
     if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
         record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job)
-    record(lambda: write_json(path / "training_log.json", log.log_entry(entry)), path, job)
+    record(lambda: write_json(path / LOG, log.log_entry(entry)), path, job)
 
 
 def thrown_away(run: Blueprint, step: int) -> Ended:

@@ -19,6 +19,7 @@ from ..core.host import Host, precision_of
 from ..core.session import Job
 from ..train_utils import size
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
+from .placing import weights_written
 from .ready import card_of
 
 ADAPTER = "merged"
@@ -134,7 +135,7 @@ def _write(base: Any, weights: Weights, folder: Path) -> None:
     if tied and torch.equal(both[names[0]].cpu(), both[names[1]].cpu()):
         both[names[1]] = both[names[0]]
         tied = False
-    with _said_in_config(base, untied=tied):
+    with _said_in_config(base, untied=tied), weights_written():
         base.save_pretrained(folder, state_dict=both, max_shard_size=SHARD)
 
 

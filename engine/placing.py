@@ -6,8 +6,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from ..core.errors import SavingError
 from ..core.events import Advice, Note
@@ -33,7 +36,8 @@ def placed(folder: RunFolder, folders: Folders, write: Write, job: Job) -> RunFo
                 if place is not folder:
                     job.log.append(Advice(text=f"{problems[0]} The LoRA is in {place.path} instead."))
                 return place
-            thinning.make_room(folder.path)
+            with suppress(OSError, SavingError):  # on a disk that takes nothing no room can be made either
+                thinning.make_room(folder.path)
         _wait(problems, job)
 
 
@@ -47,6 +51,15 @@ def _places(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
         there = (elsewhere / folder.name).exists()
         name = loras.free_name(elsewhere, folder.name) if there else folder.name
         yield replace(folder, path=elsewhere / name)
+
+
+@contextmanager
+def weights_written() -> Iterator[None]:
+    """safetensors has an error of its own where the disk takes no more."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def _is_placed(place: RunFolder, write: Write, problems: list[str]) -> bool:

@@ -16,7 +16,8 @@ from ..core.host import Folders
 from ..core.session import Job
 from ..core.writing import read_json, write_text
 from ..records import evaluations, inventory, loras
-from ..records.report import FILE, Story, page
+from ..records.contents import GRAPH, LOG, REPORT, STATE
+from ..records.report import Story, page
 from ..records.samples import samples
 from .course import graph_entry
 
@@ -46,13 +47,13 @@ def _leave(ended: Ended, folders: Folders, job: Job) -> None:
     begun = any(isinstance(event, Progress) for event in events)
     if planned is None or not begun or not processes.is_first():
         return
-    folder = folders.loras / planned.name
+    folder = ended.folder or folders.loras / planned.name
     try:
         if folder.is_dir():
-            write_text(folder / FILE, page(_story(ended, folder, folders, job)))
-            job.log.append(Note(text=f"How it went, on one page: {folder / FILE}"))
+            write_text(folder / REPORT, page(_story(ended, folder, folders, job)))
+            job.log.append(Note(text=f"How it went, on one page: {folder / REPORT}"))
     except Exception as error:  # noqa: BLE001 - the run is over and kept; its report is not worth more than that
-        job.log.append(Advice(text=f"{FILE} could not be written: {error or type(error).__name__}"))
+        job.log.append(Advice(text=f"{REPORT} could not be written: {error or type(error).__name__}"))
 
 
 def _story(ended: Ended, folder: Path, folders: Folders, job: Job) -> Story:
@@ -61,9 +62,9 @@ def _story(ended: Ended, folder: Path, folders: Folders, job: Job) -> Story:
     return Story(
         events=events,
         ended=ended,
-        graph=_so_far(folder, events) if broke_off else read_json(folder / "training_graph.json", []),
+        graph=_so_far(folder, events) if broke_off else read_json(folder / GRAPH, []),
         samples=samples(folder),
-        log={} if broke_off else read_json(folder / loras.LOG_FILE, {}),
+        log={} if broke_off else read_json(folder / LOG, {}),
         kept=inventory.one(folder, folders),
     )
 
@@ -72,7 +73,7 @@ def _so_far(folder: Path, events: Sequence[Event]) -> list[Mapping[str, Any]]:
     """The curve of a run that broke off: what its checkpoint knew of the steps before, and what was told since."""
     told = [entry for event in events if (entry := _entry(event))]
     whole = loras.to_go_on_from(folder)
-    known: dict[str, Any] = read_json(whole[-1].folder / loras.STATE_FILE, {}) if whole else {}
+    known: dict[str, Any] = read_json(whole[-1].folder / STATE, {}) if whole else {}
     earlier = [e for e in known.get("graph", []) if e["current_steps"] < told[0]["current_steps"]]
     return [*earlier, *told]
 

@@ -97,7 +97,7 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
             return kept_after_breakdown(trained, partial(whole.write, run, model), host.folders, job)
         if between.steering.interlude is None:
             ended = kept(trained, partial(whole.write, run, model), host.folders, job)
-            samples.at_the_end(model, step)
+            samples.at_the_end(model, step, ended.folder or run.folder.path)
             return ended
     between.let_go()
     return trained

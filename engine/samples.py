@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -15,7 +16,7 @@ from ..core.session import Job
 from ..core.writing import write_json
 from ..data.speaking import Prompt
 from ..records import samples as record
-from ..records import talking
+from ..records.contents import TALKING
 from .asking import Asking, between_steps
 from .blueprint import Blueprint
 from .callback import BetweenSteps
@@ -30,6 +31,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
         there = record.samples(run.folder.path) if first else []
         self._said = [one for one in there if one.step <= first]
         self._asking = Asking(run, host, job, self._said)
+        self._folder = run.folder.path
         self._folder_is_there = False
 
     def on_step_begin(
@@ -47,8 +49,9 @@ class Samples(TrainerCallback):  # type: ignore[misc]
             self._safely("How to talk to the LoRA could not be written", self._leave_first_words)
             self._between.course.leave_out(time.monotonic() - began)
 
-    def at_the_end(self, model: Any, step: int) -> None:
-        """What it says now that the LoRA is on disk."""
+    def at_the_end(self, model: Any, step: int, folder: Path) -> None:
+        """What it says now that the LoRA is on disk, in this folder."""
+        self._folder = folder
         planned = self._every != "never" and not self._answered(step)
         wanted = self._job.control.take_sample() or planned
         if wanted and self._folder_is_there and not self._job.control.stopping:
@@ -81,7 +84,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
                 words = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
                 self._safely(words, partial(self._ask_one, model, prompt, step))
         if self._folder_is_there:
-            record.keep(self._run.folder.path, self._said)
+            record.keep(self._folder, self._said)
 
     def _ask_one(self, model: Any, prompt: Prompt, step: int) -> None:
         if sampled := self._asking.ask(model, prompt, step):
@@ -90,9 +93,9 @@ class Samples(TrainerCallback):  # type: ignore[misc]
 
     def _leave_first_words(self) -> None:
         """How to talk to the LoRA, and what was answered before there was a folder."""
-        write_json(self._run.folder.path / talking.FILE, self._asking.how_to_talk())
+        write_json(self._folder / TALKING, self._asking.how_to_talk())
         if self._said:
-            record.keep(self._run.folder.path, self._said)
+            record.keep(self._folder, self._said)
 
     def _safely(self, words: str, act: Callable[[], None]) -> None:
         """Whatever goes wrong is said, and the run goes on."""

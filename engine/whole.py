@@ -15,6 +15,7 @@ from ..settings.declared import TrainingSettings
 from . import adapter
 from .blueprint import Blueprint
 from .method import is_whole
+from .placing import weights_written
 
 
 @contextmanager
@@ -46,7 +47,8 @@ def write(run: Blueprint, model: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     cached, model.config.use_cache = model.config.use_cache, True
     try:
-        model.save_pretrained(folder, max_shard_size=run.settings.machine.shard_size)
+        with weights_written():
+            model.save_pretrained(folder, max_shard_size=run.settings.machine.shard_size)
     finally:
         model.config.use_cache = cached
     run.card.tokenizer.save_pretrained(folder)

@@ -13,6 +13,7 @@ from ..core.errors import SavingError, TrainingProError
 from ..core.host import Folders
 from ..core.writing import read_json
 from ..records import inventory, loras, notes, trash
+from ..records.contents import GRAPH, LOG
 from ..records.curve import svg
 from ..records.evaluations import kept_of, points_of
 from ..records.inventory import Kept
@@ -180,14 +181,14 @@ def _row(kept: Kept) -> list[str]:
 def how_it_went(kept: Kept) -> str:
     """Its curve, its verdict and what lies in its folder."""
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
-    verdict = verdict_text(read_json(kept.folder / loras.LOG_FILE, {}))
+    verdict = verdict_text(read_json(kept.folder / LOG, {}))
     said = wording.paragraph(verdict) if verdict else ""
     folded = f"<details><summary>{len(parts)} checkpoints and backups</summary>{wording.bullets(parts)}</details>"
     return wording.card(kept.name, said, _curve(kept.folder), folded if parts else "")
 
 
 def _curve(folder: Path) -> str:
-    graph = [entry for entry in read_json(folder / "training_graph.json", []) if isinstance(entry, dict)]
+    graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
     points = points_of(graph)
     return svg(points, [point.rate for point in points], kept=kept_of(graph)) if points else ""
 

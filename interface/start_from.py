@@ -11,6 +11,7 @@ import gradio as gr
 
 from ..core.errors import TrainingProError
 from ..records import loras
+from ..records.contents import PARAMETERS
 from ..settings import files, presets
 from ..settings.declared import SETTINGS
 from . import wording
@@ -122,7 +123,7 @@ class StartFrom:
         kind, _, name = choice.partition(":")
         folders = self._joined.host.folders
         if kind == "lora":
-            loaded = files.load(folders.loras / name / "training_parameters.json", folders.datasets)
+            loaded = files.load(folders.loras / name / PARAMETERS, folders.datasets)
             return loaded.values, " ".join(loaded.notes)
         if kind in ("goal", "own", "row"):
             preset = presets.named(name, folders.presets)

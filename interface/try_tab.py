@@ -16,6 +16,7 @@ from ..core.errors import BusyError, TrainingProError
 from ..core.events import Answer, Ended, Stage
 from ..core.session import Job
 from ..records import loras
+from ..records.contents import DATA_SAMPLE
 from . import wording
 from .gradio_versions import follows, private
 from .joined import Joined, on_load, refused
@@ -188,7 +189,7 @@ def beginning_of(joined: Joined, name: str | None) -> str:
         return ""
     try:
         run = str(name).partition("/")[0]
-        sample = joined.host.folders.loras / run / "train_dataset_sample.json"
+        sample = joined.host.folders.loras / run / DATA_SAMPLE
         first: str = json.loads(sample.read_text(encoding="utf-8"))[0]["value"]
     except (OSError, ValueError, LookupError, TypeError):
         return ""

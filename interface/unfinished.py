@@ -12,6 +12,7 @@ import gradio as gr
 from ..core.errors import SavingError, TrainingProError
 from ..core.host import Folders
 from ..records import cut_off
+from ..records.contents import PARAMETERS
 from ..records.cut_off import CutOff
 from ..settings import files
 from ..settings.reading import training_settings
@@ -19,7 +20,6 @@ from . import wording
 from .gradio_versions import private
 from .joined import Joined, on_load, training
 
-PARAMETERS = "training_parameters.json"
 Act = Callable[[CutOff, Folders], str]
 
 

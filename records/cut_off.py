@@ -13,6 +13,7 @@ from ..core.host import Folders
 from ..core.writing import write_json
 from ..train_utils import duration
 from . import loras
+from .contents import GRAPH, LOG, STATE, earlier
 from .in_progress import is_in_progress
 from .log import log_entry
 from .loras import Checkpoint
@@ -66,20 +67,19 @@ def keep(run: CutOff, folders: Folders) -> Path:
         shutil.copyfile(file, folder.aside / "lora" / file.name)
     folder.keep(folder.aside / "lora")
     graph = state.get("graph") or [{}]
-    write_json(run.folder / "training_graph.json", graph)
-    write_json(run.folder / loras.LOG_FILE, log_entry(_entry(run, safe[-1], graph[-1])))
+    write_json(run.folder / GRAPH, graph)
+    write_json(run.folder / LOG, log_entry(_entry(run, safe[-1], graph[-1])))
     return run.folder
 
 
 def throw_away(run: CutOff, folders: Folders) -> None:
     """What stood there before the run is there again: nothing, an earlier LoRA, or the earlier part of the run."""
-    beat = last_beat(run.folder) or Beat(0, 0, 0, 0)
+    beat = last_beat(run.folder) or Beat(0, 0, 0, 0, replaces=bool(earlier(run.folder)))
     started = [c for c in loras.to_go_on_from(run.folder) if c.step == beat.began_at_step]
     if beat.began_at_step and not started:
         raise SavingError(f"{run.name!r}: the checkpoint that it went on from is gone. Delete the LoRA instead.")
-    replaced = beat.replaces or any(run.folder.glob("Backup-*"))
     start = started[0] if started else None
-    RunFolder(run.folder, folders.logs, start=start, replaces=replaced).discard()
+    RunFolder(run.folder, folders.logs, start=start, replaces=beat.replaces).discard()
 
 
 def _looked_at(folder: Path) -> CutOff | None:
@@ -88,7 +88,7 @@ def _looked_at(folder: Path) -> CutOff | None:
     if ended or (beat is None and not safe):
         return None
     step = safe[-1].step if safe else 0
-    seen = max([beat.at if beat else 0.0, *((c.folder / loras.STATE_FILE).stat().st_mtime for c in safe)])
+    seen = max([beat.at if beat else 0.0, *((c.folder / STATE).stat().st_mtime for c in safe)])
     if beat is None:
         return CutOff(folder.name, folder, seen, step, 0, step, 0.0)
     lost = beat.unsaved_seconds if beat.step > step else 0.0
@@ -97,7 +97,7 @@ def _looked_at(folder: Path) -> CutOff | None:
 
 def _state(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
-        state = json.loads((checkpoint.folder / loras.STATE_FILE).read_text(encoding="utf-8"))
+        state = json.loads((checkpoint.folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}

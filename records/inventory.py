@@ -13,14 +13,13 @@ from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.writing import read_json
 from ..train_utils import checkpoint_step, natural_key
-from . import loras
+from . import loras, thinning
+from .contents import BEST, EARLIER, HIDDEN, LOG, PARAMETERS, STATE, TIMED, is_hidden
 from .in_progress import is_in_progress
 from .loras import Standing
 from .notes import note
 
 Kind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
-PARAMETERS = "training_parameters.json"
-BY_HAND, BEST = "-user", "-best"
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,13 @@ def kept(folders: Folders) -> list[Kept]:
     """Every LoRA and unfinished run, in natural order."""
     if not folders.loras.is_dir():
         return []
-    found = [p for p in folders.loras.iterdir() if p.is_dir() and not p.name.endswith("-np") and _is_a_run(p)]
+    found = [p for p in folders.loras.iterdir() if p.is_dir() and not is_hidden(p) and _is_a_run(p)]
     return [one(p, folders) for p in sorted(found, key=lambda p: natural_key(p.name))]
 
 
 def one(folder: Path, folders: Folders) -> Kept:
     """A LoRA's folder, looked at."""
-    log, state = read_json(folder / loras.LOG_FILE, {}), _newest_state(folder)
+    log, state = read_json(folder / LOG, {}), _newest_state(folder)
     known = log or state
     return Kept(
         name=folder.name,
@@ -93,7 +92,7 @@ def named(name: str, folders: Folders) -> Path:
     """The folder that 'story' or 'story/checkpoint-40' means; a SavingError names near ones."""
     lora, _, part = name.replace("\\", "/").strip("/").partition("/")
     there = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
-    if lora not in [name for name in there if not name.endswith("-np")]:
+    if lora not in [name for name in there if not name.endswith(HIDDEN)]:
         raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_near(lora, there)}")
     folder = folders.loras / lora
     if not part:
@@ -106,9 +105,10 @@ def named(name: str, folders: Folders) -> Path:
 
 
 def to_slim(folder: Path) -> list[Path]:
-    """The whole checkpoints that a run can do without: not the newest, the best and those saved by hand."""
-    whole = [c.folder for c in loras.checkpoints(folder)]
-    return [c for c in whole[:-1] if not c.name.endswith((BY_HAND, BEST))]
+    """The whole checkpoints that a run can do without."""
+    whole = loras.checkpoints(folder)
+    best = next((c.step for c in whole if c.folder.name.endswith(BEST)), 0)
+    return [c.folder for c in thinning.too_many(whole, keep=1, best=best)]
 
 
 def _is_a_run(folder: Path) -> bool:
@@ -118,7 +118,7 @@ def _is_a_run(folder: Path) -> bool:
 def _parts(folder: Path) -> Iterator[Part]:
     """By their steps, then backups, then what stood here before."""
     inside = [p for p in folder.iterdir() if p.is_dir()]
-    timed = folder / "backup"
+    timed = folder / TIMED
     inside += [p for p in timed.iterdir() if p.is_dir()] if timed.is_dir() else []
     found = [Part(p.name, kind, checkpoint_step(p.name), 0, p) for p in inside if (kind := _kind(p))]
     order = ("checkpoint", "LoRA only", "backup", "earlier")
@@ -127,19 +127,19 @@ def _parts(folder: Path) -> Iterator[Part]:
 
 
 def _kind(folder: Path) -> Kind | None:
-    if folder.name.startswith("Backup-"):
+    if folder.name.startswith(EARLIER):
         return "earlier"
     if checkpoint_step(folder.name) is None:
         return None
-    if (folder / loras.STATE_FILE).is_file():
-        return "backup" if folder.parent.name == "backup" else "checkpoint"
+    if (folder / STATE).is_file():
+        return "backup" if folder.parent.name == TIMED else "checkpoint"
     return "LoRA only" if loras.has_lora(folder) else None
 
 
 def _newest_state(folder: Path) -> dict[str, Any]:
     """What the newest checkpoint or backup knows of a run that left no log."""
     whole = loras.to_go_on_from(folder)
-    return read_json(whole[-1].folder / loras.STATE_FILE, {}) if whole else {}
+    return read_json(whole[-1].folder / STATE, {}) if whole else {}
 
 
 def _base_of(folder: Path) -> str:
@@ -167,5 +167,5 @@ def _iso(moment: float) -> str:
 
 
 def _near(name: str, there: list[str]) -> str:
-    near = difflib.get_close_matches(name, [n for n in there if not n.endswith("-np")], n=3)
+    near = difflib.get_close_matches(name, [n for n in there if not n.endswith(HIDDEN)], n=3)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

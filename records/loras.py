@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ..core.errors import SavingError
 from ..train_utils import checkpoint_step, natural_key
+from .contents import LOG, PART, STATE, TIMED, is_hidden
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ITSELF = ("adapter_config.json", *WEIGHTS)
@@ -23,9 +24,6 @@ OF_TRAINING = (
     "training_args.",
     "run_state.",
 )
-LOG_FILE = "training_log.json"
-STATE_FILE = "run_state.json"
-BACKUPS = "backup"
 
 Standing = Literal["nothing", "finished", "stopped", "failed", "cut off", "made elsewhere"]
 
@@ -42,7 +40,7 @@ def listed(loras: Path) -> list[str]:
     """The LoRAs that can be put on, in natural order."""
     if not loras.is_dir():
         return []
-    names = [p.name for p in loras.iterdir() if has_lora(p) and not p.name.endswith("-np")]
+    names = [p.name for p in loras.iterdir() if has_lora(p) and not is_hidden(p)]
     return sorted(names, key=natural_key)
 
 
@@ -50,13 +48,13 @@ def to_try(loras: Path) -> list[str]:
     """Everything that can be put on: the LoRAs, each followed by its checkpoints and backups."""
     if not loras.is_dir():
         return []
-    runs = sorted((p for p in loras.iterdir() if p.is_dir() and not p.name.endswith("-np")), key=_by_name)
+    runs = sorted((p for p in loras.iterdir() if p.is_dir() and not is_hidden(p)), key=_by_name)
     places = [place for run in runs for place in (run, *_inside(run))]
     return [place.relative_to(loras).as_posix() for place in places if has_lora(place)]
 
 
 def _inside(run: Path) -> list[Path]:
-    return sorted((*run.glob("checkpoint-*"), *run.glob("backup/checkpoint-*")), key=_by_name)
+    return sorted((*run.glob("checkpoint-*"), *run.glob(f"{TIMED}/checkpoint-*")), key=_by_name)
 
 
 def _by_name(path: Path) -> list[tuple[int, int, str]]:
@@ -118,7 +116,7 @@ def _ended(folder: Path) -> Standing | None:
 
 def _log(folder: Path) -> dict[str, Any]:
     try:
-        log = json.loads((folder / LOG_FILE).read_text(encoding="utf-8"))
+        log = json.loads((folder / LOG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return log if isinstance(log, dict) else {}
@@ -131,14 +129,14 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     found = [
         Checkpoint(step, p)
         for p in folder.iterdir()
-        if (step := checkpoint_step(p.name)) is not None and (p / STATE_FILE).is_file()
+        if (step := checkpoint_step(p.name)) is not None and (p / STATE).is_file()
     ]
     return sorted(found, key=lambda c: (c.step, c.folder.name))
 
 
 def backups(folder: Path) -> list[Checkpoint]:
     """The timed copies of a run, oldest first."""
-    return checkpoints(folder / BACKUPS)
+    return checkpoints(folder / TIMED)
 
 
 def to_go_on_from(folder: Path) -> list[Checkpoint]:
@@ -148,33 +146,42 @@ def to_go_on_from(folder: Path) -> list[Checkpoint]:
 
 def of_step(folder: Path, step: int) -> list[Path]:
     """The folders of this step, whole or slimmed, backups too."""
-    found = [*folder.glob(f"checkpoint-{step}*"), *folder.glob(f"{BACKUPS}/checkpoint-{step}*")]
+    found = [*folder.glob(f"checkpoint-{step}*"), *folder.glob(f"{TIMED}/checkpoint-{step}*")]
     return [path for path in found if checkpoint_step(path.name) == step]
 
 
 def with_weights(folder: Path) -> list[Path]:
     """All checkpoints, whole or slimmed, backups too, oldest first."""
-    found = [p for p in (*folder.glob("checkpoint-*"), *folder.glob(f"{BACKUPS}/checkpoint-*")) if has_weights(p)]
+    found = [p for p in (*folder.glob("checkpoint-*"), *folder.glob(f"{TIMED}/checkpoint-*")) if has_weights(p)]
     return sorted(found, key=lambda path: checkpoint_step(path.name) or 0)
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint; a kill in between leaves nothing that only looks whole."""
-    (checkpoint / STATE_FILE).unlink(missing_ok=True)
-    shutil.rmtree(checkpoint)
+    """Remove a checkpoint; it loses its name first, so that a kill in between leaves nothing that looks whole."""
+    shutil.rmtree(checkpoint.replace(checkpoint.with_name(f".{checkpoint.name}{PART}")))
 
 
 def slim(checkpoint: Path) -> int:
     """Reduce a checkpoint to the LoRA itself, to load and compare, not to go on from. The bytes that it freed."""
     if not has_weights(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA, so nothing would be left of it. Delete it instead.")
-    before = size_on_disk(checkpoint)
-    # First what makes it whole: a kill in between leaves a LoRA, and nothing that only looks whole.
-    (checkpoint / STATE_FILE).unlink(missing_ok=True)
-    own = itself(checkpoint)
-    for item in [p for p in checkpoint.iterdir() if p not in own]:
-        shutil.rmtree(item) if item.is_dir() else item.unlink()
+    before, state = size_on_disk(checkpoint), checkpoint / STATE
+    going = state.with_name(state.name + PART)
+    if state.is_file():  # what makes it whole: after a kill in between, its new name says what is to be finished
+        state.replace(going)
+    for item in [p for p in checkpoint.iterdir() if p != going and p.name.startswith(OF_TRAINING)]:
+        item.unlink()
+    going.unlink(missing_ok=True)
     return before - size_on_disk(checkpoint)
+
+
+def finish_going(folder: Path) -> None:
+    """Finish what a kill interrupted: a checkpoint half removed or half slimmed."""
+    for parent in (folder, folder / TIMED):
+        for half in parent.glob(f".checkpoint-*{PART}"):
+            shutil.rmtree(half)
+        for going in parent.glob(f"checkpoint-*/{STATE}{PART}"):
+            slim(going.parent)
 
 
 def size_on_disk(folder: Path) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.writing import write_text
-
-NOTES = "notes.txt"
+from .contents import NOTES
 
 
 def note(folder: Path) -> str:

@@ -14,11 +14,10 @@ from ..core.writing import read_json, write_json
 from ..settings.names import name_problem
 from ..train_utils import checkpoint_step
 from . import loras
+from .contents import DATA_SAMPLE, GRAPH, HIDDEN, LOG, PARAMETERS, PART, SAMPLES, STATE, TALKING, run_of
 from .log import log_entry
 
-ASIDE = ".part"
-ALONG = ("training_prompt.json", "train_dataset_sample.json")
-PARAMETERS, GRAPH, SAMPLES = "training_parameters.json", "training_graph.json", "samples.jsonl"
+ALONG = (TALKING, DATA_SAMPLE)
 
 
 def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
@@ -30,7 +29,7 @@ def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
         raise SavingError(f"Name: {name!r} exists already. Choose another one.")
     if not loras.has_lora(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA. Choose another checkpoint.")
-    aside = folders.loras / f"{name}{ASIDE}-np"  # listed by nobody until it is whole
+    aside = folders.loras / f"{name}{PART}{HIDDEN}"  # listed by nobody until it is whole
     try:
         _copy(checkpoint, aside, name)
         return aside.replace(target)
@@ -42,13 +41,13 @@ def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
 
 def _copy(checkpoint: Path, aside: Path, name: str) -> None:
     run = _run_of(checkpoint)
-    step = checkpoint_step(checkpoint.name) or int(read_json(run / loras.LOG_FILE, {}).get("current_steps") or 0)
+    step = checkpoint_step(checkpoint.name) or int(read_json(run / LOG, {}).get("current_steps") or 0)
     aside.mkdir(parents=True, exist_ok=True)
     for file in [checkpoint / f for f in loras.ITSELF] + [run / f for f in ALONG]:
         if file.is_file():
             shutil.copy2(file, aside / file.name)
     graph = [e for e in _graph(checkpoint, run) if int(e.get("current_steps") or 0) <= step]
-    write_json(aside / loras.LOG_FILE, _log(checkpoint, run, step, graph))
+    write_json(aside / LOG, _log(checkpoint, run, step, graph))
     if graph:
         write_json(aside / GRAPH, graph)
     if parameters := read_json(run / PARAMETERS, {}):
@@ -61,12 +60,12 @@ def _run_of(checkpoint: Path) -> Path:
     """Where the records of its run lie: with itself, where a whole LoRA was put aside."""
     if (checkpoint / PARAMETERS).is_file():
         return checkpoint
-    return checkpoint.parent.parent if checkpoint.parent.name == "backup" else checkpoint.parent
+    return run_of(checkpoint)
 
 
 def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
     """The curve: the checkpoint's own, else the whole run's."""
-    found: Sequence[Mapping[str, Any]] = read_json(checkpoint / loras.STATE_FILE, {}).get("graph") or read_json(
+    found: Sequence[Mapping[str, Any]] = read_json(checkpoint / STATE, {}).get("graph") or read_json(
         run / GRAPH, []
     )
     return found
@@ -74,7 +73,7 @@ def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
 
 def _log(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The run's log where there is one, with the figures of this step."""
-    known: dict[str, Any] = read_json(run / loras.LOG_FILE, {})
+    known: dict[str, Any] = read_json(run / LOG, {})
     steps = [entry for entry in graph if "loss" in entry]
     last = steps[-1] if steps else {}
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}

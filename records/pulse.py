@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..core.writing import write_json
-from .run_folder import ASIDE, RunFolder
+from .contents import PART
+from .run_folder import RunFolder
 
 FILE = "pulse.json"
 SECONDS = 15.0
@@ -52,6 +53,6 @@ class Pulse:
 
 def last_beat(folder: Path) -> Beat | None:
     try:
-        return Beat(**json.loads((folder / ASIDE / FILE).read_text(encoding="utf-8")))
+        return Beat(**json.loads((folder / PART / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None

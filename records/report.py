@@ -32,7 +32,6 @@ from .inventory import Kept
 from .report_style import CSS
 from .verdict import verdict, verdict_text
 
-FILE = "report.html"
 TOLD = (Planned, Note, Advice, CheckpointSaved, Evaluated, Replanned, LiveChanged, Ended)
 NAMED_APART = ("name", "data")
 CURVES = (

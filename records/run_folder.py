@@ -14,20 +14,11 @@ from ..core.writing import why_not_written, write_json
 from ..settings import files
 from ..settings.declared import TrainingSettings
 from ..train_utils import checkpoint_name, checkpoint_step
-from . import loras, thinning
+from . import loras
+from .contents import DATA_SAMPLE, EARLIER, PARAMETERS, PART, RECORDS, TIMED, WRITTEN, earlier
 from .loras import Checkpoint, Finished
 
-ASIDE = ".part"
 BEFORE, LATER = "before", "later"
-PARAMETERS = "training_parameters.json"
-RECORDS = (
-    loras.LOG_FILE,
-    PARAMETERS,
-    "train_dataset_sample.json",
-    "training_prompt.json",
-    "samples.jsonl",
-    "report.html",
-)
 
 
 @dataclass(frozen=True)
@@ -50,12 +41,12 @@ class RunFolder:
     @property
     def aside(self) -> Path:
         """Where things are written before they are whole."""
-        return self.path / ASIDE
+        return self.path / PART
 
     def checkpoint(self, step: int, reason: str) -> Path:
         """Where the checkpoint of a step goes; its reason names it, and timed ones have a folder of their own."""
-        if reason == loras.BACKUPS:
-            return self.path / loras.BACKUPS / checkpoint_name(step, "")
+        if reason == TIMED:
+            return self.path / TIMED / checkpoint_name(step, "")
         return self.path / checkpoint_name(step, reason)
 
     def finished(self) -> Finished | None:
@@ -88,7 +79,7 @@ class RunFolder:
         self._set_aside()
         write_json(self.path / PARAMETERS, files.as_file(settings))
         for folder in (self.path, self.logs):
-            write_json(folder / "train_dataset_sample.json", list(sample))
+            write_json(folder / DATA_SAMPLE, list(sample))
 
     def _later(self) -> list[Path]:
         """Checkpoints beyond the one that was chosen: they belong to another course of the run."""
@@ -96,7 +87,7 @@ class RunFolder:
             return []
         return [
             path
-            for parent in (self.path, self.path / loras.BACKUPS)
+            for parent in (self.path, self.path / TIMED)
             for path in parent.glob("checkpoint-*")
             if (checkpoint_step(path.name) or 0) > self.start.step
         ]
@@ -117,27 +108,43 @@ class RunFolder:
     def tidy(self) -> None:
         """What a kill left half done, also at the very end of a run."""
         self.sweep()
-        thinning.finish(self.path)
+        for name in WRITTEN:
+            (self.path / f"{name}{PART}").unlink(missing_ok=True)
+        loras.finish_going(self.path)
         if loras.finished(self.path):
             self.drop_backups()
 
     def drop_backups(self) -> None:
         """The timed copies, which nobody needs after a good end."""
-        shutil.rmtree(self.path / loras.BACKUPS, ignore_errors=True)
+        shutil.rmtree(self.path / TIMED, ignore_errors=True)
 
     def discard(self) -> None:
         """Leave what stood here before the run: nothing, the LoRA out of its backup, or the earlier part of it."""
-        before = self.aside / BEFORE
         if self.start is not None:
-            for checkpoint in loras.to_go_on_from(self.path):
-                if checkpoint.step > self.start.step:
-                    loras.remove(checkpoint.folder)
-            for file in before.iterdir() if before.is_dir() else ():
-                file.replace(self.path / file.name)
-            if (self.aside / LATER).is_dir():
-                _out_of_newest_backup(self.path)
+            self._discard_later()
         else:
-            _out_of_backup(self.path) if self.replaces else shutil.rmtree(self.path, ignore_errors=True)
+            _remove_all(_all_but_backups(self.path))
+            if self.replaces:
+                _out_of_newest_backup(self.path)
+        self.sweep()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _discard_later(self) -> None:
+        """What stood behind the chosen checkpoint lies in a backup: what is there now is all of this part."""
+        for checkpoint in self._later():
+            loras.remove(checkpoint)
+        before = self.aside / BEFORE
+        for file in before.iterdir() if before.is_dir() else ():
+            file.replace(self.path / file.name)
+        if (self.aside / LATER).is_dir():
+            _out_of_newest_backup(self.path)
+
+    def moved_to(self, place: RunFolder) -> None:
+        """The LoRA has come to lie in another place: what was written beside it follows."""
+        for name in RECORDS:
+            if (self.path / name).is_file():
+                shutil.copyfile(self.path / name, place.path / name)
         self.sweep()
 
     def _set_aside(self) -> None:
@@ -160,13 +167,13 @@ def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> Run
         start = _start(path, resume)
         if not resume and loras.has_lora(path) and (start is None or loras.standing(path) == "finished"):
             return RunFolder(path, folders.logs, goes_on=True, replaces=True, begins_with=path)
-        return RunFolder(path, folders.logs, start=start, goes_on=True)
+        return RunFolder(path, folders.logs, start, goes_on=True, replaces=start is None and _holds_more(path))
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
     if asked == "new_name":
         return RunFolder(folders.loras / loras.free_name(folders.loras, path.name), folders.logs)
     if asked == "replace":
-        return RunFolder(path, folders.logs, replaces=True)
+        return RunFolder(path, folders.logs, replaces=_holds_more(path))
     raise SettingsError([_choices(path)])
 
 
@@ -203,8 +210,13 @@ def _choices(path: Path) -> str:
     )
 
 
+def _holds_more(path: Path) -> bool:
+    """Than what stood here before: that lies in its backups, and stays there."""
+    return path.is_dir() and bool(_all_but_backups(path))
+
+
 def _all_but_backups(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if not p.name.startswith("Backup-") and p.name != ASIDE]
+    return [p for p in path.iterdir() if not p.name.startswith(EARLIER) and p.name != PART]
 
 
 def _into_backup(path: Path, items: Sequence[Path]) -> None:
@@ -228,22 +240,20 @@ def _into_backup(path: Path, items: Sequence[Path]) -> None:
         ) from error
 
 
-def _out_of_backup(path: Path) -> None:
-    """The newest backup takes the run's place again."""
-    for item in [p for p in path.iterdir() if not p.name.startswith("Backup-")]:
+def _remove_all(items: Sequence[Path]) -> None:
+    for item in items:
         shutil.rmtree(item) if item.is_dir() else item.unlink()
-    _out_of_newest_backup(path)
 
 
 def _out_of_newest_backup(path: Path) -> None:
-    newest = max(path.glob("Backup-*"), key=lambda p: p.stat().st_mtime_ns)
+    newest = max(earlier(path), key=lambda p: p.stat().st_mtime_ns)
     for item in list(newest.iterdir()):
         item.replace(path / item.name)
     newest.rmdir()
 
 
 def _free_backup(path: Path) -> Path:
-    name = f"Backup-{datetime.date.today().isoformat()}"
+    name = f"{EARLIER}{datetime.date.today().isoformat()}"
     number, backup = 2, path / name
     while backup.exists():
         backup, number = path / f"{name}-{number}", number + 1

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from ..core.events import Sampled
 from ..core.writing import write_text
-
-FILE = "samples.jsonl"
+from .contents import SAMPLES
 
 
 def samples(folder: Path) -> list[Sampled]:
     """What is kept there, in the order in which it was said; lines that cannot be read are left out."""
     try:
-        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+        lines = (folder / SAMPLES).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return []
     return [found for line in lines if (found := _read(line)) is not None]
@@ -24,7 +23,7 @@ def samples(folder: Path) -> list[Sampled]:
 
 def keep(folder: Path, said: Iterable[Sampled]) -> None:
     """Write them all."""
-    write_text(folder / FILE, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in said))
+    write_text(folder / SAMPLES, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in said))
 
 
 def _read(line: str) -> Sampled | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.writing import read_json
-
-FILE = "training_prompt.json"
+from .contents import TALKING
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,8 @@ class Talk:
 def how_to_talk(folder: Path) -> Talk | None:
     """Of a LoRA or a checkpoint of it; None where nobody knows, or where it was trained on texts."""
     for place in (folder, folder.parent, folder.parent.parent):
-        if (place / FILE).is_file():
-            return _talk(read_json(place / FILE, {}))
+        if (place / TALKING).is_file():
+            return _talk(read_json(place / TALKING, {}))
     return None
 
 

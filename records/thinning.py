@@ -6,11 +6,10 @@ from pathlib import Path
 
 from ..train_utils import checkpoint_name, checkpoint_step
 from . import loras
+from .contents import BEST, BY_HAND
 from .loras import Checkpoint
 
 BACKUPS_KEPT = 2
-BEST, BY_HAND = "-best", "-user"
-ARGUMENTS = "training_args.bin"
 
 
 def thinned(folder: Path, keep: int, best: int) -> list[Path]:
@@ -36,26 +35,6 @@ def make_room(folder: Path) -> None:
         loras.remove(backup.folder)
     for checkpoint in too_many(loras.checkpoints(folder), keep=1, best=0):
         loras.slim(checkpoint.folder)
-
-
-def finish(folder: Path) -> None:
-    """Finish what a kill left half done: a checkpoint half slimmed, a backup half removed, a file half written."""
-    for file in folder.glob("*.part"):
-        if file.is_file():
-            file.unlink()
-    for half in _without_state(folder / loras.BACKUPS):
-        loras.remove(half)
-    for half in _without_state(folder):
-        if loras.has_weights(half):
-            loras.slim(half)
-        else:
-            loras.remove(half)
-
-
-def _without_state(folder: Path) -> list[Path]:
-    """Of our own: those that another program saved have its arguments beside them, and are left alone."""
-    found = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
-    return [p for p in found if not (p / loras.STATE_FILE).is_file() and not (p / ARGUMENTS).is_file()]
 
 
 def _rename_overtaken(folder: Path, best: int) -> None:

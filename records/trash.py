@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ..core.errors import BusyError, SavingError
 from ..core.host import Folders
+from .contents import HIDDEN, TIMED
 from .in_progress import is_in_progress
 from .loras import free_name, size_on_disk
 
-TRASH = "trash-np"
+TRASH = f"trash{HIDDEN}"
 LORA, PART = "lora", "part"
-TIMED = "backup"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ import pytest
 from training_pro.core.events import Advice, CheckpointSaved, Note, Progress
 from training_pro.engine import placing
 from training_pro.records import loras
+from training_pro.records.cut_off import cut_off_runs
 from training_pro.tests.tiny import watched
 
 TWO = {"epochs": 2, "save_each_epoch": False}
+TALKING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 
 
 @pytest.fixture(autouse=True)
@@ -132,21 +134,21 @@ def test_a_folder_that_is_gone_is_made_again(place):
 
 
 def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(place, disk):
-    job = at(3, lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True))
+    job = at(5, lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True))
     end = place.train(job=job, save_every=2, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
     assert loras.has_lora(end.folder)
-    assert saved(job) == [2]
+    assert saved(job) == [2, 4]
     told = [text for text in advice(job) if "read-only" in text]
     assert told[0] == (
-        "The checkpoint of step 4 could not be saved: the folder is read-only. The run goes on. The last one is "
-        "checkpoint-2."
+        "The checkpoint of step 6 could not be saved: the folder is read-only. The run goes on. The last one is "
+        "checkpoint-4."
     )
 
 
 def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_name_is_taken(place, monkeypatch):
     """Windows: a safetensors file that is loaded cannot be replaced."""
-    place.train(job=at(4, lambda job: job.control.stop()), **TWO)
+    place.train(job=at(4, lambda job: job.control.stop()), **TWO, **TALKING)
     before = place.weights()
     replace, tries = Path.replace, []
 
@@ -158,13 +160,39 @@ def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_nam
 
     monkeypatch.setattr(Path, "replace", held)
     job = watched(lambda job, event: None)
-    end = place.train(job=job, resume="newest", **TWO)
+    end = place.train(job=job, resume="newest", **TWO, **TALKING)
     assert len(tries) == 3
     assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
     assert place.weights() == before  # and its adapter_config.json is still the one that goes with it
     (told,) = [text for text in advice(job) if "instead" in text]
     assert "adapter_model.safetensors may not be written, or another program holds it open" in told
     assert loras.standing(place.lora("a-2")) == "finished"
+    for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
+        assert (place.lora("a-2") / name).is_file(), name
+    assert (loras.standing(place.lora()), cut_off_runs(place.folders)) == ("stopped", [])
+    because = json.loads((place.lora() / "training_log.json").read_text())["ended_because"]
+    assert because == f"its end is in {place.lora('a-2')}"
+
+
+def test_a_whole_model_meets_a_full_disk_as_a_lora_does(place, monkeypatch):
+    """safetensors' error for it is of a kind of its own."""
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    save, tries = PreTrainedModel.save_pretrained, []
+
+    def full(*args, **more):
+        tries.append(args)
+        if len(tries) <= 3:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        return save(*args, **more)
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    job = watched(lambda job, event: None)
+    end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
+    assert (end.outcome, saved(job)) == ("finished", [8])
+    assert [text for text in advice(job) if text.startswith("The checkpoint of step 4 could not be saved")]
+    assert loras.has_weights(end.folder)
 
 
 def test_a_file_that_is_let_go_of_in_time_is_replaced(place, monkeypatch):

@@ -367,6 +367,26 @@ def test_throwing_away_what_replaced_a_lora_puts_that_back(place):
     assert not list(place.lora().glob("Backup-*"))
 
 
+def test_throwing_away_what_had_nothing_to_go_on_from_leaves_what_was_replaced_before(place):
+    """The LoRA that was replaced lies in a backup only: what replaced it broke down before a checkpoint."""
+    place.train(epochs=1)
+    before = tree(place.lora())
+    with pytest.raises(OSError, match="the power went"):
+        place.train(if_exists="replace", job=breaking_at(2), save_each_epoch=False, epochs=2)
+    (backup,) = place.lora().glob("Backup-*")
+    assert tree(backup) == before
+    place.train(if_exists="continue", job=at(2, lambda job: job.control.throw_away()), **LONG)
+    assert tree(backup) == before
+    assert list(place.lora().glob("Backup-*")) == [backup]
+
+
+def test_throwing_a_part_away_leaves_no_checkpoint_of_it_slimmed_ones_neither(place):
+    place.train(job=stopping_at(2), **LONG)
+    more = {"save_every": 1, "keep_checkpoints": 1}
+    place.train(resume="newest", job=at(7, lambda job: job.control.throw_away()), **{**LONG, **more})
+    assert [path.name for path in place.lora().glob("checkpoint-*")] == ["checkpoint-2"]
+
+
 def test_throwing_a_part_away_leaves_the_earlier_part(place):
     place.train(job=stopping_at(2), **LONG)
     before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}

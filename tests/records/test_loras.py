@@ -19,6 +19,9 @@ from training_pro.records.loras import (
     standing,
     to_try,
 )
+from training_pro.records.run_folder import RunFolder
+from training_pro.tests.records import on_disk
+from training_pro.tests.tiny import tree
 
 
 def lora(folder, file="adapter_model.safetensors"):
@@ -101,14 +104,52 @@ def test_slimmed_is_the_lora_itself(tmp_path):
     folder = lora(checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4")
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
     (folder / "optimizer.pt").write_bytes(100 * b"o")
-    (folder / "more").mkdir()
-    (folder / "more" / "rng_state.pth").write_bytes(b"r")
-    assert size_on_disk(folder) == 7 + 2 + 2 + 100 + 1
+    (folder / "rng_state.pth").write_bytes(b"r")
+    (folder / "mine.txt").write_bytes(b"mine")
+    assert size_on_disk(folder) == 7 + 2 + 2 + 100 + 1 + 4
     assert slim(folder) == 2 + 100 + 1
-    assert sorted(p.name for p in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "mine.txt",
+    ]
     assert has_lora(folder)
     assert checkpoints(tmp_path) == []
     assert slim(folder) == 0
+
+
+def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_touched(tmp_path):
+    """Other programs' checkpoints have no mark of ours, whatever else they lack."""
+    there = {
+        **on_disk.checkpoint("checkpoint-2", 2),
+        "checkpoint-40/adapter_model.bin": "w",
+        "checkpoint-40/training_prompt.json": {},
+        "checkpoint-40/optimizer.bin": "o",
+        "checkpoint-80/pytorch_model.bin": "w",
+        "checkpoint-old notes/mine.txt": "mine",
+        "story.part": "somebody's download",
+    }
+    run = on_disk.made(tmp_path, "a", there)
+    before = tree(run)
+    half = {
+        ".checkpoint-4-epoch-1.part/adapter_model.safetensors": "w",
+        "backup/.checkpoint-3.part/optimizer.pt": "o",
+        **{
+            path.replace("run_state.json", "run_state.json.part"): it
+            for path, it in on_disk.checkpoint("checkpoint-6-user", 6).items()
+        },
+        "training_graph.json.part": "[",
+    }
+    on_disk.made(tmp_path, "a", half)
+    RunFolder(run, tmp_path).tidy()
+    left = {path: it for path, it in tree(run).items() if path not in before}
+    assert sorted(left) == [
+        "backup/",
+        "checkpoint-6-user/",
+        "checkpoint-6-user/adapter_config.json",
+        "checkpoint-6-user/adapter_model.safetensors",
+    ]
+    assert {path: tree(run)[path] for path in before} == before
 
 
 def test_nothing_is_left_of_a_checkpoint_without_a_lora(tmp_path):
