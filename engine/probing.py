@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,10 @@ from .skeleton import skeleton
 from .targets import kinds
 from .trial import Ways, tried
 
+NOWHERE = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
+"""A probe keeps nothing: no folder can be made in a file, and nothing can be lost there."""
+NEW_PEAK = Path("/proc/self/clear_refs")
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -48,7 +53,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
     """One forward and backward on the longest batch; weights, gradients and random states stay as they are."""
     refuse(settings, host)
     card = card_of(host)
-    run = blueprint(settings, card, prepared(settings, host, card, job), _nowhere(host))
+    run = blueprint(settings, card, prepared(settings, host, card, job), NOWHERE)
     job.log.append(Stage(text="Getting the model"))
     with bare_model(host, job) as base:
         full = told_where_memory_runs_out(base.device, run.remedies)
@@ -68,11 +73,6 @@ def layers(host: Host) -> Mapping[str, int]:
         model = host.loaded().model
         return kinds(model.get_base_model() if hasattr(model, "get_base_model") else model)
     return kinds(skeleton(host.card()))
-
-
-def _nowhere(host: Host) -> RunFolder:
-    """A run that writes nothing."""
-    return RunFolder(host.folders.loras, host.folders.logs)
 
 
 def _tried_batch(model: Any, run: Blueprint, ways: Ways) -> Tried:
@@ -127,14 +127,22 @@ def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
 def _peak_of(step: Callable[[], None], device: torch.device) -> int:
     if device.type == "cuda":
         return _peak_on_cards(step)
-    if not sys.platform.startswith("linux"):
-        step()
-        return 0
-    give_back_memory()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew, from what is taken now
-    before = _resident("VmRSS:")
+    known = _peak_begins_anew()
+    before = _resident("VmRSS:") if known else 0
     step()
-    return _resident("VmHWM:") - before
+    return _resident("VmHWM:") - before if known else 0
+
+
+def _peak_begins_anew() -> bool:
+    """From what is taken now; only Linux tells a peak, and not where /proc may only be read."""
+    if not sys.platform.startswith("linux"):
+        return False
+    give_back_memory()
+    try:
+        NEW_PEAK.write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def _peak_on_cards(step: Callable[[], None]) -> int:

@@ -13,6 +13,8 @@ from training_pro.core.errors import ModelError
 from training_pro.core.events import Ended, Probed
 from training_pro.core.session import Job
 from training_pro.data.examples import Examples
+from training_pro.engine import probing
+from training_pro.engine.blueprint import blueprint
 from training_pro.engine.loss import SupervisedOnly
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import tree
@@ -63,6 +65,26 @@ def test_memory_is_measured_and_told(probed):
     assert event.peak > 0
     assert event.expected > 0
     assert "above the model (expected" in narrator.Narrator().line(event)
+
+
+def test_where_the_peak_cannot_be_asked_for_the_step_is_tried_all_the_same(place, monkeypatch, tmp_path):
+    monkeypatch.setattr(probing, "NEW_PEAK", tmp_path / "not there" / "clear_refs")
+    job = Job("probe", "a test")
+    ended = PeftEngine().probe(place.settings(), place.host(), job)
+    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    assert (event.peak, event.seconds > 0) == (0, True)
+    assert "A step takes" in ended.text and "above the model" not in ended.text
+
+
+def test_a_probe_has_no_folder_in_which_something_could_be_lost(with_lora, monkeypatch):
+    used = []
+    monkeypatch.setattr(probing, "blueprint", lambda *parts: used.append(parts[-1]) or blueprint(*parts))
+    PeftEngine().probe(with_lora.settings(), with_lora.host(), Job("probe", "a test"))
+    before = tree(with_lora.folders.user_data)
+    used[0].discard()
+    with pytest.raises(OSError):
+        used[0].open(with_lora.settings(), [])
+    assert tree(with_lora.folders.user_data) == before and with_lora.weights()
 
 
 def test_layers_by_name_with_how_many_without_loading_anything(place):
