@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..core.errors import SavingError
+from ..core.errors import SavingError, in_words
 from ..core.host import Folders
 from ..data import prepared
 from ..hosts.standalone import folders as folders_of
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise SavingError(f"{error.filename or folders.loras}: {error.strerror or error}.") from error
+        raise SavingError(in_words(error)) from error
     return 0
 
 

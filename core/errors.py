@@ -22,6 +22,14 @@ class Remedy:
     values: Mapping[str, object]
 
 
+def in_words(error: TrainingProError | OSError) -> str:
+    """What the user is told; of a file that cannot be read or written which one, and why."""
+    if isinstance(error, TrainingProError):
+        return str(error)
+    why = error.strerror or str(error)
+    return f"{error.filename}: {why}." if error.filename else f"A file cannot be read or written: {why}."
+
+
 class TrainingProError(Exception):
     """Something the user can understand and mend: what, which value, what to do."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.errors import DataError, TrainingProError
+from ..core.host import Folders
 from ..data import library, mixing
 from ..train_utils import size
 from .joined import Joined
@@ -20,7 +21,7 @@ def choices(joined: Joined) -> list[tuple[str, str]]:
     """The data sets there are; the project's own are marked as examples."""
     try:
         found = library.listed(joined.host.folders)
-    except TrainingProError:
+    except (TrainingProError, OSError):
         return []
     return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in found]
 
@@ -45,9 +46,9 @@ def still_there(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> lis
     return [name for name in names if named(name) in there]
 
 
-def take_in(joined: Joined, uploaded: Sequence[str]) -> list[str]:
+def take_in(folders: Folders, uploaded: Sequence[str]) -> list[str]:
     """Copy uploaded files among the data sets, under safe names that are free; the names they got."""
-    folder = joined.host.folders.datasets
+    folder = folders.datasets
     sources = [Path(path) for path in uploaded]
     if strange := [path.name for path in sources if path.suffix.lower() not in library.KINDS]:
         raise DataError(f"{', '.join(strange)} cannot be learned from. Choose {', '.join(library.KINDS)} files.")

@@ -10,9 +10,9 @@ from typing import Any
 from gradio.context import Context
 
 from ..core.engine import Engine
-from ..core.errors import BusyError, TrainingProError
+from ..core.errors import BusyError, TrainingProError, in_words
 from ..core.events import Ended, Stage
-from ..core.host import Host
+from ..core.host import Folders, Host
 from ..core.session import Job, Session
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
@@ -44,6 +44,14 @@ class Joined:
     def refuse_where_read_only(self) -> None:
         if reason := self.host_says_read_only():
             raise BusyError(reason)
+
+    def said_of(self, act: Callable[[Folders], str]) -> str:
+        """What something done on disk says, or in words why it was not done."""
+        try:
+            self.refuse_where_read_only()
+            return wording.paragraph(act(self.host.folders), quiet=True)
+        except (TrainingProError, OSError) as error:
+            return wording.problem(in_words(error))
 
 
 def training(name: str) -> str:

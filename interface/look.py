@@ -36,7 +36,7 @@ def look(values: Mapping[str, Any], joined: Joined) -> Look:
     shares = "".join(map(_share, chosen))
     try:
         report = _report(values, joined)
-    except TrainingProError:
+    except (TrainingProError, OSError):
         return Look(_by_name(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
         later = wording.paragraph("Press Check to see what is in these data.", quiet=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from ..core.errors import TrainingProError
+from ..core.errors import TrainingProError, in_words
 from ..core.events import Planned
 from ..core.session import Job
 from ..schedulers import described
@@ -76,8 +76,8 @@ class RunPanel:
         """What a run with this form would learn from, or everything that is wrong with the form."""
         try:
             return checked(training_settings(self._form.values(given)), self._joined)
-        except TrainingProError as error:
-            return wording.problem(str(error))
+        except (TrainingProError, OSError) as error:
+            return wording.problem(in_words(error))
 
     async def _on_start(self, given: Mapping[Any, Any]) -> AsyncIterator[str]:
         host, engine = self._joined.host, self._joined.engine

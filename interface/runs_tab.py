@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from ..core.errors import SavingError, TrainingProError
+from ..core.errors import SavingError, TrainingProError, in_words
 from ..core.host import Folders
 from ..core.writing import read_json
 from ..records import inventory, loras, notes, trash
@@ -82,30 +83,21 @@ class RunsTab:
         self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())
 
     def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
-        """The act with its refusals in words, and the lists as they are afterwards."""
-
-        def done(given: Mapping[Any, Any]) -> tuple[Any, ...]:
-            try:
-                self._joined.refuse_where_read_only()
-                said = wording.paragraph(act(given, self._joined.host.folders))
-            except TrainingProError as error:
-                said = wording.problem(str(error))
-            return (said, *self._lists())
-
-        return done
+        """The act, and the lists as they are afterwards."""
+        return lambda given: (self._joined.said_of(partial(act, given)), *self._lists())
 
     def _lists(self) -> tuple[str, Any]:
         try:
             found = inventory.kept(self._joined.host.folders)
         except (TrainingProError, OSError) as error:
-            return wording.problem(str(error)), gr.update()
+            return wording.problem(in_words(error)), gr.update()
         return table(found), gr.update(choices=[name for kept in found for name in kept.names])
 
     def _one(self, name: str | None) -> tuple[str, str]:
         """How the run went, and its note."""
         try:
             folder = inventory.named(name or "", self._joined.host.folders) if name else None
-        except TrainingProError:
+        except (TrainingProError, OSError):
             folder = None
         if folder is None:
             return "", ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from ..core.errors import TrainingProError
+from ..core.host import Folders
 from ..records import loras
 from ..records.contents import PARAMETERS
 from ..settings import files, presets
@@ -96,7 +97,7 @@ class StartFrom:
             folders = self._joined.host.folders
             own = [(f"preset: {p.label}", f"own:{p.name}") for p in presets.own(folders.presets)]
             trained = [(f"LoRA: {n}", f"lora:{n}") for n in _in_order(folders.loras, order)]
-        except TrainingProError:
+        except (TrainingProError, OSError):
             own, trained = [], []
         return [*first, *goals, *own, *trained]
 
@@ -137,24 +138,21 @@ class StartFrom:
 
     def _keep(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
         name = (given[self._name] or "").strip()
-        return self._said_of(
-            lambda: presets.save(self._joined.host.folders.presets, name, self._form.values(given)),
-            f"Saved as {name}.",
-        )
+
+        def save(folders: Folders) -> str:
+            presets.save(folders.presets, name, self._form.values(given))
+            return f"Saved as {name}."
+
+        return self._joined.said_of(save), self.refreshed()
 
     def _drop(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
         name = (given[self._name] or "").strip()
-        return self._said_of(
-            lambda: presets.delete(self._joined.host.folders.presets, name), f"{name} is deleted."
-        )
 
-    def _said_of(self, act: Callable[[], None], done: str) -> tuple[str, Any]:
-        try:
-            self._joined.refuse_where_read_only()
-            act()
-        except TrainingProError as error:
-            return wording.problem(str(error)), gr.update()
-        return wording.paragraph(done, quiet=True), self.refreshed()
+        def delete(folders: Folders) -> str:
+            presets.delete(folders.presets, name)
+            return f"{name} is deleted."
+
+        return self._joined.said_of(delete), self.refreshed()
 
 
 def _defaults() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ..core.errors import TrainingProError
+from ..core.host import Folders
 from ..records import loras
 from ..settings import presets
 from . import concerns, data_menu, model_line, summary, wording
@@ -176,13 +177,14 @@ class TrainTab:
 
     def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add files from the browser to the data sets, and choose them."""
-        try:
-            self._joined.refuse_where_read_only()
-            taken = data_menu.take_in(self._joined, given[self._add] or [])
-        except TrainingProError as error:
-            return gr.update(), wording.problem(str(error))
-        chosen = [*(given[self._form.components["data"]] or []), *taken]
-        said = wording.paragraph(f"Added: {', '.join(taken)}.", quiet=True)
+        chosen = list(given[self._form.components["data"]] or [])
+
+        def take_in(folders: Folders) -> str:
+            taken = data_menu.take_in(folders, given[self._add] or [])
+            chosen.extend(taken)
+            return f"Added: {', '.join(taken)}."
+
+        said = self._joined.said_of(take_in)
         return gr.update(choices=data_menu.choices(self._joined), value=chosen), said
 
     def _named(self, given: Mapping[Any, Any]) -> Any:
@@ -199,6 +201,6 @@ class TrainTab:
             return ""
         try:
             standing = loras.standing(self._joined.host.folders.loras / name) if name.strip() else "nothing"
-        except (TrainingProError, ValueError):
+        except (TrainingProError, OSError, ValueError):  # also a name longer than the system can have
             return ""
         return wording.exists(name, standing, chosen) if standing != "nothing" else ""

@@ -68,15 +68,13 @@ class Unfinished:
         return [run for run in runs if not self._joined.trains(run.name)]
 
     def _do(self, act: Act, given: Mapping[Any, Any]) -> tuple[Any, ...]:
-        try:
-            self._joined.refuse_where_read_only()
+        def done(folders: Folders) -> str:
             run = next((run for run in self._runs() if run.name == given[self._run]), None)
             if run is None:
                 raise SavingError("That run is not cut off any more. Open the page anew.")
-            said = wording.paragraph(act(run, self._joined.host.folders), quiet=True)
-        except TrainingProError as error:
-            said = wording.problem(str(error))
-        return (said, *self._offered())
+            return act(run, folders)
+
+        return (self._joined.said_of(done), *self._offered())
 
     def _going_on(self, run: CutOff, folders: Folders) -> str:
         """Under its own settings, to the bit as if it had never been cut off."""

@@ -35,7 +35,7 @@ def test_files_are_taken_in_beside_what_is_there(joined, tmp_path):
     folder = joined.host.folders.datasets
     (folder / "story.txt").write_text("the old one")
     (tmp_path / "story.txt").write_text("the new one")
-    assert data_menu.take_in(joined, [str(tmp_path / "story.txt")]) == ["story-2.txt"]
+    assert data_menu.take_in(joined.host.folders, [str(tmp_path / "story.txt")]) == ["story-2.txt"]
     assert (folder / "story.txt").read_text() == "the old one"
     assert (folder / "story-2.txt").read_text() == "the new one"
     assert sorted(p.name for p in folder.iterdir()) == ["story-2.txt", "story.txt"]
@@ -45,7 +45,7 @@ def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(joined, tmp_pa
     monkeypatch.setattr(data_menu, "LARGEST", 10)
     (tmp_path / "long.txt").write_text("more than ten characters")
     with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes go through the browser"):
-        data_menu.take_in(joined, [str(tmp_path / "long.txt")])
+        data_menu.take_in(joined.host.folders, [str(tmp_path / "long.txt")])
     assert list(joined.host.folders.datasets.iterdir()) == []
 
 
@@ -67,7 +67,7 @@ def test_all_kinds_are_taken_in_and_nothing_else(joined, tmp_path):
     names = [f"a{ending}" for ending in library.KINDS]
     for name in (*names, "picture.png"):
         (tmp_path / name).write_text("x")
-    assert data_menu.take_in(joined, [str(tmp_path / name) for name in names]) == names
+    assert data_menu.take_in(joined.host.folders, [str(tmp_path / name) for name in names]) == names
     assert {value for _, value in data_menu.choices(joined)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
-        data_menu.take_in(joined, [str(tmp_path / "picture.png")])
+        data_menu.take_in(joined.host.folders, [str(tmp_path / "picture.png")])
