@@ -18,11 +18,10 @@ Pairs = Iterator[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Converted:
-    """A file in our keys, and what is worth saying about the conversion; `older` when there was one."""
+    """A file in our keys, and what is worth saying about the conversion."""
 
     values: dict[str, Any]
     notes: tuple[str, ...] = ()
-    older: bool = False
 
 
 def nothing_exists(_: str) -> bool:
@@ -40,7 +39,7 @@ def converted(values: Mapping[str, object], exists: Exists = nothing_exists) -> 
     old = _Old({k: v for k, v in values.items() if v is not None}, exists)
     ours = {key: value for row in _ROWS.values() for key, value in row(old)}
     notes = [note for remark in _REMARKS for note in remark(old)]
-    return Converted(ours, tuple(notes), older=True)
+    return Converted(ours, tuple(notes))
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from .declared import SETTINGS, TrainingSettings
+from .declared import TrainingSettings
 from .dialects import Exists, converted, nothing_exists
-from .not_yet import refusal
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
 _ABOUT_THE_FILE = ("made_by", "settings_version")
-# What an older file says about keys to come and this version does anyway: not worth a word.
-_NOTHING = (0, False, "", "none", "shuffled", "adamw_torch")
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,7 @@ def from_values(values: Mapping[str, object], place: str = "", *, datasets: Path
         )
     known = converted(values, _inside(datasets))
     ours = {k: v for k, v in known.values.items() if k not in _ABOUT_THE_FILE}
-    if not known.older:
-        return Loaded(ours)
-    built, left_out = _what_is_built(ours)
-    return Loaded(built, known.notes + left_out)
+    return Loaded(ours, known.notes)
 
 
 def _inside(folder: Path | None) -> Exists:
@@ -61,18 +55,6 @@ def _inside(folder: Path | None) -> Exists:
         return (folder / name).is_dir() if name.endswith("/") else (folder / name).is_file()
 
     return exists
-
-
-def _what_is_built(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """An older file's values without what this version does not have, and what to say about the rest."""
-    built = {key: value for key, value in values.items() if not refusal(key, value)}
-    notes = [_left_out(key, values[key]) for key in values if key not in built and values[key] not in _NOTHING]
-    return built, tuple(notes)
-
-
-def _left_out(key: str, value: object) -> str:
-    instead = f"; {SETTINGS[key].default} is used" if key in SETTINGS else ""
-    return f"{key} = {value!r} is not in this version and was left out{instead}."
 
 
 def _parsed(path: Path) -> dict[str, Any]:

@@ -7,40 +7,29 @@ from collections.abc import Collection
 from typing import Any
 
 from .declared import SECTIONS, SETTINGS
-from .not_yet import KEYS, LISTS
 from .reference import default, takes, title
 from .setting import Setting
 
 
 def add_to(parser: argparse.ArgumentParser, sections: Collection[str] = tuple(SECTIONS)) -> None:
-    """One flag a setting, by section. What they are given stays text, and only what was given is there.
-
-    A flag of a setting that is not built yet is taken as well, unlisted, so that reading the settings can say so.
-    """
+    """One flag a setting, by section. What they are given stays text, and only what was given is there."""
     for section in sections:
         group = parser.add_argument_group(title(section))
         for setting in SETTINGS.values():
             if setting.section == section:
                 group.add_argument(setting.flag, dest=setting.key, **_kept(_several(setting)), **_shown(setting))
-    for key in sorted(KEYS):
-        parser.add_argument(_flag(key), dest=key, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def given(namespace: argparse.Namespace) -> dict[str, object]:
     """The settings among the parsed flags: only those that were given, as text."""
-    values = {key: value for key, value in vars(namespace).items() if key in SETTINGS or key in KEYS}
-    return {key: _single(key, value) for key, value in values.items()}
+    return {key: _single(SETTINGS[key], value) for key, value in vars(namespace).items() if key in SETTINGS}
 
 
 _METAVARS = {"names": "NAME", "texts": "TEXT"}
 
 
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
 def _several(setting: Setting) -> bool:
-    return setting.kind in ("names", "texts") or setting.free or setting.key in LISTS
+    return setting.kind in ("names", "texts") or setting.free
 
 
 def _kept(several: bool) -> dict[str, Any]:
@@ -53,7 +42,6 @@ def _shown(setting: Setting) -> dict[str, Any]:
     return {"metavar": _METAVARS.get(setting.kind, "VALUE"), "help": help}
 
 
-def _single(key: str, value: Any) -> object:
+def _single(setting: Setting, value: Any) -> object:
     """One word for a setting that takes a choice or a list of names is the choice."""
-    choice = key in SETTINGS and SETTINGS[key].kind == "choice"
-    return value[0] if choice and isinstance(value, list) and len(value) == 1 else value
+    return value[0] if setting.kind == "choice" and isinstance(value, list) and len(value) == 1 else value

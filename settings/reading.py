@@ -9,7 +9,6 @@ from typing import Any
 
 from ..core.errors import SettingsError
 from .declared import SECTIONS, SETTINGS, TrainingSettings
-from .not_yet import refusal
 from .rules import problems as rule_problems
 
 
@@ -27,7 +26,7 @@ def _read_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
     read: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in {"name": "", **values}.items():
-        if sentence := refusal(key, value) or _unknown(key):
+        if sentence := _unknown(key):
             problems.append(sentence)
             continue
         try:

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from training_pro.settings.dialects import converted
+from training_pro.settings.dialects import Converted, converted
 from training_pro.settings.files import from_values, load
-from training_pro.settings.not_yet import refusal
 from training_pro.settings.reading import training_settings
 
 HYBRID_OF_THE_ORIGINAL = {
@@ -106,7 +105,6 @@ def ours(**values):
 
 def test_a_whole_file_of_the_original():
     found = converted(HYBRID_OF_THE_ORIGINAL, {"book/"}.__contains__)
-    assert found.older
     assert found.values == {
         "name": "harbour",
         "data": ["book/", "chats.jsonl:40"],
@@ -149,7 +147,6 @@ def test_a_whole_file_of_the_original():
 
 def test_a_whole_file_of_the_webuis_tab():
     found = converted(WEBUI_TAB)
-    assert found.older
     assert found.values == {
         "name": "helper",
         "data": ["alpaca.json"],
@@ -195,27 +192,6 @@ def test_a_whole_old_file_reads_as_settings(old, tmp_path):
     assert settings.steps.accumulation == converted(old).values["accumulation"]
 
 
-@pytest.mark.parametrize("old", [HYBRID_OF_THE_ORIGINAL, WEBUI_TAB])
-def test_what_is_not_built_is_left_out_and_named(old):
-    everything, loaded = converted(old), from_values(old)
-    for key, value in everything.values.items():
-        named = any(note.startswith(f"{key} = ") for note in loaded.notes)
-        if refusal(key, value):
-            assert key not in loaded.values
-            assert named or value in ("", 0, "none", "adamw_torch"), key
-        else:
-            assert key in loaded.values
-            assert not named, key
-    assert loaded.notes[: len(everything.notes)] == everything.notes
-
-
-def test_an_old_choice_that_is_not_built_says_what_is_used_instead(monkeypatch):
-    monkeypatch.setattr("training_pro.settings.not_yet.CHOICES", {"targets": ("q-k-v",)})
-    loaded = from_values({"micro_batch_size": 1, "training_projection": "q-k-v"})
-    assert "targets" not in loaded.values
-    assert "targets = 'q-k-v' is not in this version and was left out; all-linear is used." in loaded.notes
-
-
 def test_shares_of_an_old_file_are_ours():
     old = {"micro_batch_size": 1, "raw_text_file": "a", "dataset": "b", "hybrid_training": True}
     loaded = from_values({**old, "hybrid_text_ratio": 30, "hybrid_data_ratio": 70})
@@ -224,8 +200,7 @@ def test_shares_of_an_old_file_are_ours():
 
 def test_our_own_files_stay_as_they_are():
     values = {"name": "a", "data": ["x.txt:50"], "targets": "q-k-v", "packing": "on", "nonsense": 1}
-    assert converted(values).values == values
-    assert not converted(values).older
+    assert converted(values) == Converted(values)
     assert from_values({**values, "made_by": "Training PRO", "settings_version": 1}).values == values
 
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.settings import flags, not_yet
+from training_pro.settings import flags
 from training_pro.settings.declared import SETTINGS
 from training_pro.settings.reading import training_settings
 from training_pro.settings.reference import title
@@ -64,15 +64,6 @@ def test_bad_values_are_left_for_reading_to_refuse():
         training_settings(given("--name", "a", "--data", "x.txt", "--learning-rate", "abc"))
 
 
-def test_a_flag_that_is_not_built_is_refused_with_its_sentence(monkeypatch):
-    for module in ("flags", "not_yet"):
-        monkeypatch.setattr(f"training_pro.settings.{module}.KEYS", frozenset({"mind_reading"}))
-    for values in ([], ["on"], ["1", "2"]):
-        found = given("--mind-reading", *values)
-        with pytest.raises(SettingsError, match="'mind_reading' is not in this version"):
-            training_settings({"name": "a", "data": ["x.txt"], **found})
-
-
 def test_an_unknown_flag_is_a_wrong_command_line():
     with pytest.raises(SystemExit) as exit:
         given("--no-such-thing", "1")
@@ -86,5 +77,3 @@ def test_the_help_lists_what_works_by_section(monkeypatch):
         assert f"{setting.flag} " in words
         assert setting.help in words
         assert f"{title(setting.section)}:" in words
-    listed = {word.strip("[]") for word in words.split() if word.startswith(("--", "[--"))}
-    assert not {"--" + key.replace("_", "-") for key in not_yet.KEYS} & listed

@@ -22,15 +22,14 @@ def test_values_become_settings_and_the_rest_is_default():
     assert settings.learning.learning_rate == 2e-4
 
 
-def test_all_problems_come_at_once(monkeypatch):
-    monkeypatch.setattr("training_pro.settings.not_yet.KEYS", frozenset({"telepathy"}))
+def test_all_problems_come_at_once():
     found = problems(name="a.b", data=[], learning_rate="abc", cutoff=0, telepathy="on", ranks=8)
     assert len(found) == 6
     expected = (
         "Name:",
         "Learning Rate:",
         "Maximum context length",
-        "'telepathy'",
+        "There is no setting 'telepathy'",
         "There is no setting 'ranks'",
         "Data:",
     )
@@ -86,22 +85,3 @@ def test_a_bad_name(name, sentence):
 )
 def test_a_bad_value(key, value, sentence):
     assert problems(**{key: value}) == (sentence,)
-
-
-def test_a_key_that_is_not_built(monkeypatch):
-    monkeypatch.setattr("training_pro.settings.not_yet.KEYS", frozenset({"telepathy"}))
-    assert problems(telepathy="on") == ("'telepathy' is not in this version of Training PRO. Leave it out.",)
-
-
-def test_a_choice_that_is_not_built(monkeypatch):
-    monkeypatch.setattr("training_pro.settings.not_yet.CHOICES", {"targets": ("odd-ones",)})
-    assert problems(targets="odd-ones") == (
-        "targets = 'odd-ones' is not in this version of Training PRO. Choose another value.",
-    )
-
-
-def test_a_list_that_is_not_built(monkeypatch):
-    monkeypatch.setattr("training_pro.settings.not_yet.LISTS", frozenset({"targets"}))
-    assert problems(targets=["q_proj"]) == (
-        "targets = ['q_proj'] is not in this version of Training PRO. Choose another value.",
-    )

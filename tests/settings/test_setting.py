@@ -4,7 +4,6 @@ import math
 
 import pytest
 from training_pro.settings.declared import SECTIONS, SETTINGS, TrainingSettings
-from training_pro.settings.not_yet import CHOICES, KEYS
 from training_pro.settings.setting import Setting
 
 
@@ -131,11 +130,6 @@ def test_every_setting_is_explained_and_belongs_to_a_section():
 
 def test_labels_tell_settings_apart():
     assert len({of.label for of in SETTINGS.values()}) == len(SETTINGS)
-
-
-def test_nothing_is_both_declared_and_not_built():
-    assert not KEYS & SETTINGS.keys()
-    assert all(choice not in SETTINGS[key].choices for key, choices in CHOICES.items() for choice in choices)
 
 
 def test_the_values_of_the_settings_are_flat_and_plain():
