@@ -58,6 +58,10 @@ class StepPlan:
             return self.max_steps
         return max(1, _rounded_up(self.epochs * self.steps_per_epoch))
 
+    def looks(self, every: int) -> int:
+        """How often something comes that is due before the first step, after every so many, and at the end."""
+        return math.ceil(self.steps / every) + 1
+
     def warmup(self, asked: float) -> int:
         """Warm-up in steps: from 1 on it is steps, below 1 a share of the run, then with a limit."""
         if asked >= 1:
@@ -113,11 +117,14 @@ def plural(count: int, one: str, many: str = "") -> str:
     return one if count == 1 else many or f"{one}s"
 
 
+def times(count: int) -> str:
+    """'once', '2 times'."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
 def times_seen(least: int, most: int) -> str:
     """'once', '2 times', '1 to 3 times'."""
-    if least == most:
-        return "once" if most == 1 else f"{most} times"
-    return f"{least} to {most} times"
+    return times(most) if least == most else f"{least} to {most} times"
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ..train_utils import duration, plural
 from .errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -178,6 +179,29 @@ class Probed(Event):
     largest_batch: int = 0
     too_large: int = 0  # so many examples at once did not fit; what is said is of fewer
     fitting: Mapping[str, object] = field(default_factory=dict)  # memory settings to change so that it fits
+    evaluations: int = 0  # of the part kept aside, in the run
+    evaluation_seconds: float = 0.0  # of one, by a part of it
+    answers: int = 0  # to the sample prompts, in the run
+    answer_seconds: float = 0.0  # of one at most, by its beginning
+
+    @property
+    def beside(self) -> list[tuple[str, str]]:
+        """What the run does beside its steps, and how long that takes, as far as it is known."""
+        known = (
+            (self.evaluations, "evaluation", "about", self.evaluation_seconds),
+            (self.answers, "answer", "at most about", self.answer_seconds),
+        )
+        return [
+            (f"{count:,} {plural(count, one)}", f"{bound} {duration(count * seconds)}")
+            for count, one, bound, seconds in known
+            if count and seconds
+        ]
+
+    @property
+    def run_words(self) -> str:
+        """'about 5 min for the run, 3 evaluations about 20 s more'."""
+        more = "".join(f", {what} {how_long} more" for what, how_long in self.beside)
+        return f"about {duration(self.run_seconds)} for the run{more}"
 
     @property
     def fits(self) -> bool:

@@ -157,7 +157,7 @@ class Narrator:
         known = [f"longest batch: {event.batch_size} {plural(event.batch_size, 'example')}, {event.tokens} tokens"]
         if event.too_large:
             known.append(f"{event.too_large} examples at once do not fit")
-        known.append(f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run")
+        known.append(f"{duration(event.seconds)} a step, {event.run_words}")
         if event.peak:
             known.append(f"{size(event.peak)} above the model (expected {size(event.expected)})")
         if event.free:

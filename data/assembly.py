@@ -140,7 +140,12 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
             *made.advice,
             *_leaks(made),
         ),
-        notes=(*rules.notes(work.settings), *_notes(work, cut, examples), *_together(plan)),
+        notes=(
+            *rules.notes(work.settings),
+            *_notes(work, cut, examples),
+            *planned.notes(work.settings, plan, made.kept.examples),
+            *_together(plan),
+        ),
         resolved=_resolved(work, cut, plan, expected),
         lengths=counting.lengths(lengths),
         kept_aside=counting.kept(made.kept.examples),

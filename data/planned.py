@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..schedulers import Plan, crossed_points, schedule_named
 from ..settings.declared import TrainingSettings
-from ..train_utils import StepPlan
+from ..train_utils import StepPlan, times
 from . import batching
 from .examples import Examples
 
@@ -26,6 +26,28 @@ def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, conte
     if settings.steps.batching == "length_then_order":
         yield from _changes_come(settings, plan)
         yield from _pairs_are_there(settings, examples, context)
+
+
+def notes(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> Iterator[str]:
+    """What a run does beside its steps, as often as planned."""
+    said = []
+    if rounds := sample_rounds(settings, plan):
+        said.append(f"the sample prompts are answered {times(rounds)}")
+    if count := evaluations(settings, plan, kept_aside):
+        said.append(f"the {sum(kept_aside.lengths()):,} tokens kept aside are gone through {times(count)}")
+    if said:
+        yield f"Beside its steps: {', '.join(said)}."
+
+
+def evaluations(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
+    """How often the part kept aside is gone through."""
+    return plan.looks(settings.aside.eval_every or plan.steps_per_epoch) if len(kept_aside) else 0
+
+
+def sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
+    """How often the sample prompts are answered."""
+    every = settings.samples.sample_every
+    return 0 if every == "never" else plan.looks(plan.steps_per_epoch if every == "epoch" else int(every))
 
 
 def _warm_up_ends(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -21,6 +22,7 @@ from .tokenizer import WorkingTokenizer, working_tokenizer
 from .trial import quiet
 
 LENGTH = 100  # tokens of an answer
+BEGINNING = 9  # of one whose time is taken
 
 
 class Asking:
@@ -60,13 +62,32 @@ class Asking:
         with off() if off else nullcontext():
             return self._answer(model, prompt)
 
+    def expected_seconds(self, model: Any) -> float:
+        """How long an answer takes at most, by the beginning of one; 0 where that cannot be told."""
+        prompt = max(self.prompts, key=lambda prompt: len(prompt.ids))
+        self._timed(model, prompt, 1)  # the very first one warms up
+        (first, _), (some, count) = self._timed(model, prompt, 1), self._timed(model, prompt, BEGINNING)
+        if count < 2 or some <= first:
+            return 0.0
+        return first + (self._room(prompt) - 1) * (some - first) / (count - 1)
+
+    def _timed(self, model: Any, prompt: Prompt, most: int) -> tuple[float, int]:
+        began = time.perf_counter()
+        written = self._written(model, prompt, most)
+        return time.perf_counter() - began, len(written)
+
     def _answer(self, model: Any, prompt: Prompt) -> str:
+        written = self._written(model, prompt, self._room(prompt))
+        return str(self._tokenizer.tokenizer.decode(written, skip_special_tokens=True))
+
+    def _written(self, model: Any, prompt: Prompt, most: int) -> list[int]:
+        asked = Question(prompt.text, max_tokens=most, seed=self._run.settings.what.seed)
+        found = generated(model, torch.tensor([prompt.ids]), asked, self._tokenizer.tokenizer, self._job)
+        return list(found[0][len(prompt.ids) :].tolist())
+
+    def _room(self, prompt: Prompt) -> int:
         context = self._run.card.context
-        room = min(LENGTH, context - len(prompt.ids)) if context else LENGTH
-        asked = Question(prompt.text, max_tokens=max(1, room), seed=self._run.settings.what.seed)
-        tokenizer = self._tokenizer.tokenizer
-        found = generated(model, torch.tensor([prompt.ids]), asked, tokenizer, self._job)
-        return str(tokenizer.decode(found[0][len(prompt.ids) :], skip_special_tokens=True))
+        return max(1, min(LENGTH, context - len(prompt.ids)) if context else LENGTH)
 
     @cached_property
     def _tokenizer(self) -> WorkingTokenizer:

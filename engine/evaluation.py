@@ -133,6 +133,12 @@ class Measuring:
                 return None
             return self._measured(sums, context_gain(self._pass, self._laters))
 
+    def expected_seconds(self) -> float:
+        """How long it takes, by a part of it."""
+        beside = [example for later in self._laters for example in later]
+        with measuring(self._pass.model):
+            return self._pass.expected_seconds([*self._examples, *beside])
+
     def _measured(self, sums: Sums, gain: float | None) -> Measured:
         names, tokens = self._origins.names, sums.tokens
         apart = {name: float(sums.losses[n] / tokens[n]) for n, name in enumerate(names) if tokens[n]}

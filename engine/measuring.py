@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,9 @@ from .faults import is_out_of_memory
 from .loss import Loss
 from .precision import device, in_its_type
 from .trial import Ways, quiet
+
+TRIED = 3
+"""So many batches tell how long all of them take."""
 
 
 class Sums(NamedTuple):
@@ -55,13 +59,30 @@ class Pass:
     def sums(self, examples: Sequence[Example], groups: Sequence[int], count: int) -> Sums | None:
         """Added up by group; None where the run is to stop meanwhile."""
         found = Sums.none(count)
-        order = np.argsort([-len(e.ids) for e in examples], kind="stable").tolist()
-        for start in range(0, len(order), self._batch_size):
+        for numbers in self._batches(examples):
             if self._stopping():
                 return None
-            numbers = order[start : start + self._batch_size]
             self._add(found, [examples[n] for n in numbers], np.array([groups[n] for n in numbers]))
         return found
+
+    def _batches(self, examples: Sequence[Example]) -> list[list[int]]:
+        """The numbers of the examples, the longest first."""
+        order = np.argsort([-len(e.ids) for e in examples], kind="stable").tolist()
+        return [order[start : start + self._batch_size] for start in range(0, len(order), self._batch_size)]
+
+    def expected_seconds(self, examples: Sequence[Example]) -> float:
+        """How long all of them take, by a few batches spread over the lengths, and the tokens of each."""
+        batches = [[examples[n] for n in numbers] for numbers in self._batches(examples)]
+        tried = np.linspace(0, len(batches) - 1, min(TRIED, len(batches))).round().astype(int)
+        some, began = [batches[n] for n in tried], time.perf_counter()
+        for batch in some:
+            self._add(Sums.none(1), batch, np.zeros(len(batch), int))
+        seconds = time.perf_counter() - began
+        return seconds * sum(map(self._size, batches)) / sum(map(self._size, some))
+
+    def _size(self, batch: Sequence[Example]) -> int:
+        lengths = [len(example.ids) for example in batch]
+        return sum(lengths) if self._packed else len(lengths) * max(lengths)
 
     def _add(self, found: Sums, examples: Sequence[Example], groups: np.ndarray[Any, Any]) -> None:
         """A batch at once, or in halves where that is too much for the memory."""

@@ -21,6 +21,7 @@ from ..data.expecting import Expecting, changed, fitted_to_card, largest_batch
 from ..records.run_folder import RunFolder
 from ..settings.declared import TrainingSettings
 from ..train_utils import MemoryEstimate, duration, size
+from .beside import measured_beside
 from .blueprint import Blueprint, blueprint
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .faults import is_out_of_memory, told_where_memory_runs_out
@@ -61,8 +62,9 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
             ways = tried(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
             found = _tried_batch(model, run, ways)
+            beside = measured_beside(model, run, ways, host, job)
         expecting = Expecting.of(card, run.data.examples, host.memory())
-        probed = _probed(found, run, ways, expecting, host.memory().device)
+        probed = replace(_probed(found, run, ways, expecting, host.memory().device), **vars(beside))
     job.log.append(probed)
     return Ended(outcome="finished", text=_words(probed))
 
@@ -212,7 +214,7 @@ def _batches(found: Tried, run: Blueprint, ways: Ways) -> float:
 
 
 def _words(probed: Probed) -> str:
-    parts = [f"A step takes {duration(probed.seconds)}, the run about {duration(probed.run_seconds)}"]
+    parts = [f"{duration(probed.seconds)} a step, {probed.run_words}"]
     if probed.peak:
         free = f", {size(probed.free)} are free" if probed.free else ""
         parts.append(f"at most {size(probed.peak)} above the model (expected {size(probed.expected)}){free}")

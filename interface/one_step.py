@@ -62,6 +62,7 @@ def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
         [
             ("a step", duration(probed.seconds)),
             (f"the run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
+            *((f"more for {what}", how_long) for what, how_long in probed.beside),
             *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
             *([("too many at once", str(probed.too_large))] if probed.too_large else []),

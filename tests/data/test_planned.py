@@ -180,3 +180,22 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
         assert found[0].startswith(
             f"Warm-up {warmup}: the run has 10 steps, and the rate rises until step {until}."
         )
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "said"),
+    [
+        ({}, 0, ["the sample prompts are answered 3 times."]),
+        ({"sample_every": "never"}, 0, []),
+        ({"sample_every": 3}, 0, ["the sample prompts are answered 5 times."]),
+        ({"sample_every": "never", "eval_every": 100}, 2, ["the 8 tokens kept aside are gone through 2 times."]),
+        (
+            {},
+            2,
+            ["the sample prompts are answered 3 times, the 8 tokens kept aside are gone through 3 times."],
+        ),
+    ],
+)
+def test_what_comes_beside_the_ten_steps_is_said_with_how_often(values, kept, said):
+    found = list(planned.notes(asked(**values), StepPlan(20, 4, 1, 2), rows(kept) if kept else Examples([])))
+    assert found == [f"Beside its steps: {words}" for words in said]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 
 import numpy as np
 import pytest
 import torch
 from training_pro.core import narrator
 from training_pro.core.errors import ModelError
-from training_pro.core.events import Ended, Probed
+from training_pro.core.events import Ended, Evaluated, Probed, Sampled
 from training_pro.core.session import Job
 from training_pro.data.examples import Examples
 from training_pro.engine import probing
 from training_pro.engine.blueprint import blueprint
 from training_pro.engine.loss import SupervisedOnly
+from training_pro.engine.measuring import Pass
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import tree
 
@@ -51,7 +53,7 @@ def test_it_says_what_a_run_would_take_and_changes_nothing(probed):
     assert 0 < event.seconds < event.run_seconds
     assert 60 < event.tokens <= 96
     assert isinstance(ended, Ended)
-    assert "the run about" in ended.text
+    assert " for the run" in ended.text
     assert files == files_after
     for was, now in zip(before[0].values(), after[0].values(), strict=True):
         assert torch.equal(was, now)
@@ -73,7 +75,7 @@ def test_where_the_peak_cannot_be_asked_for_the_step_is_tried_all_the_same(place
     ended = PeftEngine().probe(place.settings(), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
     assert (event.peak, event.seconds > 0) == (0, True)
-    assert "A step takes" in ended.text and "above the model" not in ended.text
+    assert " a step, about " in ended.text and "above the model" not in ended.text
 
 
 def test_a_probe_has_no_folder_in_which_something_could_be_lost(with_lora, monkeypatch):
@@ -85,6 +87,90 @@ def test_a_probe_has_no_folder_in_which_something_could_be_lost(with_lora, monke
     with pytest.raises(OSError):
         used[0].open(with_lora.settings(), [])
     assert tree(with_lora.folders.user_data) == before and with_lora.weights()
+
+
+ASIDE = {"eval_share": 0.2, "eval_every": 2, "sample_every": 2, "sample_prompts": ["The keeper"], "max_steps": 3}
+
+
+def probe(place, **more):
+    job = Job("probe", "a test")
+    ended = PeftEngine().probe(place.settings(**more), place.host(), job)
+    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    return event, ended.text
+
+
+def test_evaluations_and_answers_are_as_many_as_the_run_then_has_and_nothing_of_the_model_changes(place):
+    host = place.host()
+    before, files = _state(host.loaded().model), tree(place.folders.user_data)
+    job, run = Job("probe", "a test"), Job("training", "a test")
+    PeftEngine().probe(place.settings(**ASIDE), host, job)
+    after = _state(host.loaded().model)
+    assert all(map(torch.equal, before[0].values(), after[0].values()))
+    assert (before[1:5], files) == (after[1:5], tree(place.folders.user_data))
+    assert torch.equal(before[5], after[5])
+    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    place.train(host, job=run, **ASIDE)
+    had = [type(e) for e in run.log.since(0)]
+    assert (event.evaluations, event.answers) == (had.count(Evaluated), had.count(Sampled))
+    assert min(event.evaluation_seconds, event.answer_seconds) > 0
+    assert " evaluations about " in narrator.Narrator().line(event)
+    assert " answers at most about " in narrator.Narrator().line(event)
+
+
+def test_where_there_are_none_or_they_fail_nothing_is_said_of_their_time(place, monkeypatch):
+    event, words = probe(place)
+    assert (event.beside, event.evaluations, event.answers) == ([], 0, 0)
+    assert " more" not in words
+
+    def fails(*_, **__):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("training_pro.engine.asking.generated", fails)
+    monkeypatch.setattr(Pass, "expected_seconds", fails)
+    event, words = probe(place, **ASIDE)
+    assert event.beside == []
+    assert " for the run; " in words
+
+
+class Clock:
+    """A clock that only work moves, a second a token."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+@pytest.mark.parametrize("packing", ["auto", "off"])
+def test_the_time_of_all_is_told_by_the_tokens_of_a_part(place, monkeypatch, packing):
+    clock, seen, own = Clock(monkeypatch), [], Pass._add_at_once
+
+    def add(self, found, examples, groups):
+        own(self, found, examples, groups)
+        seen.append(self._size(examples))
+        clock.now += seen[-1]
+
+    monkeypatch.setattr(Pass, "_add_at_once", add)
+    asked = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1}
+    told = probe(place, **asked)[0].evaluation_seconds
+    assert len(seen) == 3
+    seen.clear()
+    place.train(**asked)
+    assert told == sum(seen) / 2  # before the first step and after it
+
+
+def test_the_time_of_an_answer_is_told_by_its_beginning(place, monkeypatch):
+    clock, lengths = Clock(monkeypatch), []
+
+    def generated(model, ids, question, *_):
+        lengths.append(ids.shape[1])
+        clock.now += ids.shape[1] + question.max_tokens
+        return torch.cat([ids, torch.zeros(1, question.max_tokens, dtype=torch.long)], dim=1)
+
+    monkeypatch.setattr("training_pro.engine.asking.generated", generated)
+    event, _ = probe(place, sample_every="epoch", sample_prompts=["The keeper of the light", "A"])
+    assert event.answers == 4
+    assert event.answer_seconds == lengths[0] + 100
+    assert len(set(lengths)) == 1
 
 
 def test_layers_by_name_with_how_many_without_loading_anything(place):
