@@ -20,7 +20,7 @@ from .form import Form
 from .gradio_versions import private
 from .joined import Joined
 
-NOTHING, DEFAULTS = "", "defaults"
+NOTHING, DEFAULTS, TRAINED = "", "defaults", "trained"
 NEWEST, BY_NAME = "newest", "name"
 
 
@@ -88,15 +88,15 @@ class StartFrom:
             rows = presets.table(kind, self._joined.host.folders.presets)
         except TrainingProError:
             rows = presets.table(kind, presets.GOALS.parent)
-        return [("(as it is)", NOTHING), *((p.label, f"row:{p.name}") for p in rows)]
+        return [("(as it is)", NOTHING), *((p.label, f"{kind}:{p.name}") for p in rows)]
 
     def _choices(self, order: str = NEWEST) -> list[tuple[str, str]]:
         first = [("(the form as it is)", NOTHING), ("the defaults", DEFAULTS)]
-        goals = [(p.label, f"goal:{p.name}") for p in presets.goals()]
+        goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
         try:
             folders = self._joined.host.folders
-            own = [(f"preset: {p.label}", f"own:{p.name}") for p in presets.own(folders.presets)]
-            trained = [(f"LoRA: {n}", f"lora:{n}") for n in _in_order(folders.loras, order)]
+            own = [(f"preset: {p.label}", f"{presets.OWN}:{p.name}") for p in presets.own(folders.presets)]
+            trained = [(f"LoRA: {n}", f"{TRAINED}:{n}") for n in _in_order(folders.loras, order)]
         except (TrainingProError, OSError):
             own, trained = [], []
         return [*first, *goals, *own, *trained]
@@ -123,12 +123,12 @@ class StartFrom:
     def _asked(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")
         folders = self._joined.host.folders
-        if kind == "lora":
+        if kind == TRAINED:
             loaded = files.load(folders.loras / name / PARAMETERS, folders.datasets)
             return loaded.values, " ".join(loaded.notes)
-        if kind in ("goal", "own", "row"):
-            preset = presets.named(name, folders.presets)
-            return {**(_defaults() if kind == "own" else {}), **preset.values}, preset.words
+        if kind in presets.KINDS:
+            preset = presets.chosen(kind, name, folders.presets)
+            return {**(_defaults() if kind == presets.OWN else {}), **preset.values}, preset.words
         return (_defaults() if choice == DEFAULTS else {}), ""
 
     def _differences(self, given: Mapping[Any, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from .names import name_problem
 
 GOALS = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
 TABLES = ("optimizers", "loras")
+OWN = "own"
+KINDS = ("goals", *TABLES, OWN)
 UNTOUCHED = ("name", "data", "if_exists")
 """What a run is about is never a matter of a preset."""
 
@@ -92,30 +95,52 @@ def _values(path: Path) -> dict[str, Any] | None:
 
 
 def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
-    """Keep the values under a name; a SettingsError where the name cannot be a file's."""
+    """Keep the values under a name; a SettingsError where the name cannot be a file's, or is one of ours."""
     if problem := name_problem(name):
         raise SettingsError([f"Preset: its name {problem}"])
+    if name.casefold() in _ours():
+        raise SettingsError([f"Preset: {name!r} is a name that comes with Training PRO. Choose another one."])
     write_json(folder / f"{name}.json", _touching(values))
 
 
+def _ours() -> set[str]:
+    """The names of the presets that come with Training PRO, and of the files of tables."""
+    ours = [goals(), *(table(kind, GOALS.parent) for kind in TABLES)]
+    return {*TABLES, *(preset.name for preset in chain.from_iterable(ours))}
+
+
 def delete(folder: Path, name: str) -> None:
-    if name_problem(name) or not (folder / f"{name}.json").is_file():
+    if name_problem(name) or name.casefold() in TABLES or not (folder / f"{name}.json").is_file():
         raise SettingsError([f"Preset: there is no preset of your own called {name!r}."])
     (folder / f"{name}.json").unlink()
 
 
 def named(name: str, folder: Path) -> Preset:
-    """A preset by its name, the user's own first; SettingsError lists those there are."""
-    known, broken = {p.name: p for p in goals()}, list[str]()
-    for kind in TABLES:
+    """A preset of any kind by its name, the user's own first; SettingsError lists those there are."""
+    known, broken = dict[str, Preset](), list[str]()
+    for kind in KINDS:
         try:
-            known |= {p.name: p for p in table(kind, folder)}
+            known |= {p.name: p for p in of_kind(kind, folder)}
         except SettingsError as error:  # of no matter to a preset that stands elsewhere
             broken += error.problems
-    known |= {p.name: p for p in own(folder)}
     if name not in known:
         raise SettingsError(broken or [f"There is no preset {name!r}. There are: {', '.join(known)}."])
     return known[name]
+
+
+def chosen(kind: str, name: str, folder: Path) -> Preset:
+    """That of its kind, whatever others are called."""
+    found = {p.name: p for p in of_kind(kind, folder)}
+    if name not in found:
+        raise SettingsError([f"The preset {name!r} is not there any more. Open the page anew."])
+    return found[name]
+
+
+def of_kind(kind: str, folder: Path) -> list[Preset]:
+    """All goals, rows of one of the tables, or the user's own."""
+    if kind == "goals":
+        return goals()
+    return own(folder) if kind == OWN else table(kind, folder)
 
 
 def left_form(path: Path) -> dict[str, Any]:

@@ -36,6 +36,39 @@ def test_a_preset_needs_a_name_that_can_be_a_files(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["style", "Style", "adamw-s", "lora-4bit-m", "loras", "optimizers"])
+def test_a_name_of_ours_is_not_taken(tmp_path, name):
+    """Nor is the file overwritten in which the user's rows of a table stand."""
+    with pytest.raises(
+        SettingsError, match=f"'{name}' is a name that comes with Training PRO. Choose another one."
+    ):
+        presets.save(tmp_path, name, {"rank": 8})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_of_the_users_is_not_deleted_as_a_preset(tmp_path):
+    (tmp_path / "loras.json").write_text("{}")
+    with pytest.raises(SettingsError, match="there is no preset of your own"):
+        presets.delete(tmp_path, "loras")
+    assert (tmp_path / "loras.json").is_file()
+
+
+def test_each_is_found_by_its_kind_whatever_another_is_called(tmp_path):
+    """By name alone, as on the command line, the user's own come first."""
+    for name in ("style", "lora-4bit-m"):
+        (tmp_path / f"{name}.json").write_text('{"rank": 7}')
+    goals = {goal.name: goal for goal in presets.goals()}
+    rows = {row.name: row for row in presets.table("loras", tmp_path)}
+    assert presets.chosen("goals", "style", tmp_path) == goals["style"]
+    assert presets.chosen("loras", "lora-4bit-m", tmp_path) == rows["lora-4bit-m"]
+    for name in ("style", "lora-4bit-m"):
+        assert presets.chosen("own", name, tmp_path).values == {"rank": 7}
+        assert presets.named(name, tmp_path).values == {"rank": 7}
+    presets.delete(tmp_path, "style")
+    with pytest.raises(SettingsError, match="The preset 'style' is not there any more"):
+        presets.chosen("own", "style", tmp_path)
+
+
 def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
     with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. There are: style, by-heart"):
         presets.named("nope", tmp_path)
