@@ -86,6 +86,7 @@ class Counts:
     without_marker: int = 0
     no_reply: int = 0
     merged_systems: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)  # of conversations out of an export
 
 
 @dataclass
@@ -130,6 +131,10 @@ class RowEncoder:
     def _prepared(self, rows: Iterable[Row]) -> Iterator[Prepared]:
         for row in rows:
             self.counts.rows += 1
+            self._count(row.left_out)
+            if row.without_reply:
+                self.counts.no_reply += 1
+                continue
             try:
                 if row.problem:
                     raise BadRowError(row.problem)
@@ -140,6 +145,10 @@ class RowEncoder:
             if prepared is not None:
                 self._inspect(row, prepared)
                 yield prepared
+
+    def _count(self, left_out: Mapping[str, int]) -> None:
+        for what, count in left_out.items():
+            self.counts.left_out[what] = self.counts.left_out.get(what, 0) + count
 
     def _inspect(self, row: Row, prepared: Prepared) -> None:
         """Look at the row's own words, not at those that a template puts around them."""

@@ -13,7 +13,7 @@ from ..settings import columns as naming
 from ..settings.columns import Columns
 from ..settings.declared import TrainingSettings
 from ..train_utils import plural
-from . import databases, format_files, parquet_files, prepared, shapes, tables
+from . import databases, exports, format_files, parquet_files, prepared, shapes, tables
 from .encoding import Counts, Learning, RowEncoder, RowTokenizer
 from .examples import RowSource
 from .inspection import Inspector, refusals
@@ -31,6 +31,7 @@ READERS: dict[str, Callable[[Path, str], Table]] = {
     ".tsv": tables.table,
     ".parquet": parquet_files.table,
 }
+JSON = frozenset({".json", ".jsonl", ".ndjson"})
 DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
@@ -90,7 +91,8 @@ def _what(table: Table, shape: Shape) -> str:
 def _table(path: Path, name: str, asked: Columns) -> Table:
     if path.suffix.lower() in DATABASES:
         return databases.table(path, name, asked)
-    return READERS[path.suffix.lower()](path, name)
+    table = READERS[path.suffix.lower()](path, name)
+    return exports.unpacked(table) if path.suffix.lower() in JSON else table
 
 
 def _renamed(table: Table, asked: Columns) -> tuple[Table, tuple[str, ...]]:
@@ -149,13 +151,15 @@ def _why_none(table: Table) -> list[str]:
     """What is wrong where no row can be read."""
     bad = [
         f"{table.name}, {table.unit} {row.number}: {_joined(row.problem)}"
-        for row in islice(table.rows(), MOST_LISTED)
+        for row in islice((row for row in table.rows() if row.problem), MOST_LISTED)
     ]
+    if not bad and any(row.without_reply for row in table.rows()):
+        return [f"{table.name}: no conversation has a reply of the assistant. There is nothing to learn from."]
     return bad or [f"{table.name} holds no rows. Put rows into it, or take it out of the data."]
 
 
 def _first(table: Table) -> list[Row]:
-    return list(islice((row for row in table.rows() if not row.problem), FIRST_ROWS))
+    return list(islice((row for row in table.rows() if not row.problem and not row.without_reply), FIRST_ROWS))
 
 
 def marks(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
@@ -184,6 +188,9 @@ def _notes(shape: Shape, counts: Counts, settings: TrainingSettings, tokenizer: 
     if counts.no_reply:
         has = plural(counts.no_reply, "row has", "rows have")
         said.append(f"{counts.no_reply} {has} no reply to learn from: left out.")
+    if any(counts.left_out.values()):
+        listed = ", ".join(f"{what} {count:,}" for what, count in sorted(counts.left_out.items()) if count)
+        said.append(f"Left out of its conversations: {listed}.")
     if counts.bad and settings.rows.bad_rows == "skip":
         said.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} cannot be read: skipped.")
     return said

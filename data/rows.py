@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..core.errors import DataError
@@ -19,11 +20,16 @@ NOT_SPACE = re.compile(r"\S")
 
 
 class Row(NamedTuple):
-    """One row by its place in the file; `problem` says why it has no columns."""
+    """One row by its place in the file; `problem` says why it has no columns.
+
+    Of a conversation out of an export: how much of what was left out, and whether no reply is left.
+    """
 
     number: int
     columns: Mapping[str, Any]
     problem: str = ""
+    left_out: Mapping[str, int] = MappingProxyType({})
+    without_reply: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +206,8 @@ def _list_in(whole: Any, name: str) -> list[Any]:
     """The rows in what a file holds: the array itself, the longest one inside, or columns of equal length."""
     if isinstance(whole, list):
         found = whole
+    elif isinstance(whole, dict) and export_column(whole):
+        found = [whole]
     elif isinstance(whole, dict):
         found = max(_lists(whole, DEEPEST_LIST), key=len, default=[]) or _columns(whole) or [whole]
     else:
@@ -207,6 +215,15 @@ def _list_in(whole: Any, name: str) -> list[Any]:
     if not found or found == [{}]:
         raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     return found
+
+
+def export_column(columns: Mapping[str, Any]) -> str:
+    """The column in which a conversation of an export has its messages (data/exports.py reads them); or none."""
+    if isinstance(columns.get("chat_messages"), list):
+        return "chat_messages"
+    nodes = columns.get("mapping")
+    are_nodes = isinstance(nodes, dict) and any(isinstance(n, dict) and "message" in n for n in nodes.values())
+    return "mapping" if are_nodes or (nodes is not None and "current_node" in columns) else ""
 
 
 def _lists(node: Mapping[str, Any], depth: int) -> Iterator[list[Any]]:
