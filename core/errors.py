@@ -30,6 +30,11 @@ def in_words(error: TrainingProError | OSError) -> str:
     return f"{error.filename}: {why}." if error.filename else f"A file cannot be read or written: {why}."
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its kind where it says nothing."""
+    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+
+
 class TrainingProError(Exception):
     """Something the user can understand and mend: what, which value, what to do."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..train_utils import size
+from .errors import first_line
 
 
 def write_text(path: Path, text: str) -> None:
@@ -67,7 +68,7 @@ def why_not_written(error: Exception, folder: Path) -> str:
         return f"{Path(error.filename or folder).name} may not be written, or another program holds it open"
     if number == errno.EROFS:
         return "the folder is read-only"
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return first_line(error)
 
 
 def free_bytes(folder: Path) -> int:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..schedulers import Plan, crossed_points, schedule_named
+from ..schedulers import Phase, Plan, crossed_points, schedule_named
 from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan, times
 from . import batching
 from .examples import Examples
+
+
+def phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
+    """The schedule as it will be, in so many steps."""
+    warmup = plan.warmup(settings.learning.warmup_steps)
+    return schedule_named(settings.learning.schedule).phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
 
 
 def problems(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from ..core.errors import Remedy
 from ..core.host import Memory, ModelCard
+from ..data import planned
 from ..data.assembly import TrainingData
 from ..data.expecting import Expecting, remedies
 from ..records.run_folder import RunFolder
-from ..schedulers import Phase, Plan, multipliers, schedule_named
+from ..schedulers import Phase, multipliers
 from ..settings.declared import Switching, TrainingSettings
 from ..train_utils import StepPlan
 from .rates import Rates
@@ -84,8 +85,5 @@ class Blueprint:
 
 def blueprint(settings: TrainingSettings, card: ModelCard, data: TrainingData, folder: RunFolder) -> Blueprint:
     """Resolve the schedule for this many steps."""
-    plan = data.plan
-    warmup = plan.warmup(settings.learning.warmup_steps)
-    schedule = schedule_named(settings.learning.schedule)
-    phases = schedule.phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
-    return Blueprint(settings, card, data, tuple(phases), tuple(multipliers(phases, plan.steps)), folder)
+    phases = planned.phases(settings, data.plan)
+    return Blueprint(settings, card, data, tuple(phases), tuple(multipliers(phases, data.plan.steps)), folder)

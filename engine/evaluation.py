@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.control import RunControl
+from ..core.errors import first_line
 from ..core.events import Advice, Evaluated, EventLog, Occasion, Stage
 from ..data.origins import origins
 from ..records import evaluations
@@ -71,9 +72,8 @@ class Testing:
         try:
             found = self.measure()
         except Exception as error:  # noqa: BLE001 - whatever it is, hours of training do not end for it
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             self._log.append(
-                Advice(text=f"The evaluation after step {step} failed, and the run goes on: {reason}")
+                Advice(text=f"The evaluation after step {step} failed, and the run goes on: {first_line(error)}")
             )
             found = None
         if found is not None:

@@ -12,7 +12,7 @@ from peft import PeftModel, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ..core.errors import SavingError, SettingsError
+from ..core.errors import SavingError, SettingsError, first_line
 from ..settings.declared import Lora
 from .adapter import CONFIG, WEIGHTS
 
@@ -46,7 +46,7 @@ def begin_with(model: PeftModel, folder: Path) -> None:
     try:
         found = set_peft_model_state_dict(model, state)
     except (RuntimeError, KeyError, ValueError) as error:
-        raise _does_not_fit(folder, str(error).strip().splitlines()[0]) from error
+        raise _does_not_fit(folder, first_line(error)) from error
     missing = wanted & set(found.missing_keys)
     if missing or found.unexpected_keys:
         layers = sorted(

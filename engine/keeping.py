@@ -231,8 +231,7 @@ def _saved(folder: RunFolder) -> dict[int, str]:
 
 def _title(run: Blueprint) -> str:
     lora, learning = run.settings.lora, run.settings.learning
-    strength = lora.alpha / (lora.rank**0.5 if lora.rslora else lora.rank)
-    what = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {strength:.3g}"
+    what = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
     return (
         f"{run.folder.name} on {run.card.name} - {'whole model' if is_whole(run.settings) else what}, "
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run.data.report.cutoff}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import SettingsError
+from ..core.errors import SettingsError, first_line
 from ..core.events import Note
 from ..core.session import Job
 from ..settings.declared import Machine
@@ -100,8 +100,7 @@ def _switch_attention(asked: str, base: Any) -> None:
     try:
         base.set_attn_implementation(asked)
     except (ValueError, ImportError) as error:
-        said = str(error).partition("\n")[0]
-        raise SettingsError([f"Attention: {kind} has no {asked} ({said}). Choose auto."]) from error
+        raise SettingsError([f"Attention: {kind} has no {asked} ({first_line(error)}). Choose auto."]) from error
     if base.config._attn_implementation != asked:
         raise SettingsError([f"Attention: {kind} cannot change to {asked}. Choose auto."])
 
@@ -161,8 +160,7 @@ def _compile(layers: list[torch.nn.Module], model: Any, job: Job) -> None:
     except (RuntimeError, OSError, ImportError) as error:
         for layer in layers:
             layer._compiled_call_impl = None
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
-        job.log.append(Note(text=f"Compile: it fails here ({said}); the run goes on without it."))
+        job.log.append(Note(text=f"Compile: it fails here ({first_line(error)}); the run goes on without it."))
     else:
         job.log.append(Note(text=f"Compile: {len(layers)} layers are compiled; new lengths may be slow at first."))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import torch
 from peft.utils import CONFIG_NAME
+
+from ..core.errors import first_line
+from ..core.writing import read_json
 
 _SIZE = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
@@ -19,7 +21,7 @@ _OF_PEFT = re.compile(r"^base_model\.model\.|\.(lora_|modules_to_save).*$")
 
 def why(error: Exception, folder: Path, base: torch.nn.Module) -> str:
     """What PEFT and torch say goes over pages; where it tells of nothing else, its first line."""
-    return _sizes(error) or _lacking(folder, base) or str(error).strip().splitlines()[0]
+    return _sizes(error) or _lacking(folder, base) or first_line(error)
 
 
 def _sizes(error: Exception) -> str:
@@ -36,10 +38,7 @@ def _times(shape: str) -> str:
 
 
 def _lacking(folder: Path, base: torch.nn.Module) -> str:
-    try:
-        wanted = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))["target_modules"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    wanted = read_json(folder / CONFIG_NAME, {}).get("target_modules")
     if not isinstance(wanted, list):
         return ""
     there = [f".{name}" for name, _ in base.named_modules()]

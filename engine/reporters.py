@@ -13,6 +13,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
+from ..core.errors import first_line
 from ..core.events import Advice, EventLog, LibraryMessage
 from ..core.host import Folders
 from .blueprint import Blueprint
@@ -119,8 +120,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
                 work()
         except Exception as error:  # noqa: BLE001 - whatever it is, no training ends for a report
             self._failed = True
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            text = f"Reporting to {self._name} failed and is off for the rest of this run, which goes on: {reason}"
-            self._log.append(Advice(text=text))
+            text = f"Reporting to {self._name} failed and is off for the rest of this run, which goes on"
+            self._log.append(Advice(text=f"{text}: {first_line(error)}"))
         for line in said.getvalue().splitlines():
             self._log.append(LibraryMessage(source=self._name, text=line))

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..core.errors import first_line
 from ..core.events import Advice, Stage
 from ..core.host import Host
 from ..core.session import Job
@@ -102,5 +103,4 @@ class Samples(TrainerCallback):  # type: ignore[misc]
         try:
             act()
         except Exception as error:  # noqa: BLE001 - hours of training do not end for an answer
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._job.log.append(Advice(text=f"{words}: {reason}. The run goes on."))
+            self._job.log.append(Advice(text=f"{words}: {first_line(error)}. The run goes on."))

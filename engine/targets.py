@@ -17,15 +17,10 @@ from peft import LoraConfig, LoraModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from ..core.errors import SettingsError
+from ..data.expecting import PARTS
 
 ALL = "all-linear"
 OWN = "a list of your own"
-PARTS: Mapping[str, tuple[str, ...]] = {
-    "q-v": ("q", "v"),
-    "q-k-v": ("q", "k", "v"),
-    "q-k-v-o": ("q", "k", "v", "o"),
-    "k-v-down": ("k", "v", "down"),
-}
 _WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 _CALLED: Mapping[str, tuple[str, ...]] = {

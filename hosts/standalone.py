@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core import evaluations_table, processes
-from ..core.errors import ModelError
+from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
+from ..core.writing import read_json
 from . import memory
 
 LOADINGS: Mapping[str, str] = {
@@ -123,11 +123,8 @@ class StandaloneHost:
 
     def config(self, name: str) -> dict[str, Any]:
         """What a model's config.json says; empty where there is none to be read."""
-        try:
-            read = json.loads((self._folders.models / name / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return read if isinstance(read, dict) else {}
+        found: dict[str, Any] = read_json(self._folders.models / name / "config.json", {})
+        return found
 
     def on_card(self) -> bool:
         """Whether models are loaded onto a graphics card."""
@@ -264,5 +261,4 @@ def _not_a_model(asked: Path, models: Path, known: Sequence[str]) -> str:
 
 def _first_line(error: Exception) -> str:
     """What a library says first, as a whole sentence."""
-    said = str(error).strip().partition("\n")[0].strip(" :.") or type(error).__name__
-    return said + "."
+    return first_line(error).strip(" :.") + "."

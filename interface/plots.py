@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from ..data import planned
 from ..data.slice_map import Bar, SliceMap
 from ..records.curve import Mark, svg
-from ..schedulers import Phase, Plan, described, multipliers, schedule_named
+from ..schedulers import Phase, Plan, described, multipliers
 from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan
 
@@ -62,8 +63,7 @@ def _cuts(places: Sequence[float]) -> Iterator[str]:
 
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
     """The schedule as it will be: its phases, and the learning rate of each step."""
-    warmup = plan.warmup(settings.learning.warmup_steps)
-    phases = schedule_named(settings.learning.schedule).phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
+    phases = planned.phases(settings, plan)
     return phases, [settings.learning.learning_rate * m for m in multipliers(phases, plan.steps)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.errors import TrainingProError
 from ..data.expecting import parts_of
 from ..settings import presets
-from ..settings.declared import SETTINGS
+from ..settings.declared import SETTINGS, Lora
 from ..settings.reading import training_settings
 from ..train_utils import ModelShape, StepPlan, plural, size
 from . import plots
@@ -34,11 +34,10 @@ def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     read = _read(values, ("rank", "alpha", "rslora", "targets"))
     if not read:
         return ""
-    strong = read["alpha"] / (read["rank"] ** 0.5 if read["rslora"] else read["rank"])
     shape = ModelShape.of(config)
     weights = shape.lora_weights(read["rank"], parts_of(read["targets"])) if shape else 0
     file = f", its file about {size(4 * weights)}" if weights else ""
-    return f"LoRA alpha {read['alpha']:g}, strength {strong:.3g}{file}."
+    return f"LoRA alpha {read['alpha']:g}, strength {Lora(**read).strength:.3g}{file}."
 
 
 def schedule(values: Mapping[str, Any], examples: int) -> str:

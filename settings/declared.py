@@ -464,6 +464,11 @@ class Lora:
         "new words. Takes much memory and disk; an 8-bit optimizer helps.",
     )
 
+    @property
+    def strength(self) -> float:
+        """What the LoRA's part is multiplied by."""
+        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
 
 @dataclass(frozen=True)
 class Saving:

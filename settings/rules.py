@@ -40,12 +40,10 @@ def _data_is_named(settings: TrainingSettings) -> Iterator[str]:
 
 def _strength(settings: TrainingSettings) -> Iterator[str]:
     lora = settings.lora
-    usual = lora.rank**0.5 if lora.rslora else lora.rank
-    strength = lora.alpha / usual
-    if strength > 4:
+    if lora.strength > 4:
         yield (
-            f"LoRA strength {strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and the training "
-            f"may break down. Try alpha {round(usual)}."
+            f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and the "
+            f"training may break down. Try alpha {round(lora.alpha / lora.strength)}."
         )
 
 
