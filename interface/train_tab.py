@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -112,7 +113,7 @@ class TrainTab:
         self._refresh.click(self._new_choices, None, told, **private())
         self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
         data.change(self._named, {data, name}, name, **private())
-        standing = {name, parts["if_exists"]}
+        standing = {name, parts["if_exists"], parts["method"]}
         gr.on([part.change for part in standing], self._standing, standing, self._name_said, **private())
         latest = {"trigger_mode": "always_last", **private()}
         told = [self._together, self._schedule, self._marks, *self._folded.values()]
@@ -196,11 +197,22 @@ class TrainTab:
 
     def _standing(self, given: Mapping[Any, Any]) -> str:
         """What stands under the name already, unless it is being made just now."""
-        name, chosen = (given[self._form.components[key]] or "" for key in ("name", "if_exists"))
-        if self._joined.trains(name):
+        parts = self._form.components
+        name, chosen, method = (given[parts[key]] or "" for key in ("name", "if_exists", "method"))
+        if not name.strip() or self._joined.trains(name):
             return ""
         try:
-            standing = loras.standing(self._joined.host.folders.loras / name) if name.strip() else "nothing"
+            folders = self._joined.host.folders
+            folder = (folders.models if method == "full" else folders.loras) / name
+            if loras.standing(folder) == "nothing":
+                return ""
+            return wording.exists(name, loras.what_stands(folder), _going_on(folder), chosen)
         except (TrainingProError, OSError, ValueError):  # also a name longer than the system can have
             return ""
-        return wording.exists(name, standing, chosen) if standing != "nothing" else ""
+
+
+def _going_on(folder: Path) -> str:
+    """What continue would do; nothing for a whole model that is complete."""
+    if loras.standing(folder) not in ("finished", "made elsewhere"):
+        return "go on with it"
+    return "train it further" if loras.has_lora(folder) else ""

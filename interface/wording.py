@@ -99,15 +99,8 @@ def clock(seconds_from_now: float) -> str:
     return time_of_day(now + seconds_from_now, now)
 
 
-def exists(name: str, standing: str, chosen: str) -> str:
+def exists(name: str, what: str, going_on: str, chosen: str) -> str:
     """What stands under a name already, and what may be done about it, with a click each."""
-    what = {
-        "finished": "a finished LoRA",
-        "stopped": "the LoRA of a run that was stopped",
-        "cut off": "a run that was cut off",
-        "made elsewhere": "a LoRA made elsewhere",
-    }.get(standing, standing)
-    further = "train it further" if standing in ("finished", "made elsewhere") else "go on with it"
-    ways = {"continue": further, "replace": "replace it (a backup is kept)", "new_name": "use a new name"}
-    buttons = "".join(use(words, {"if_exists": value}, chosen=value == chosen) for value, words in ways.items())
+    ways = {"continue": going_on, "replace": "replace it (a backup is kept)", "new_name": "use a new name"}
+    buttons = "".join(use(words, {"if_exists": way}, chosen=way == chosen) for way, words in ways.items() if words)
     return f'<p class="tp-quiet">{escape(name)} exists: {what}. {buttons}</p>'

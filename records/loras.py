@@ -88,6 +88,25 @@ def standing(folder: Path) -> Standing:
     return "nothing"
 
 
+def kind(folder: Path) -> Literal["LoRA", "model"]:
+    """What a run makes, or made, in this folder."""
+    return "model" if has_weights(folder) and not has_lora(folder) else "LoRA"
+
+
+def what_stands(folder: Path) -> str:
+    """In words: 'a finished LoRA'."""
+    what = kind(folder)
+    words: dict[Standing, str] = {
+        "finished": f"a finished {what}",
+        "stopped": f"the {what} of a run that was stopped",
+        "failed": f"the {what} of a run that broke down",
+        "cut off": "a run that was cut off",
+        "made elsewhere": f"a {what} made elsewhere",
+        "nothing": "a folder",
+    }
+    return words[standing(folder)]
+
+
 @dataclass(frozen=True)
 class Finished:
     """How many steps a finished run took, and how many it was to take: a rule may have ended it before."""

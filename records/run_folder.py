@@ -57,7 +57,7 @@ class RunFolder:
         """SavingError where a LoRA stands that nothing can go on from."""
         if self.goes_on and self.start is None and self.begins_with is None and loras.has_weights(self.path):
             further = "choose continue for what exists (if_exists)"
-            if (what := _kind(self.path)) == "model":
+            if (what := loras.kind(self.path)) == "model":
                 further = "load it as the model, and give the run another name"
             raise SavingError(
                 f"{self.name!r} is a {what} without a checkpoint to go on from. To train it further {further}, "
@@ -190,23 +190,10 @@ def _start(path: Path, resume: str) -> Checkpoint | None:
     return found[-1] if found else None
 
 
-def _kind(path: Path) -> str:
-    return "model" if loras.has_weights(path) and not loras.has_lora(path) else "LoRA"
-
-
 def _choices(path: Path) -> str:
-    what = _kind(path)
-    words = {
-        "finished": f"a finished {what}",
-        "stopped": f"the {what} of a run that was stopped",
-        "failed": f"the {what} of a run that broke down",
-        "cut off": "an unfinished run",
-        "made elsewhere": f"a {what} made elsewhere",
-        "nothing": "a folder",
-    }[loras.standing(path)]
     return (
-        f"Name: {path.name!r} exists already: {words}. Choose what to do (if_exists): continue (go on with it), "
-        "replace (a backup is kept) or new_name."
+        f"Name: {path.name!r} exists already: {loras.what_stands(path)}. Choose what to do (if_exists): "
+        "continue (go on with it), replace (a backup is kept) or new_name."
     )
 
 

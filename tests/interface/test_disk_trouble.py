@@ -74,5 +74,5 @@ def test_files_that_cannot_be_taken_in(joined, train, tmp_path):
 
 def test_a_name_longer_than_the_system_can_have_stands_nowhere(joined, train):
     joined.host.folders.loras.mkdir()
-    name, exists = (train._form.components[key] for key in ("name", "if_exists"))
-    assert train._standing({name: "x" * 300, exists: "ask"}) == ""
+    name, exists, method = (train._form.components[key] for key in ("name", "if_exists", "method"))
+    assert train._standing({name: "x" * 300, exists: "ask", method: "lora"}) == ""

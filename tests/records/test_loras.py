@@ -18,6 +18,7 @@ from training_pro.records.loras import (
     slim,
     standing,
     to_try,
+    what_stands,
 )
 from training_pro.records.run_folder import RunFolder
 from training_pro.tests.records import on_disk
@@ -61,6 +62,25 @@ def test_standing(tmp_path):
     assert standing(checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
     assert standing(checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
     assert standing(ended(lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
+
+
+def test_what_stands_is_said_in_words_for_every_standing(tmp_path):
+    def model(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+        return tmp_path / name
+
+    assert what_stands(tmp_path / "not there") == "a folder"
+    assert what_stands(checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
+    assert what_stands(lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
+    assert what_stands(model("m")) == "a model made elsewhere"
+    for end, words in (
+        ("finished", "a finished {}"),
+        ("stopped", "the {} of a run that was stopped"),
+        ("failed", "the {} of a run that broke down"),
+    ):
+        assert what_stands(ended(lora(tmp_path / end), ended=end)) == words.format("LoRA")
+        assert what_stands(ended(model(f"m-{end}"), ended=end)) == words.format("model")
 
 
 @pytest.mark.parametrize("text", ["", "{broken", "[1]", "null"])

@@ -1,0 +1,80 @@
+"""The Train tab: what stands under the name that is typed, and what may be done about it."""
+
+from __future__ import annotations
+
+import re
+
+import gradio as gr
+import pytest
+from training_pro.core.session import Session
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.interface.joined import Joined
+from training_pro.interface.train_tab import TrainTab
+from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.tests.records.on_disk import CUT_OFF, lora, made
+
+MODEL = {"model.safetensors": "weights"}
+
+
+def left(ended):
+    """What a run with this end leaves."""
+    return {**lora(), "training_log.json": {"ended": ended}}
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    host = FakeHost(folders=made_folders(tmp_path_factory.mktemp("page")))
+    with gr.Blocks():
+        made_tab = TrainTab(Joined(host, PeftEngine(), Session()))
+        made_tab.draw()
+    return made_tab
+
+
+def under(tab, name, method):
+    """What is said of a name: the words, and the ways on that can be clicked."""
+    parts = tab._form.components
+    said = tab._standing({parts["name"]: name, parts["if_exists"]: "ask", parts["method"]: method})
+    words = re.search(r"exists: ([^.]*)\.", said)
+    return (words[1] if words else ""), re.findall(r">([^<]+)</", said.partition(". ")[2].replace("</p>", ""))
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "going_on"),
+    [
+        (left("finished"), "a finished LoRA", "train it further"),
+        (
+            {**lora(), "training_log.json": {"ended": "stopped"}},
+            "the LoRA of a run that was stopped",
+            "go on with it",
+        ),
+        (
+            {**lora(), "training_log.json": {"ended": "failed"}},
+            "the LoRA of a run that broke down",
+            "go on with it",
+        ),
+        (CUT_OFF, "a run that was cut off", "go on with it"),
+        (lora(), "a LoRA made elsewhere", "train it further"),
+    ],
+    ids=["finished", "stopped", "failed", "cut off", "made elsewhere"],
+)
+def test_a_lora_of_every_standing(tab, request, files, words, going_on):
+    name = request.node.callspec.id.replace(" ", "-")
+    made(tab._joined.host.folders.loras, name, files)
+    ways = [going_on, "replace it (a backup is kept)", "use a new name"]
+    assert under(tab, name, "lora") == (words, ways)
+    assert under(tab, name, "full") == ("", [])
+
+
+def test_a_whole_model_is_looked_for_where_it_would_be_kept(tab):
+    made(tab._joined.host.folders.models, "whole", MODEL)
+    made(tab._joined.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}})
+    ways = ["replace it (a backup is kept)", "use a new name"]
+    assert under(tab, "whole", "full") == ("a model made elsewhere", ways)
+    failed = ("the model of a run that broke down", ["go on with it", *ways])
+    assert under(tab, "whole-failed", "full") == failed
+    assert under(tab, "whole", "lora") == ("", [])
+
+
+@pytest.mark.parametrize("name", ["", "  ", "nowhere", None])
+def test_a_name_that_is_free_is_told_nothing(tab, name):
+    assert under(tab, name, "lora") == ("", [])
