@@ -22,32 +22,37 @@ class Folders:
     examples: Path
 
     @property
+    def training(self) -> Path:
+        """What is ours beside models and LoRAs."""
+        return self.user_data / "training"
+
+    @property
     def datasets(self) -> Path:
-        return self.user_data / "training" / "datasets"
+        return self.training / "datasets"
 
     @property
     def form(self) -> Path:
         """The form as it was left."""
-        return self.user_data / "training" / "form.json"
+        return self.training / "form.json"
 
     @property
     def prepared(self) -> Path:
         """Data sets made ready, for the next start."""
-        return self.user_data / "training" / "prepared"
+        return self.training / "prepared"
 
     @property
     def formats(self) -> Path:
         """The prompt formats of the user's own."""
-        return self.user_data / "training" / "formats"
+        return self.training / "formats"
 
     @property
     def refusals(self) -> Path:
         """Phrases of other assistants that Check looks for, in a list of the user's own."""
-        return self.user_data / "training" / "refusals.txt"
+        return self.training / "refusals.txt"
 
     @property
     def presets(self) -> Path:
-        return self.user_data / "training" / "presets"
+        return self.training / "presets"
 
 
 HEADS = ("ForCausalLM", "LMHead", "ForConditionalGeneration")  # in the names of classes that predict a token
@@ -128,11 +133,6 @@ class Host(Protocol):
 
     @property
     def folders(self) -> Folders: ...
-
-    @property
-    def meanwhile(self) -> str:
-        """What waits while a job has the model, in words; empty where nothing does."""
-        ...
 
     @property
     def own_process(self) -> bool:

@@ -62,6 +62,7 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
         _taken_along(own, folder, entry, job)
     kept_aside = trained.between.testing.kept_aside
     judged = verdict(trained.between.course.graph, _saved(own), kept_aside, best.step if best else 0)
+    _draw(trained, folder.path, folders, job)
     _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
     if not trained.broken:
         folder.drop_backups()
@@ -102,12 +103,16 @@ def _outcome(trained: Trained) -> Outcome:
     return "finished" if done else "stopped"
 
 
+def _draw(trained: Trained, path: Path, folders: Folders, job: Job) -> None:
+    graph, title, cache = trained.between.course.graph, _title(trained.run), folders.training / "matplotlib"
+    marks = _marks(trained.run.folder)
+    record(lambda: picture.draw(graph, title, path / PICTURE, marks, cache=cache), path, job)
+
+
 def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
     """The log comes last: it says that the run has ended, and that all that belongs to it is there."""
-    path, graph, title = folder.path, trained.between.course.graph, _title(trained.run)
-    record(lambda: write_json(path / GRAPH, graph), path, job)
-    drawn, cache = path / PICTURE, folder.logs.parent / "training" / "matplotlib"
-    record(lambda: picture.draw(graph, title, drawn, _marks(trained.run.folder), cache=cache), path, job)
+    path = folder.path
+    record(lambda: write_json(path / GRAPH, trained.between.course.graph), path, job)
     if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
         record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job)
     record(lambda: write_json(path / LOG, log.log_entry(entry)), path, job)

@@ -83,7 +83,7 @@ def _trained(part: Part, host: Host, job: Job) -> Ended | Trained:
         _announce(part, between, base, ways, job)
         samples = Samples(run, between, host, job, part.state.step)
         with reporting(run, between, host.folders, job.log) as reporters:
-            trainer = RunTrainer(run, model, ways, between, host.folders.presets.parent, samples, *reporters)
+            trainer = RunTrainer(run, model, ways, between, host.folders.training, samples, *reporters)
             broken = _train(trainer, part)
             step = trainer.state.global_step
         together.leave()

@@ -42,7 +42,7 @@ def folders(user_data: Path) -> Folders:
 class StandaloneHost:
     """Lends a model that it loads itself, when it is first needed."""
 
-    own_process, read_only, meanwhile = True, "", ""
+    own_process, read_only = True, ""
 
     def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
         self._folders = folders

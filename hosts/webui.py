@@ -42,8 +42,6 @@ class WebuiHost:
             examples=Path(__file__).resolve().parent.parent / "examples",
         )
 
-    meanwhile = "While the model is in use here, a chat message is refused with a sentence, and the API waits."
-
     @property
     def read_only(self) -> str:
         if _shared().args.multi_user:

@@ -62,7 +62,7 @@ def _busy(name: str) -> BusyError:
 
 
 def _place(name: str, folders: Folders) -> Path:
-    return folders.user_data / "training" / f"{name}.lock"
+    return folders.training / f"{name}.lock"
 
 
 def _locked(file: IO[bytes]) -> bool:

@@ -65,7 +65,6 @@ class FakeHost:
     loras: tuple[str, ...] = ()
     own_process: bool = True
     read_only: str = ""
-    meanwhile: str = ""
     in_use: bool = False
     uses: int = 0
     rows: list[Row] = field(default_factory=list)
