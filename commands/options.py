@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from ..core import processes
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
 from .main import launcher
+
+ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+"""Ctrl+C, an end from outside, a window that is closed, on Windows too; not every system has each."""
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -54,10 +61,23 @@ def host(options: argparse.Namespace) -> StandaloneHost:
     return StandaloneHost(folders(user_data(options.user_data)), model=options.model or "", loading=options.load)
 
 
+@contextmanager
+def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, whatever asks this process to end calls `handler`; what nohup has switched off stays off."""
+    there = [getattr(signal, name) for name in ENDINGS if hasattr(signal, name)]
+    before = {s: signal.signal(s, handler) for s in there if signal.getsignal(s) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+
+
 def say(text: str) -> None:
     """Progress and messages; standard output carries only what was asked for."""
     if processes.is_first():
-        print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):  # the window may be closed by now; the run is not
+            print(text, file=sys.stderr, flush=True)
 
 
 def _webuis_own() -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from ..core.errors import SettingsError
 from ..core.session import SESSION
 from ..hosts.standalone import LOADINGS, StandaloneHost
 from . import environment, options
-from .options import say
+from .options import ended_by, say
 
 PORT = 7862
 
@@ -74,10 +75,11 @@ def refuse_taken(port: int) -> None:
 
 
 def _wait(made: object) -> None:
-    with suppress(KeyboardInterrupt):
-        made.block_thread()  # type: ignore[attr-defined]
-    job = SESSION.current
-    if job is not None and job.kind == "training":
-        say("Stopping the run after this step, with a checkpoint.")
-        job.control.stop()
-        job.log.wait_closed()
+    with ended_by(signal.default_int_handler):
+        with suppress(KeyboardInterrupt):
+            made.block_thread()  # type: ignore[attr-defined]
+        job = SESSION.current
+        if job is not None and job.kind == "training":
+            say("Stopping the run after this step, with a checkpoint.")
+            job.control.stop()
+            job.log.wait_closed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from ..settings import files, flags, presets
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from . import environment, options
-from .options import say
+from .options import ended_by, say
 
 PASSED_ON_SECONDS = 10
 
@@ -81,7 +80,7 @@ def settings_from(asked: argparse.Namespace, host: Host) -> TrainingSettings:
 
 @contextmanager
 def _stopping(job: Job) -> Iterator[None]:
-    """Ctrl+C and SIGTERM: the first one asks the run to stop, a second one ends it at once."""
+    """The first one asks the run to stop, a second one ends it at once."""
 
     def ask(number: int, frame: FrameType | None) -> None:
         # No print in here: the signal may have come in the middle of one.
@@ -93,12 +92,8 @@ def _stopping(job: Job) -> Iterator[None]:
         job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
 
     heard: list[float] = []
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ended_by(ask):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _is_meant_again(heard: Sequence[float]) -> bool:

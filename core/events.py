@@ -70,6 +70,8 @@ class Progress(Event):
     gradient_norm: float | None
     tokens: int
     seconds: float
+    beside: float = 0.0
+    """Seconds since the step before it that belong to none: evaluating, answering, saving; no pauses."""
     by_source: Mapping[str, float] = field(default_factory=dict)
     """The mean loss of each data set in this step, where there are several."""
     phase: str = ""

@@ -45,10 +45,12 @@ class Pace:
     def __init__(self) -> None:
         self._recent: deque[Progress] = deque(maxlen=RECENT_STEPS)
         self._begun: float | None = None
+        self._steps, self._beside = 0, 0.0
         self._most = math.inf
 
     def add(self, progress: Progress) -> None:
         self._recent.append(progress)
+        self._steps, self._beside = self._steps + 1, self._beside + progress.beside
         self._begun = progress.at if self._begun is None else self._begun
 
     def limit(self, event: TimeLimited) -> None:
@@ -66,7 +68,8 @@ class Pace:
     @property
     def seconds_left(self) -> float:
         last = self._recent[-1]
-        by_steps = (last.steps - last.step) * self.seconds_a_step
+        # What comes between steps comes now and then: its share of all the steps so far.
+        by_steps = (last.steps - last.step) * (self.seconds_a_step + self._beside / self._steps)
         return max(0.0, min(by_steps, self._most - self._gone))
 
     @property

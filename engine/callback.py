@@ -88,7 +88,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._log.append(Note(text=f"Paused after step {step}; the memory stays in use."))
         began = time.monotonic()
         self._control.wait_while_pausing()
-        self.course.leave_out(time.monotonic() - began)  # a pause is no slow step
+        self.course.leave_out_pause(time.monotonic() - began)  # a pause is no slow step
         self._log.append(Note(text=f"Going on after step {step}."))
 
     def on_log(

@@ -19,6 +19,7 @@ class Course:
         self.graph = [dict(entry) for entry in graph]
         self.smoothed = smoothed
         self._clock = time.monotonic()
+        self._ended: float | None = None
         self._counted = 0
         self.tokens: Callable[[], int] = lambda: 0
         self.by_source: Callable[[], Mapping[str, float]] = dict
@@ -31,12 +32,18 @@ class Course:
         """So much of the time since the last step belongs to none."""
         self._clock += seconds
 
+    def leave_out_pause(self, seconds: float) -> None:
+        """So much of it was no work at all."""
+        self.leave_out(seconds)
+        self._ended = None if self._ended is None else self._ended + seconds
+
     def add(self, step: int, loss: float, norm: float | None, rates: Rates) -> Progress:
         """A step is done."""
         self.smoothed = smoothed(self.smoothed, loss)
         now, tokens = time.monotonic(), self.tokens()
         seconds, fresh = now - self._clock, tokens - self._counted
-        self._clock, self._counted = now, tokens
+        beside = 0.0 if self._ended is None else max(0.0, self._clock - self._ended)
+        self._clock, self._counted, self._ended = now, tokens, now
         progress = Progress(
             step=step,
             steps=rates.steps,
@@ -47,6 +54,7 @@ class Course:
             gradient_norm=norm,
             tokens=fresh,
             seconds=seconds,
+            beside=beside,
             by_source=self.by_source(),
         )
         self.graph.append(graph_entry(progress))

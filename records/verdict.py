@@ -154,7 +154,8 @@ def _of_training_alone(steps: Sequence[Mapping[str, Any]]) -> Verdict:
     first, last = losses[0], losses[-1]
     earlier = losses[-1 - int(LAST_PART * len(losses))]
     falling = earlier - last > NOTEWORTHY * earlier
-    course = "was still falling" if falling else "did not fall any more"
+    fell = "was still falling" if last < first else "fell again"
+    course = fell if falling else "did not fall any more"
     text = (
         "Nothing was kept aside, so learning cannot be told from memorizing. The smoothed loss went from "
         f"{first:.4f} to {last:.4f} and {course} in the last quarter of the run."

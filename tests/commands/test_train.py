@@ -208,6 +208,38 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nothing_had_been(place,
     assert place.weights("a") == place.weights("whole")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such terminal on Windows")
+@pytest.mark.timeout(300)
+def test_a_window_that_is_closed_is_a_wish_to_stop(place):
+    """As with a connection that breaks: the terminal is gone, and with it whoever reads what is said."""
+    import os
+    import pty
+
+    us, its = pty.openpty()
+    command = [sys.executable, str(ROOT / "script.py"), *words(place, "train", "--epochs", "500")]
+    process = subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, cwd=ROOT, preexec_fn=lambda: at_terminal(its)
+    )
+    os.close(its)
+    said = b""
+    while b"step 1/2000" not in said:
+        said += os.read(us, 1000)
+    os.close(us)
+    process.wait(timeout=120)
+    assert loras.standing(place.lora()) == "stopped"
+    assert len(loras.checkpoints(place.lora())) == 1
+
+
+def at_terminal(its: int) -> None:
+    """This process leads those of the terminal: to it goes the news that it was closed."""
+    import fcntl
+    import os
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(its, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.timeout(300)
 def test_a_second_one_stops_at_once(place):
     process = started(place, "--epochs", "500")
