@@ -12,6 +12,7 @@ from .control import RunControl
 from .errors import BusyError, TrainingProError
 from .events import Ended, EventLog
 from .host import Host
+from .version import is_updated
 from .voices import spoken_into
 
 Kind = Literal["training", "probe", "answer", "perplexity", "merge", "model"]
@@ -83,6 +84,10 @@ def _carry_out(job: Job, host: Host, work: Work) -> None:
         end = Ended(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
         text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
+        if is_updated():
+            text += (
+                ". Training PRO was updated since it was started: restart the webui or the page, then try again"
+            )
         end = Ended(outcome="failed", text=text, details=traceback.format_exc())
     job.log.append(end)
     job.log.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import platform
 import shutil
 from contextlib import suppress
@@ -22,7 +23,7 @@ from ..core.writing import write_json
 from ..records import log, loras, picture
 from ..records.contents import GRAPH, LOG, PARAMETERS, PICTURE
 from ..records.curve import Mark
-from ..records.evaluations import steps_of
+from ..records.evaluations import number, steps_of
 from ..records.run_folder import RunFolder
 from ..records.verdict import verdict
 from ..schedulers import described
@@ -66,7 +67,8 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
     if not trained.broken:
         folder.drop_backups()
-    text = "\n".join(filter(None, (trained.broken, _said(trained, what, outcome, folder, best), judged.text)))
+    said = (trained.broken, _said(trained, what, outcome, folder, best), _warned(trained, best), judged.text)
+    text = "\n".join(filter(None, said))
     return Ended(outcome=outcome, text=text, folder=folder.path, verdict=judged.kind)
 
 
@@ -78,6 +80,16 @@ def _said(trained: Trained, what: str, outcome: Outcome, folder: RunFolder, best
         f"'{folder.name}' {outcome} at step {trained.step} of {planned}{since}, smoothed loss "
         f"{trained.between.course.smoothed:.4f}. {what[0].upper()}{what[1:]} is in {folder.path}{which}"
     )
+
+
+def _warned(trained: Trained, best: _Better | None) -> str:
+    """After a breakdown what is kept may be worse than nothing; the first step tells what nothing is."""
+    losses = {entry["current_steps"]: number(entry["loss"]) for entry in steps_of(trained.between.course.graph)}
+    step = best.step if best else trained.step
+    first, then = losses.get(1, math.nan), losses.get(step, math.nan)
+    if not trained.broken or not then > first:
+        return ""
+    return f"The loss was {first:.4f} at step 1 and is {then:.4f} at step {step}: the model is better without."
 
 
 def _remarks(best: _Better | None) -> dict[str, Any]:

@@ -123,6 +123,13 @@ def test_one_slow_step_does_not_change_the_time_left():
     assert pace.seconds_left == 81 * 2.0
 
 
+def test_what_comes_between_steps_counts_for_the_time_left():
+    pace = Pace()
+    for step in range(1, 11):
+        pace.add(replace(progress(step, seconds=2.0), beside=15.0 if step == 6 else 0.0))
+    assert pace.seconds_left == 90 * (2.0 + 1.5)
+
+
 def test_a_job_is_told_until_it_ends():
     job, lines = Job("training", "t"), []
     job.log.append(Note(at=0.0, text="one"))

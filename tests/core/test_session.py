@@ -32,6 +32,20 @@ def test_a_job_ends_with_what_its_work_gave():
     assert (ended(job), job.running, session.current) == (DONE, False, None)
 
 
+def test_an_error_after_an_update_of_the_sources_says_what_to_do(monkeypatch):
+    from training_pro.core import version
+
+    def breaking(job):
+        raise TypeError("disk_plan() takes 4 positional arguments but 5 were given")
+
+    assert "update" not in ended(started(Session(), breaking)).text
+    monkeypatch.setattr(version, "LOADED", version.LOADED - 1)
+    assert ended(started(Session(), breaking)).text.endswith(
+        "but 5 were given. Training PRO was updated since it was started: restart the webui or the page, then try "
+        "again"
+    )
+
+
 def test_a_second_start_is_refused_by_naming_what_runs():
     session, go_on = Session(), threading.Event()
     job = started(session, lambda job: (go_on.wait(10), DONE)[1], title="Training 'first'")

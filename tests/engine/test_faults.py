@@ -265,6 +265,16 @@ def test_several_processes_judge_by_the_loss_of_all_so_that_all_stop_together(pl
     assert max(loss for loss, _ in parts) < 10
 
 
+def test_what_is_kept_of_a_broken_run_and_is_worse_than_nothing_is_said(place):
+    """Far too high a rate: the second step is worse than the first already."""
+    host = place.host()
+    breaking(host, 3, math.nan)
+    end = place.train(host, **{**TWO, "epochs": 2, "learning_rate": 1.0, "schedule": "constant"})
+    assert end.outcome == "failed"
+    (told,) = [line for line in end.text.splitlines() if line.startswith("The loss was ")]
+    assert told.endswith(": the model is better without.")
+
+
 def test_no_number_is_null_in_what_others_read():
     assert as_json({"loss": math.nan, "more": [math.inf, 1.5]}) == '{"loss": null, "more": [null, 1.5]}'
 
