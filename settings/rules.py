@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from .declared import TrainingSettings
 
 KEEP = "Keep a part aside (eval_share 0.05)."
+MOST_RATE, MOST_WHOLE = 1e-2, 1e-3
+FIRST_LOSS = 4.0
 
 
 def problems(settings: TrainingSettings) -> list[str]:
@@ -44,6 +46,24 @@ def _strength(settings: TrainingSettings) -> Iterator[str]:
         yield (
             f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and the "
             f"training may break down. Try alpha {round(lora.alpha / lora.strength)}."
+        )
+
+
+def _rate(settings: TrainingSettings) -> Iterator[str]:
+    rate, lora = settings.learning.learning_rate, settings.lora
+    most, usual = (MOST_WHOLE, 1e-5) if lora.method == "full" else (MOST_RATE / max(1.0, lora.strength), 2e-4)
+    if rate > most:
+        yield (
+            f"Learning Rate {rate:g} is far above what is usual here ({usual:g}), and the training may break "
+            f"down. Try {usual:g}."
+        )
+
+
+def _stops_at_its_beginning(settings: TrainingSettings) -> Iterator[str]:
+    if settings.stopping.stop_at_loss >= FIRST_LOSS:
+        yield (
+            f"Stop at Loss {settings.stopping.stop_at_loss:g}: most models begin below that on a language they "
+            "know, and the run would end with its first steps. Try 1.5, or 0 for no such stop."
         )
 
 
@@ -134,6 +154,8 @@ _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
 )
 _ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
     _strength,
+    _rate,
+    _stops_at_its_beginning,
     _end_after_every_block,
     _head_is_large,
 )

@@ -48,6 +48,23 @@ def test_a_high_strength_is_said(rank, alpha, rslora, strength):
     assert all(sentence.startswith(f"LoRA strength {strength} ") for sentence in found)
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"learning_rate": 5e-3}, ""),
+        ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above what is usual here (0.0002)"),
+        ({"learning_rate": 5e-3, "rank": 8, "alpha": 32}, "Learning Rate 0.005 is far above"),
+        ({"learning_rate": 5e-3, "method": "full"}, "Learning Rate 0.005 is far above what is usual here (1e-05)"),
+        ({"stop_at_loss": 1.5}, ""),
+        ({"stop_at_loss": 5}, "Stop at Loss 5: most models begin below that"),
+    ],
+)
+def test_values_that_end_or_break_a_run_at_once_are_said(values, said):
+    found = advised(**values)
+    assert len(found) == bool(said)
+    assert all(sentence.startswith(said) for sentence in found)
+
+
 def test_the_advice_against_a_high_strength_helps():
     (sentence,) = advised(rank=16, alpha=512)
     assert sentence.endswith("Try alpha 16.")
