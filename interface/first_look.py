@@ -14,13 +14,14 @@ import gradio as gr
 from ..core.control import TimeLimit
 from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
-from ..core.events import Answer, Ended, Stage, TimeLimited
+from ..core.events import Ended, TimeLimited
 from ..core.session import Job, Work
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import follows, private
-from .joined import PAUSE_SECONDS, Joined, on_load, refused, training
+from .joined import PAUSE_SECONDS, Joined, on_load, refused, said_last, training
 from .run_view import WISHES, RunView
+from .try_tab import take_in
 
 NAME = "first-look"
 SECONDS = 120
@@ -69,11 +70,8 @@ class LookView:
         if self.look.answer is not None:
             fresh = self.look.answer.log.since(self._answered)
             self._answered += len(fresh)
-            for event in fresh:
-                if isinstance(event, Answer):
-                    self.texts[event.side] += event.piece
-                elif isinstance(event, (Stage, Ended)):
-                    self._said = wording.told(event)
+            take_in(fresh, self.texts)
+            self._said = said_last(fresh, self._said)
         control = self.look.run.control
         return self._run.position, self._answered, control.pausing, *(wish(control) for wish in WISHES)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from gradio.context import Context
 
 from ..core.engine import Engine
 from ..core.errors import BusyError, TrainingProError, in_words
-from ..core.events import Ended, Stage
+from ..core.events import Ended, Event, Stage
 from ..core.host import Folders, Host
 from ..core.session import Job, Session
 from ..data.report import DatasetReport
@@ -71,20 +71,25 @@ async def refused(session: Session, error: TrainingProError) -> AsyncIterator[st
     yield wording.problem(str(error))
     if busy is None or not isinstance(error, BusyError):
         return
-    while busy.running:
-        await asyncio.sleep(PAUSE_SECONDS)
+    async for _ in news(busy):
+        pass
     yield ""
 
 
-async def followed(job: Job) -> AsyncIterator[str]:
-    """What to say of a job, whenever there is something new, until it ends."""
+async def news(job: Job) -> AsyncIterator[list[Event]]:
+    """The events of a job that are new, whenever there are some, until it has ended."""
     position = 0
     while True:
         done, fresh = job.log.closed, job.log.since(position)
         position += len(fresh)
-        said = [event for event in fresh if isinstance(event, (Stage, Ended))]
-        if said:
-            yield wording.told(said[-1])
+        if fresh:
+            yield fresh
         if done:
             return
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+def said_last(fresh: Sequence[Event], before: str) -> str:
+    """What to say of a job by its newest events; what was said before, where they say nothing."""
+    telling = [event for event in fresh if isinstance(event, (Stage, Ended))]
+    return wording.told(telling[-1]) if telling else before

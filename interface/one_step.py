@@ -16,7 +16,7 @@ from ..train_utils import duration, plural, size
 from . import wording
 from .form import Form
 from .gradio_versions import follows
-from .joined import Joined, followed, refused
+from .joined import Joined, news, refused, said_last
 from .ways import use
 
 
@@ -49,8 +49,9 @@ class OneStep:
             async for said in refused(joined.session, error):
                 yield {self._said: said}
             return
-        async for said in followed(job):
-            yield {self._said: said}
+        said = ""
+        async for fresh in news(job):
+            yield {self._said: (said := said_last(fresh, said))}
         probed = next((e for e in job.log.since(0) if isinstance(e, Probed)), None)
         if probed is not None:
             yield {self._said: told(probed, values, fitted=fit), **self._form.shown(probed.fitting if fit else {})}

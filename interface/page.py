@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from ..train_utils import ModelShape, size, weights_in_memory
 from . import tab, wording
 from .first_look import FirstLook
 from .gradio_versions import blocks, follows, private
-from .joined import Joined, on_load, refused
+from .joined import Joined, news, on_load, refused, said_last
 from .style import CSS
 
 NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
@@ -109,12 +108,10 @@ class ModelPicker:
             async for said in refused(self._session, error):
                 yield said
             return
-        yield wording.paragraph(f"Loading {name} ...", quiet=True)
-        while job.running:
-            await asyncio.sleep(0.2)
-        end = job.end
-        failed = end is None or end.outcome == "failed"
-        yield wording.problem(end.text if end else "") if failed else wording.paragraph(f"{name} is loaded.")
+        said = wording.paragraph(f"Loading {name} ...", quiet=True)
+        yield said
+        async for fresh in news(job):
+            yield (said := said_last(fresh, said))
 
     def _work(self, name: str, loading: str, job: Job) -> Ended:
         self._host.load(name, loading)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,12 +11,12 @@ import gradio as gr
 from ..core.engine import PerplexityOf
 from ..core.errors import TrainingProError
 from ..core.evaluations_table import COLUMNS, rows
-from ..core.events import Ended, PerplexityFound, Stage
+from ..core.events import PerplexityFound
 from ..data import library
 from ..records import loras
 from . import data_menu, wording
 from .gradio_versions import follows, private
-from .joined import PAUSE_SECONDS, Joined, on_load, refused
+from .joined import Joined, news, on_load, refused, said_last
 
 HEAD = ("text", "model", "LoRA", "perplexity", "loss a token", "tokens", "took")
 EARLIER = 30
@@ -83,18 +82,12 @@ class PerplexityTab:
             async for said in refused(joined.session, error):
                 yield said, "", gr.update()
             return
-        position, said, found = 0, "", []
-        while True:
-            done, fresh = job.log.closed, job.log.since(position)
-            position += len(fresh)
+        said, found = "", list[PerplexityFound]()
+        async for fresh in news(job):
             found += [event for event in fresh if isinstance(event, PerplexityFound)]
-            told = [event for event in fresh if isinstance(event, (Stage, Ended))]
-            said = wording.told(told[-1]) if told else said
-            if fresh:
-                yield said, table(found), self._table_so_far() if done else gr.update()
-            if done:
-                return
-            await asyncio.sleep(PAUSE_SECONDS)
+            said = said_last(fresh, said)
+            yield said, table(found), gr.update()
+        yield said, table(found), self._table_so_far()
 
     def _asked(self, given: Mapping[Any, Any]) -> PerplexityOf:
         return PerplexityOf(

@@ -24,7 +24,7 @@ from .joined import Joined, on_load, refused, training
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
 
-PAUSE_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 SHOWN = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CURVES_SECONDS = 5
@@ -104,7 +104,7 @@ class RunPanel:
         beats = 0
         while True:
             view = _current(view, self._joined.session.latest("training"))
-            seconds = int(beats * PAUSE_SECONDS)
+            seconds = int(beats * LOOK_SECONDS)
             running = view is not None and view.running
             now = {
                 "line": model_line.html(self._joined),
@@ -117,7 +117,7 @@ class RunPanel:
                 yield self._updates(fresh, now, view)
                 shown = now
             beats += 1
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _updates(self, fresh: Collection[str], now: Mapping[str, Any], view: RunView | None) -> dict[Any, Any]:
         """Only of those parts that have something new."""

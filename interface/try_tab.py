@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,17 +12,16 @@ import gradio as gr
 
 from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
-from ..core.events import Answer, Ended, Stage
+from ..core.events import Answer, Ended, Event
 from ..core.session import Job
 from ..records import loras
 from ..records.contents import DATA_SAMPLE
 from . import wording
 from .gradio_versions import follows, private
-from .joined import Joined, on_load, refused
+from .joined import Joined, news, on_load, refused, said_last
 
 NONE = "(no LoRA)"
 OPENING_WORDS = 10
-PAUSE_SECONDS = 0.2
 
 
 class TryTab:
@@ -156,17 +154,18 @@ async def answers(
         async for words in refused(joined.session, error):
             yield words, texts
         return
-    position, said, done = 0, "", False
-    while not done:
-        done, fresh = job.log.closed, job.log.since(position)
-        position += len(fresh)
-        for event in fresh:
-            if isinstance(event, Answer):
-                texts[event.side] += event.piece
-            said = wording.told(event) if isinstance(event, (Stage, Ended)) else said
-        if fresh:
-            yield said, texts
-        await asyncio.sleep(PAUSE_SECONDS)
+    said = ""
+    async for fresh in news(job):
+        take_in(fresh, texts)
+        said = said_last(fresh, said)
+        yield said, texts
+
+
+def take_in(fresh: Sequence[Event], texts: dict[str, str]) -> None:
+    """New pieces of the answers, behind those that are there."""
+    for event in fresh:
+        if isinstance(event, Answer):
+            texts[event.side] += event.piece
 
 
 def lora_choices(joined: Joined) -> list[str]:

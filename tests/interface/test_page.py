@@ -96,6 +96,18 @@ def test_load_says_that_the_model_is_busy_for_as_long_as_it_is(host, busy):
     assert picker._as_chosen()[0]["value"] == host.chosen[0]
 
 
+@pytest.mark.parametrize(("name", "words"), [("mine", "mine is loaded."), ("nowhere", "nowhere")])
+def test_load_says_how_it_ended(host, name, words):
+    with gr.Blocks():
+        picker = page.ModelPicker(host, Session(), LOADINGS)
+        picker.draw()
+    first, *_, last = said_until_free(
+        picker._load_it({picker._model: name, picker._loading: "float32"}), threading.Event()
+    )
+    assert f"Loading {name} ..." in first
+    assert words in last and ("tp-bad" in last) == (name == "nowhere")
+
+
 def test_put_on_says_that_the_model_is_busy_where_no_answer_writes_over_it(host, busy):
     session, done = busy
     with gr.Blocks(), gr.Tab() as tab:

@@ -1,0 +1,65 @@
+"""The news of a job, as every part of the page follows them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from training_pro.core.events import Ended, Note, Stage
+from training_pro.core.session import Job
+from training_pro.interface import joined
+from training_pro.interface.joined import news, said_last
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(joined, "PAUSE_SECONDS", 0.01)
+
+
+def job(*events):
+    made = Job("answer", "a test")
+    for event in events:
+        made.log.append(event)
+    return made
+
+
+def test_every_event_comes_once_and_in_order_until_the_job_has_ended():
+    told = [Note(text=str(number)) for number in range(200)]
+    running = job(*told[:50])
+
+    def work():
+        for event in told[50:]:
+            running.log.append(event)
+        running.log.close()
+
+    async def followed():
+        found = []
+        async for fresh in news(running):
+            assert fresh
+            found += fresh
+            if len(found) == 50:
+                threading.Thread(target=work).start()
+        return found
+
+    assert asyncio.run(followed()) == told
+
+
+def test_of_a_job_that_has_ended_all_is_told_at_once():
+    over = job(Stage(text="one"), Ended(outcome="finished", text="done"))
+    over.log.close()
+
+    async def all_of(stream):
+        return [fresh async for fresh in stream]
+
+    assert asyncio.run(all_of(news(over))) == [over.log.since(0)]
+    silent = job()
+    silent.log.close()
+    assert asyncio.run(all_of(news(silent))) == []
+
+
+def test_the_last_that_tells_something_is_said_and_stays():
+    said = said_last([Stage(text="one"), Stage(text="two"), Note(text="n")], "")
+    assert "two ..." in said and "one" not in said
+    assert said_last([Note(text="n")], said) == said
+    assert "tp-bad" in said_last([Ended(outcome="failed", text="no")], said)
