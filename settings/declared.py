@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from ..schedulers import SCHEDULES, schedule_problem
 from .columns import problem as columns_problem
 from .names import name_problem, shard_size_problem
-from .setting import Setting
-
-
-def text(default: str, label: str, help: str, **more: Any) -> Any:
-    return _declared("text", default, label, help, more)
-
-
-def texts(default: str, label: str, help: str, **more: Any) -> Any:
-    return _declared("texts", default, label, help, {"words": (default,), **more})
-
-
-def names(label: str, help: str, **more: Any) -> Any:
-    return _declared("names", (), label, help, more)
-
-
-def whole(default: int | str, label: str, help: str, **more: Any) -> Any:
-    return _declared("whole", default, label, help, more)
-
-
-def number(default: float, label: str, help: str, **more: Any) -> Any:
-    return _declared("number", default, label, help, more)
-
-
-def yes_no(default: bool, label: str, help: str, **more: Any) -> Any:
-    return _declared("yes/no", default, label, help, more)
-
-
-def choice(label: str, help: str, choices: Mapping[str, str], **more: Any) -> Any:
-    return _declared("choice", next(iter(choices)), label, help, {"choices": choices, **more})
-
-
-def _declared(kind: str, default: object, label: str, help: str, more: Mapping[str, Any]) -> Any:
-    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **more})
+from .setting import Setting, choice, names, number, text, texts, whole, yes_no
 
 
 @dataclass(frozen=True)
@@ -674,23 +642,9 @@ class TrainingSettings:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items()}
 
 
-SECTIONS: Mapping[str, Callable[..., Any]] = {
-    "what": What,
-    "text": Text,
-    "rows": Rows,
-    "aside": Aside,
-    "steps": Steps,
-    "switching": Switching,
-    "learning": Learning,
-    "lora": Lora,
-    "saving": Saving,
-    "stopping": Stopping,
-    "samples": Samples,
-    "records": Records,
-    "machine": Machine,
-}
+SECTIONS: Mapping[str, type[Any]] = {f.name: cast(type[Any], f.default_factory) for f in fields(TrainingSettings)}
 SETTINGS: Mapping[str, Setting] = {
     f.name: Setting(key=f.name, section=name, default=f.default, **f.metadata)
     for name, section in SECTIONS.items()
-    for f in fields(section)  # type: ignore[arg-type]
+    for f in fields(section)
 }

@@ -46,7 +46,7 @@ def _unknown(key: str) -> str:
 
 def _assembled(read: Mapping[str, Any]) -> TrainingSettings:
     parts = {
-        name: section(**{f.name: read[f.name] for f in fields(section) if f.name in read})  # type: ignore[arg-type]
+        name: section(**{f.name: read[f.name] for f in fields(section) if f.name in read})
         for name, section in SECTIONS.items()
     }
     return TrainingSettings(**parts)

@@ -1,4 +1,4 @@
-"""What a setting is: everything there is to say about it, said once, and how a value is read."""
+"""What a setting is: all there is to say about it, said once; how it is declared, and how a value is read."""
 
 from __future__ import annotations
 
@@ -59,6 +59,38 @@ class Setting:
         if not self.free:
             return ""
         return f", or {self.one or 'names of your own'}"
+
+
+def text(default: str, label: str, help: str, **more: Any) -> Any:
+    return _declared("text", default, label, help, more)
+
+
+def texts(default: str, label: str, help: str, **more: Any) -> Any:
+    return _declared("texts", default, label, help, {"words": (default,), **more})
+
+
+def names(label: str, help: str, **more: Any) -> Any:
+    return _declared("names", (), label, help, more)
+
+
+def whole(default: int | str, label: str, help: str, **more: Any) -> Any:
+    return _declared("whole", default, label, help, more)
+
+
+def number(default: float, label: str, help: str, **more: Any) -> Any:
+    return _declared("number", default, label, help, more)
+
+
+def yes_no(default: bool, label: str, help: str, **more: Any) -> Any:
+    return _declared("yes/no", default, label, help, more)
+
+
+def choice(label: str, help: str, choices: Mapping[str, str], **more: Any) -> Any:
+    return _declared("choice", next(iter(choices)), label, help, {"choices": choices, **more})
+
+
+def _declared(kind: str, default: object, label: str, help: str, more: Mapping[str, Any]) -> Any:
+    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **more})
 
 
 def _plain(bound: float) -> str:
