@@ -14,6 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from ..core import processes
+from ..core.host import Folders
+from ..data import library
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
 from .main import launcher
 
@@ -71,6 +73,14 @@ def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
     finally:
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
+
+
+def located(asked: str, folders: Folders) -> Path:
+    """What is named on the command line; where two things have the name, which one is meant is said."""
+    found, here = library.located(asked, folders), library.from_here(asked)
+    if found != here and here.exists() and not here.samefile(found):
+        say(f"{asked}: the data set in {folders.datasets} is meant; for {here} write ./{asked}.")
+    return found
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ from ..core.engine import PerplexityOf
 from ..core.events import PerplexityFound
 from ..core.session import SESSION
 from ..core.writing import as_json
+from ..data.library import LOOKED_FOR
 from . import environment, options
 from .options import say
 
@@ -18,10 +19,11 @@ def run(arguments: Sequence[str]) -> int:
     """A line for each on standard output; the same goes into logs/evaluations.csv."""
     asked = _parsed(arguments)
     host = options.host(asked)
+    path = options.located(asked.data, host.folders)
     environment.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
-    wanted = PerplexityOf(asked.data, tuple(asked.lora), True, asked.stride, asked.max_length, asked.comment)
+    wanted = PerplexityOf(str(path), tuple(asked.lora), True, asked.stride, asked.max_length, asked.comment)
     job = SESSION.start(
         "perplexity", f"Perplexity of {asked.data}", host, lambda job: PeftEngine().perplexity(wanted, host, job)
     )
@@ -35,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("perplexity", "Perplexity of a text: between how many tokens a model hesitates.")
     options.add_model(parser)
-    parser.add_argument("--data", required=True, metavar="FILE", help="a text or a folder of texts; any path")
+    parser.add_argument("--data", required=True, metavar="FILE", help=f"a text or a folder of texts: {LOOKED_FOR}")
     parser.add_argument(
         "--lora", nargs="+", default=[], metavar="NAME", help="LoRAs, each alone; NAME/checkpoint-40 or a path too"
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..chunking import Block
-from ..core.errors import DataError
 from ..core.host import Host
 from ..data import texts
 from ..data.assembly import cutting
+from ..data.library import LOOKED_FOR
 from ..data.slice_map import SliceMap, slice_map, unit_said, units_said
 from ..data.slicing import slices
 from ..settings import flags
@@ -27,31 +27,29 @@ def run(arguments: Sequence[str]) -> int:
     # A text is cut by these settings alone; the name and the data are what a run would need besides.
     settings = training_settings({"name": "slice", "data": ["-"], **flags.given(asked)})
     environment.ready({"train"}, torch_spec=asked.torch)
-    if not asked.path.exists():
-        raise DataError(f"There is no file or folder {str(asked.path)!r}. Give the path of a text.")
-    for line in _lines(asked, options.host(asked), settings):
+    host = options.host(asked)
+    path = options.located(asked.path, host.folders)
+    for line in _lines(asked, path, host, settings):
         print(line)
     return 0
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("slice", "How a text is cut into blocks.")
-    parser.add_argument(
-        "path", type=Path, metavar="PATH", help="a text or document, or a folder of them; any path"
-    )
+    parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKED_FOR}")
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a block")
     flags.add_to(parser, ("text",))
     return parser.parse_args(arguments)
 
 
-def _lines(asked: argparse.Namespace, host: Host, settings: TrainingSettings) -> Iterator[str]:
+def _lines(asked: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
     from ..engine.tokenizer import working_tokenizer
 
     card = host.card()
     tokenizer = working_tokenizer(card.tokenizer)
     rules = cutting(settings.text, card, tokenizer)
-    for text in texts.read(asked.path, rules.hard_cut):
+    for text in texts.read(path, rules.hard_cut):
         for note in text.notes:
             say(note)
         sliced = slices(text.text, tokenizer.encode, rules)

@@ -6,15 +6,18 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ..core import narrator, processes
+from ..core.errors import DataError, SettingsError
 from ..core.events import Note, Progress
-from ..core.host import Host
+from ..core.host import Folders, Host
 from ..core.session import SESSION, Job
+from ..data.library import named_at
 from ..settings import files, flags, presets
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
@@ -62,7 +65,14 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """What says the settings of a run: a file, presets, a flag each."""
     parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
-    parser.add_argument("--preset", nargs="+", default=[], metavar="NAME", help="presets; the file and flags win")
+    parser.add_argument(
+        "--preset",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="presets, also several (a b, or a,b): where two set the same the later one wins; file and flags win",
+    )
     flags.add_to(parser)
     # In front: behind it --data would take the file for one more data set.
     parser.usage = f"{parser.prog} [SETTINGS.json] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
@@ -70,12 +80,34 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def settings_from(asked: argparse.Namespace, host: Host) -> TrainingSettings:
     """Presets, over them the file's settings, over them the flags."""
-    chosen = [presets.named(name, host.folders.presets) for name in asked.preset]
+    chosen = presets.several(asked.preset, host.folders.presets)
     loaded = files.load(asked.settings, host.folders.datasets) if asked.settings else files.Loaded({})
     for note in loaded.notes:
         say(note)
+    over = {**loaded.values, **flags.given(asked)}
+    if told := presets.overruled(chosen, over):
+        say(told)
     values = {key: value for preset in chosen for key, value in preset.values.items()}
-    return training_settings({**values, **loaded.values, **flags.given(asked)})
+    named, problems = _data_named(flags.given(asked), host.folders)
+    try:
+        settings = training_settings({**values, **over, **named})
+    except SettingsError as error:
+        raise SettingsError([*problems, *error.problems]) from None
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def _data_named(given: Mapping[str, Any], folders: Folders) -> tuple[dict[str, list[str]], list[str]]:
+    """The data of the flags as names of data sets, also where a path leads to one; and what is wrong with them."""
+    named, problems = dict[str, list[str]](), list[str]()
+    for key in ("data", "eval_data"):
+        for one in given.get(key, ()):
+            try:
+                named[key] = [*named.get(key, ()), named_at(one, folders)]
+            except DataError as error:
+                problems.append(str(error))
+    return named, problems
 
 
 @contextmanager

@@ -66,6 +66,48 @@ def _found(name: str, folders: Folders) -> DataSet:
     raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
 
 
+LOOKED_FOR = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
+"""What is named on a command line, for every command."""
+
+
+def located(asked: str, folders: Folders) -> Path:
+    """Where that is; DataError names the places where it was looked for."""
+    plain, here = asked.rstrip("/\\"), from_here(asked)
+    may_be_a_name = not _leads_out(plain) and not plain.startswith(("./", ".\\"))
+    places = [folders.datasets / plain, here, folders.examples / plain] if may_be_a_name else [here]
+    for place in places:
+        if _stands(place):
+            return place
+    there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
+    raise DataError(
+        f"There is no {asked!r}: neither among the data sets, in {folders.datasets}, nor as {here}. "
+        f"Data sets: {there}."
+    )
+
+
+def from_here(asked: str) -> Path:
+    """As a path from the current folder."""
+    path = Path(asked)
+    return path.resolve() if ".." in path.parts else path.absolute()  # a link stays where it lies
+
+
+def named_at(asked: str, folders: Folders) -> str:
+    """The same as the name of a data set, with its per cent: a run learns from nothing that lies elsewhere."""
+    try:
+        name = mixing.asked(asked).name
+    except ValueError as error:
+        raise DataError(f"Data: {error}") from error
+    place = located(name, folders)
+    for root in (folders.datasets, folders.examples):
+        for path in (place, place.resolve()):
+            if path.is_relative_to(root):
+                return asked.replace(name, path.relative_to(root).as_posix(), 1)
+    raise DataError(
+        f"Data: {name!r} is {place}, and a run learns from what lies in {folders.datasets}. Put it there, or a "
+        "link to it."
+    )
+
+
 def _leads_out(name: str) -> bool:
     """Whether a name is a path out of the folder, on any system, or the folder itself."""
     parts = Path(name).parts

@@ -66,13 +66,10 @@ def perplexity(asked: PerplexityOf, host: Host, job: Job) -> Ended:
 
 
 def _text_of(data: str, host: Host) -> Path:
-    """A text by its path, or by its name among the data sets."""
+    """A text by its name among the data sets, or by its path."""
     if not data.strip():
         raise DataError("No text is chosen. Choose one, or press Add files.")
-    places = (Path(data), host.folders.datasets / data, host.folders.examples / data)
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        raise DataError(f"There is no text {data!r}: neither as a path nor in {host.folders.datasets}.")
+    path = library.located(data, host.folders)
     if path.is_file() and row_sets.is_rows(path):
         raise DataError(f"{path.name} has rows; perplexity is worked out of texts ({', '.join(library.TEXTS)}).")
     return path

@@ -52,18 +52,24 @@ class Best:
     measure: str = ""
     value: float | None = None
     step: int = 0
+    loss: float | None = None
+    """Beside an accuracy; of two equal ones it decides."""
 
-    def look(self, measure: str, value: float, step: int) -> bool:
+    def look(self, measure: str, value: float, step: int, loss: float | None = None) -> bool:
         if measure != self.measure:
             self.measure, self.value = measure, None
-        if self.value is not None and not is_better(measure, value, self.value):
+        if self.value is not None and not is_better(measure, (value, loss), (self.value, self.loss)):
             return False
-        self.value, self.step = value, step
+        self.value, self.step, self.loss = value, step, loss
         return True
 
 
-def is_better(measure: str, value: float, than: float) -> bool:
-    return value > than if "accuracy" in measure else value < than
+def is_better(measure: str, one: tuple[float, float | None], than: tuple[float, float | None]) -> bool:
+    """A value and the loss beside it, which decides between equal values; the first of equals stays."""
+    (value, loss), (other, other_loss) = one, than
+    if value == other:
+        return loss is not None and other_loss is not None and loss < other_loss
+    return value > other if "accuracy" in measure else value < other
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class SavingRules:
         if saving.keep_best == "no":
             return False
         if found is not None:
-            return self.best.look(*found.by(saving.keep_best), at.step)
+            return self.best.look(*found.by(saving.keep_best), at.step, found.loss)
         if self.evaluates or saving.keep_best == "accuracy":
             return False
         looks_every = max(1, at.steps_per_epoch // LOOKS)

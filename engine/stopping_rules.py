@@ -15,13 +15,15 @@ class Patience:
     measure: str = ""
     best: float | None = None
     waited: int = 0
+    loss: float | None = None
+    """Beside the best accuracy."""
 
     def look(self, found: Evaluation, keep_best: str) -> None:
         measure, value = found.by(keep_best)
         if measure != self.measure:
             self.measure, self.best = measure, None
-        if self.best is None or is_better(measure, value, self.best):
-            self.best, self.waited = value, 0
+        if self.best is None or is_better(measure, (value, found.loss), (self.best, self.loss)):
+            self.best, self.waited, self.loss = value, 0, found.loss
         else:
             self.waited += 1
 

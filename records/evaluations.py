@@ -78,8 +78,9 @@ def number(value: float | None) -> float:
 
 
 def best_of(evaluations: Sequence[Evaluated], by: By = "loss") -> Evaluated | None:
-    """The lowest loss, or the highest accuracy; the first of equals. None where nothing was measured."""
+    """The lowest loss, or the highest accuracy, of equal ones that with the lower loss; then the first. None where
+    nothing was measured."""
     measured = [e for e in evaluations if math.isfinite(e.loss)]
     if by == "accuracy":
-        return max(measured, key=lambda e: e.accuracy, default=None)
+        return max(measured, key=lambda e: (e.accuracy, -e.loss), default=None)
     return min(measured, key=lambda e: e.loss, default=None)

@@ -483,7 +483,8 @@ class Saving:
     keep_best: str = choice(
         "Keep the best",
         "At the end the LoRA is the best one instead of the last, which stays as a checkpoint. Told by the part "
-        "kept aside, else by the smoothed loss; accuracy needs a part kept aside.",
+        "kept aside, else by the smoothed loss; accuracy needs a part kept aside, and where it is equal the lower "
+        "loss decides.",
         {"no": "no, the last", "loss": "by its loss", "accuracy": "by its accuracy"},
         live=True,
     )

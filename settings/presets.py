@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -141,6 +141,22 @@ def of_kind(kind: str, folder: Path) -> list[Preset]:
     if kind == "goals":
         return goals()
     return own(folder) if kind == OWN else table(kind, folder)
+
+
+def several(asked: Sequence[str], folder: Path) -> list[Preset]:
+    """By names that are words of their own, or have commas between them."""
+    words = [[word] if (folder / f"{word}.json").is_file() else word.split(",") for word in asked]
+    return [named(name.strip(), folder) for names in words for name in names if name.strip()]
+
+
+def overruled(chosen: Sequence[Preset], over: Collection[str]) -> str:
+    """Where a preset wins over one before it, in a line; what both say alike, and keys in `over`, are left out."""
+    values, changed = dict[str, Any](), list[str]()
+    for preset in chosen:
+        both = {key: preset.values[key] for key in preset.values.keys() & values.keys() - set(over)}
+        changed += [f"{words} ({preset.name})" for words in sorted(changes(values, both))]
+        values |= preset.values
+    return f"Presets that set the same, the later one wins: {'; '.join(changed)}." if changed else ""
 
 
 def left_form(path: Path) -> dict[str, Any]:

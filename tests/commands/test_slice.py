@@ -78,7 +78,11 @@ def test_without_json_it_is_for_reading(place, book, capsys):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nothing.txt", "There is no file or folder"), ("picture.txt", "is not text"), ("empty.txt", "is empty")],
+    [
+        ("nothing.txt", "neither among the data sets"),
+        ("picture.txt", "is not text"),
+        ("empty.txt", "is empty"),
+    ],
 )
 def test_what_cannot_be_cut_is_one_sentence(place, tmp_path, capsys, name, said):
     (tmp_path / "picture.txt").write_bytes(bytes(range(256)) * 20)

@@ -50,6 +50,20 @@ def words(place: Place, command: str, *more: str, **settings: object) -> list[st
     return [command, *flags, *QUICK, *more]
 
 
+def test_data_is_named_as_everywhere_and_presets_that_collide_are_told(place, capsys, monkeypatch):
+    monkeypatch.chdir(place.folders.datasets.parent)
+    assert main(words(place, "check", "--preset", "style", "--preset", "by-heart", data="datasets/story.txt")) == 0
+    out, err = capsys.readouterr()
+    assert "story.txt: raw text" in out
+    assert err.count("Presets that set the same, the later one wins: ") == 1
+    assert " (by-heart)" in err
+    assert main(words(place, "check", "--rank", "0", data="no.txt")) == 1
+    out, err = capsys.readouterr()
+    assert "LoRA Rank" in out
+    for where in (place.folders.datasets, Path.cwd() / "no.txt"):
+        assert str(where) in out
+
+
 def test_a_run_from_the_command_line(place, capsys):
     assert main(words(place, "train", "--epochs", "1")) == 0
     out, err = capsys.readouterr()
@@ -140,7 +154,7 @@ BAD = {
     "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Give a plain name; the LoRA is saved in"),
     "too long": ({"name": "x" * 300}, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
     "no data": ({"data": None}, "Data: nothing is chosen. Choose a text, for example story.txt."),
-    "missing": ({"data": "missing.txt"}, "Data: there is no 'missing.txt' in "),
+    "missing": ({"data": "missing.txt"}, "There is no 'missing.txt': neither among the data sets, in"),
     "empty": ({"data": "empty.txt"}, "empty.txt is empty. Put text into it, or take it out of the data."),
     "no text": ({"data": "picture.txt"}, "picture.txt is a picture, not plain text."),
     "no number": ({"learning-rate": "abc"}, "Learning Rate: 'abc' is not a number. It takes "),

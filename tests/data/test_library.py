@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.library import DataSet, found, listed
+from training_pro.data.library import DataSet, found, from_here, listed, located, named_at
 from training_pro.data.mixing import EVERYTHING
 from training_pro.tests.fakes import made_folders
 
@@ -91,3 +91,46 @@ def test_all_that_cannot_be_had_is_named_at_once(folders):
         f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {there}.",
         f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {there}.",
     ]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current folder beside the data sets, with a file of the same name as one of these, and as an example."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for name in ("chapter 2.txt", "story.txt", "mine.txt"):
+        (folder / name).write_text("from here")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_what_a_command_line_names_is_a_data_set_else_a_path_else_an_example(folders, here):
+    own, examples = folders.datasets, folders.examples
+    asked = ["chapter 2.txt", "./chapter 2.txt", "story.txt", "mine.txt", "book/", str(here / "mine.txt")]
+    found = [located(name, folders) for name in asked]
+    assert found[:3] == [own / "chapter 2.txt", here / "chapter 2.txt", here / "story.txt"]
+    assert found[3:] == [here / "mine.txt", own / "book", here / "mine.txt"]
+    (here / "story.txt").unlink()
+    assert located("story.txt", folders) == examples / "story.txt"
+    assert located("../here/mine.txt", folders) == here / "mine.txt"
+    with pytest.raises(DataError) as error:
+        located("no.txt", folders)
+    assert str(own) in str(error.value)
+    assert str(here / "no.txt") in str(error.value)
+    assert "chapter 10.txt" in str(error.value)
+
+
+def test_a_run_takes_a_path_into_the_data_sets_by_its_name_and_refuses_one_elsewhere(folders, here, monkeypatch):
+    (folders.datasets / "link.txt").symlink_to(here / "mine.txt")
+    assert named_at("chapter 2.txt:50", folders) == "chapter 2.txt:50"
+    assert named_at(f"{folders.datasets / 'chapter 10.txt'}:50", folders) == "chapter 10.txt:50"
+    assert named_at(str(folders.datasets / "link.txt"), folders) == "link.txt"
+    assert named_at(str(folders.examples / "notes.MD"), folders) == "notes.MD"
+    monkeypatch.chdir(folders.datasets / "book")
+    assert named_at("part", folders) == "book/part"
+    assert named_at("../notes.MD", folders) == "notes.MD"
+    with pytest.raises(DataError, match=r"mine\.txt' is .*, and a run learns from what lies in .*Put it there"):
+        named_at(str(here / "mine.txt"), folders)
+    with pytest.raises(DataError, match="asks for 0 per cent"):
+        named_at("notes.MD:0", folders)
+    assert from_here("x") == folders.datasets / "book" / "x"

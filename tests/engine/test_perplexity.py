@@ -93,7 +93,7 @@ def test_the_defaults_are_what_the_model_takes(place):
 @pytest.mark.parametrize(
     ("data", "more", "sentence"),
     [
-        ("nothing.txt", {}, "There is no text 'nothing.txt': neither as a path nor in"),
+        ("nothing.txt", {}, "There is no 'nothing.txt': neither among the data sets, in"),
         ("rows.jsonl", {}, "rows.jsonl has rows; perplexity is worked out of texts"),
         ("empty.txt", {}, "empty.txt"),
         ("story.txt", {"loras": ("b",)}, "There is no LoRA 'b' in"),
@@ -150,4 +150,4 @@ def test_the_command_prints_it_and_adds_to_the_table(with_lora, tmp_path, capsys
     assert table[2].startswith(f"tiny,a,elsewhere.txt,{worn['perplexity']},16,32,")
     assert table[2].endswith(",first")
     assert main(["perplexity", *where, "--data", "missing.txt"]) == 1
-    assert "There is no text 'missing.txt'" in capsys.readouterr().err
+    assert "There is no 'missing.txt': neither among the data sets" in capsys.readouterr().err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from training_pro.engine.rates import Rates
-from training_pro.engine.saving_rules import Evaluation, Moment, SavingRules, Wanted
+from training_pro.engine.saving_rules import Best, Evaluation, Moment, SavingRules, Wanted
 from training_pro.engine.stopping_rules import Patience, why_stop
 from training_pro.settings.declared import Saving, Stopping
 
@@ -115,6 +117,28 @@ def test_patience_is_lost_after_so_many_evaluations_without_anything_better():
         whys.append(why_stop(asked, at, patience))
     assert whys[:5] == [""] * 5
     assert whys[5] == "2 evaluations brought no better loss of the part kept aside than 1.8000"
+
+
+def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():
+    saving, rules, patience = Saving(keep_best="accuracy"), SavingRules(evaluates=True), Patience()
+    found, waited = [], []
+    for step, (loss, accuracy) in enumerate(
+        [(2.0, 0.5), (1.9, 0.5), (1.9, 0.5), (2.5, 0.6), (1.0, 0.5), (2.6, 0.6)]
+    ):
+        evaluation = Evaluation(loss, accuracy)
+        found.append(rules.why(saving, Moment(step + 1, 10, 1.0), Wanted(found=evaluation)) == "best")
+        patience.look(evaluation, "accuracy")
+        waited.append(patience.waited)
+        rules, patience = SavingRules.from_memory(rules.memory(), evaluates=True), Patience(**asdict(patience))
+    assert found == [True, True, False, True, False, False]
+    assert waited == [0, 0, 1, 0, 1, 2]
+    assert rules.best.step == 4
+
+
+def test_a_best_of_an_older_checkpoint_has_no_loss_and_stays_before_equal_ones():
+    old = Best(**{"measure": "accuracy of the part kept aside", "value": 0.5, "step": 3})
+    assert not old.look(old.measure, 0.5, 4, 1.0)
+    assert old.look(old.measure, 0.51, 5, 9.0)
 
 
 def test_a_factor_and_a_wind_down_take_effect_from_the_next_step():

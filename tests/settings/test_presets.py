@@ -69,6 +69,18 @@ def test_each_is_found_by_its_kind_whatever_another_is_called(tmp_path):
         presets.chosen("own", "style", tmp_path)
 
 
+def test_several_presets_and_where_the_later_one_wins(tmp_path):
+    presets.save(tmp_path, "one", {"rank": 8, "alpha": 16, "epochs": 3})
+    presets.save(tmp_path, "two", {"rank": 16, "alpha": 16.0, "epochs": 5})
+    presets.save(tmp_path, "two, too", {"rank": 4})
+    chosen = presets.several(["one,two", "two, too"], tmp_path)
+    assert [preset.name for preset in chosen] == ["one", "two", "two, too"]
+    changes = ["LoRA Rank 8 \u2192 16 (two)", "LoRA Rank 16 \u2192 4 (two, too)"]
+    told = f"Presets that set the same, the later one wins: {'; '.join(changes)}."
+    assert presets.overruled(chosen, {"epochs"}) == told
+    assert presets.overruled(chosen[:1], set()) == presets.overruled(chosen, {"rank", "epochs"}) == ""
+
+
 def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
     with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. There are: style, by-heart"):
         presets.named("nope", tmp_path)
