@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..core.errors import DataError
-from . import books, pdf_files, reading, web_pages, word_files
+from . import books, open_documents, pdf_files, reading, subtitles, web_pages, word_files
 from .chapters import Paragraph, joined
 
 
@@ -24,6 +24,9 @@ READERS: Mapping[str, tuple[str, Reader]] = {
     ".epub": ("an e-book", lambda path, name: (books.paragraphs(path, name), ())),
     ".pdf": ("a PDF document", pdf_files.paragraphs),
     ".docx": ("a Word document", lambda path, name: (word_files.paragraphs(path, name), ())),
+    ".odt": ("an OpenDocument text", lambda path, name: (open_documents.paragraphs(path, name), ())),
+    ".srt": ("subtitles", subtitles.paragraphs),
+    ".vtt": ("subtitles", subtitles.paragraphs),
 }
 ENDINGS = frozenset(READERS)
 

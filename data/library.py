@@ -10,10 +10,10 @@ from pathlib import Path
 from ..core.errors import DataError
 from ..core.host import Folders
 from ..train_utils import natural_key
-from . import mixing
+from . import mixing, unread
 from .mixing import EVERYTHING, Share
 
-TEXTS = (".txt", ".md", ".html", ".htm", ".epub", ".pdf", ".docx")
+TEXTS = (".txt", ".md", ".html", ".htm", ".epub", ".pdf", ".docx", ".odt", ".srt", ".vtt")
 ROWS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".db", ".sqlite", ".sqlite3", ".parquet")
 KINDS = TEXTS + ROWS
 SIGN = "put-trainer-datasets-here"
@@ -61,6 +61,8 @@ def _found(name: str, folders: Folders) -> DataSet:
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = root / plain
         if _stands(path):
+            if path.is_file():
+                unread.refuse(path, plain)
             return DataSet(plain + "/" * path.is_dir(), path, example, share)
     there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
     raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
@@ -106,6 +108,11 @@ def named_at(asked: str, folders: Folders) -> str:
         f"Data: {name!r} is {place}, and a run learns from what lies in {folders.datasets}. Put it there, or a "
         "link to it."
     )
+
+
+def not_read(path: Path) -> str:
+    """One sentence on what lies in a folder and is not read; empty where there is nothing to say."""
+    return unread.said(path, _UNSEEN)
 
 
 def _leads_out(name: str) -> bool:

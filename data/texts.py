@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..core.errors import DataError
 from ..train_utils import natural_key
-from . import documents, reading
-from .library import SIGN
+from . import documents, reading, unread
+from .library import SIGN, not_read
 from .reading import ReadText
 
 ENDINGS = frozenset({".txt", ".md"})
@@ -43,7 +43,7 @@ def _files(path: Path) -> list[Path]:
     if not seen:
         raise DataError(
             f"{path.name}: the folder holds no text ({', '.join(sorted(kinds))}). Put the texts to learn from "
-            "into it."
+            f"into it. {not_read(path)}".rstrip()
         )
     return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
 
@@ -54,6 +54,7 @@ def _unseen(part: str) -> bool:
 
 
 def _read(file: Path, name: str, hard_cut: str, document: ReadDocument | None) -> ReadText:
+    unread.refuse(file, name)
     if file.suffix.lower() in documents.ENDINGS:
         return (document or documents.read)(file, name, hard_cut)
     text, notes = reading.text_of(file, name)

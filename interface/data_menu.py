@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders
-from ..data import library, mixing
+from ..data import library, mixing, unread
 from ..train_utils import size
 from .joined import Joined
 
@@ -51,7 +51,10 @@ def take_in(folders: Folders, uploaded: Sequence[str]) -> list[str]:
     folder = folders.datasets
     sources = [Path(path) for path in uploaded]
     if strange := [path.name for path in sources if path.suffix.lower() not in library.KINDS]:
-        raise DataError(f"{', '.join(strange)} cannot be learned from. Choose {', '.join(library.KINDS)} files.")
+        raise DataError(
+            f"{', '.join(strange)} cannot be learned from. Choose {', '.join(library.KINDS)} files."
+            + "".join(f" {name}: {what_to_do}." for name in strange if (what_to_do := unread.remedy(Path(name))))
+        )
     for path in sources:
         if path.stat().st_size > LARGEST:
             raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -29,6 +29,12 @@ class Look:
 
 
 def look(values: Mapping[str, Any], joined: Joined) -> Look:
+    """What is chosen, and what lies in the folder and is not read."""
+    found = _of_chosen(values, joined)
+    return replace(found, html=found.html + _not_read(joined))
+
+
+def _of_chosen(values: Mapping[str, Any], joined: Joined) -> Look:
     """Nothing where that cannot be said quickly, or where the form is not finished."""
     chosen = values.get("data") or []
     if not chosen:
@@ -52,6 +58,15 @@ def _where_data_go(joined: Joined) -> str:
     except TrainingProError:
         return ""
     return wording.paragraph(f"Choose data, press Add files, or put files into {folder}.", quiet=True)
+
+
+def _not_read(joined: Joined) -> str:
+    """Why some of the user's files do not stand in the menu."""
+    try:
+        said = library.not_read(joined.host.folders.datasets)
+    except (TrainingProError, OSError):
+        return ""
+    return wording.paragraph(said, quiet=True) if said else ""
 
 
 def _report(values: Mapping[str, Any], joined: Joined) -> DatasetReport | None:

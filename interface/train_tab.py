@@ -110,7 +110,7 @@ class TrainTab:
         self._layers.connect()
         self._run.connect(self._line)
         told = [data, parts["eval_data"], self._start_from.menu]
-        self._refresh.click(self._new_choices, None, told, **private())
+        refreshed = self._refresh.click(self._new_choices, None, told, **private())
         self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
         data.change(self._named, {data, name}, name, **private())
         standing = {name, parts["if_exists"], parts["method"]}
@@ -121,6 +121,7 @@ class TrainTab:
         gr.on([c.change for c in parts.values()], self._changed, seen, told, **latest)
         cutting = [parts[key].change for key in CUTTING]
         looked = gr.on(cutting, self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest)
+        refreshed.then(self._looked_at, self._form.inputs(), [self._data_said, self._found], **private())
         looked.then(self._changed, seen, told, **private())
         on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
         self._clicks.connect()

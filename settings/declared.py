@@ -24,10 +24,10 @@ class What:
     )
     data: tuple[str, ...] = names(
         "Data",
-        "What to learn from, out of training/datasets: texts (.txt, .md, .html, .epub, .pdf, .docx, or folders "
-        "of them, read in natural order, each file beginning anew) and rows of chats or questions and answers "
-        "(.json, .jsonl, .csv, .tsv, .db, .sqlite, .parquet). With a per cent behind it so much of one is used, "
-        "spread evenly: chats.jsonl:50; notes.md:200 twice.",
+        "What to learn from, out of training/datasets: texts (.txt, .md, .html, .epub, .pdf, .docx, .odt, "
+        ".srt, .vtt, or folders of them, read in natural order, each file beginning anew) and rows of chats or "
+        "questions and answers (.json, .jsonl, .csv, .tsv, .db, .sqlite, .parquet). With a per cent behind it so "
+        "much of one is used, spread evenly: chats.jsonl:50; notes.md:200 twice.",
     )
     if_exists: str = choice(
         "If the name exists",

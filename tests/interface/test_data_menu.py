@@ -8,6 +8,7 @@ from training_pro.core.session import Session
 from training_pro.data import library
 from training_pro.interface import data_menu
 from training_pro.interface.joined import Joined
+from training_pro.interface.look import look
 from training_pro.settings.names import name_problem
 from training_pro.tests.fakes import FakeHost, made_folders
 
@@ -71,3 +72,15 @@ def test_all_kinds_are_taken_in_and_nothing_else(joined, tmp_path):
     assert {value for _, value in data_menu.choices(joined)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
         data_menu.take_in(joined.host.folders, [str(tmp_path / "picture.png")])
+
+
+def test_what_is_not_read_is_told_below_the_menu_and_by_add_files(joined, tmp_path):
+    folder = joined.host.folders.datasets
+    folder.mkdir(parents=True, exist_ok=True)
+    assert "Not read" not in look({}, joined).html
+    (folder / "letters.rtf").write_text("x")
+    assert "Not read: letters.rtf (save it as .docx or .odt, or its text as .txt)." in look({}, joined).html
+    assert "Not read: letters.rtf" in look({"data": ["letters.rtf"]}, joined).html
+    (tmp_path / "novel.mobi").write_text("x")
+    with pytest.raises(DataError, match=r"novel\.mobi: turn it into an \.epub"):
+        data_menu.take_in(joined.host.folders, [str(tmp_path / "novel.mobi")])
