@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..settings.setting import comma_said
+
 if TYPE_CHECKING:
     import numpy as np
 
     from ..chunking import Ints
     from .examples import Source
 
-ASKED = re.compile(r"(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.]+)\s*%?")
+ASKED = re.compile(r"(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.,]+)\s*%?")
 MOST = 10_000
 
 
@@ -38,7 +40,8 @@ def asked(name: str) -> Share:
     except ValueError:
         per_cent = 0.0
     if not 0 < per_cent <= MOST:
-        raise ValueError(f"{name!r} asks for {found['per_cent']} per cent. Give a number above 0, up to {MOST}.")
+        what_to_do = comma_said(found["per_cent"]) or f" Give a number above 0, up to {MOST}."
+        raise ValueError(f"{name!r} asks for {found['per_cent']} per cent.{what_to_do}")
     return Share(found["name"], per_cent)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import SettingsError
 from .declared import SETTINGS, Saving, Stopping, TrainingSettings
+from .setting import comma_said
 
 FACTOR = "rate_factor"
 MOST = 100.0
@@ -66,5 +67,6 @@ def _read(key: str, value: object) -> Any:
     except (TypeError, ValueError):
         factor = -1.0
     if not 0 < factor <= MOST:
-        raise ValueError(f"Factor on the learning rate: {value!r} is not a number above 0 and up to {MOST:g}.")
+        written = f"{value!r} is not a number above 0 and up to {MOST:g}.{comma_said(value)}"
+        raise ValueError(f"Factor on the learning rate: {written}")
     return factor

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 Kind = Literal["text", "texts", "names", "whole", "number", "yes/no", "choice"]
 
 
@@ -135,7 +137,9 @@ def _number(setting: Setting, value: object) -> Any:
             raise ValueError
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ValueError(f"{setting.label}: {value!r} is not a number.{_hint(setting)}") from None
+        raise ValueError(
+            f"{setting.label}: {value!r} is not a number.{comma_said(value) or _hint(setting)}"
+        ) from None
     below = setting.minimum is not None and number < setting.minimum
     above = setting.maximum is not None and number > setting.maximum
     if below or above or not math.isfinite(number):
@@ -170,6 +174,16 @@ def _choice(setting: Setting, value: object) -> Any:
     if setting.free and value:
         return _names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
+
+
+def comma_said(value: object) -> str:
+    """What to write where a comma stands in a number; nothing is guessed, since 1,500 may mean either."""
+    written = value.strip() if isinstance(value, str) else ""
+    if not COMMA.fullmatch(written):
+        return ""
+    point = re.sub(r"^([+-]?)\.", r"\g<1>0.", written.replace(",", "."))
+    whole = f", or {written.replace(',', '')} if the comma parts thousands" if THOUSANDS.fullmatch(written) else ""
+    return f" Write {point}, with a point{whole}."
 
 
 def _hint(setting: Setting) -> str:

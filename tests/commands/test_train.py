@@ -157,6 +157,10 @@ BAD = {
     "missing": ({"data": "missing.txt"}, "There is no 'missing.txt': neither among the data sets, in"),
     "empty": ({"data": "empty.txt"}, "empty.txt is empty. Put text into it, or take it out of the data."),
     "no text": ({"data": "picture.txt"}, "picture.txt is a picture, not plain text."),
+    "a comma": (
+        {"learning-rate": "1,5e-4"},
+        "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point.",
+    ),
     "no number": ({"learning-rate": "abc"}, "Learning Rate: 'abc' is not a number. It takes "),
     "cutoff 0": ({"cutoff": "0"}, "Maximum context length (Cutoff): 0 is out of range. It takes auto or 16 to "),
     "no model": ({"model": "folder"}, "There is no model "),

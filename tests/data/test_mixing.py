@@ -90,3 +90,8 @@ def test_the_same_seed_takes_the_same(tmp_path):
         for n, seed in enumerate((5, 5, 6))
     )
     assert one == two != other
+
+
+def test_a_comma_in_a_share_is_told():
+    with pytest.raises(ValueError, match=r"'notes\.md:12,5' asks for 12,5 per cent\. Write 12\.5, with a point\."):
+        asked("notes.md:12,5")

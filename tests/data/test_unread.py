@@ -164,8 +164,8 @@ def folders(tmp_path):
 def test_what_is_not_read_is_named_with_what_to_do(folders):
     assert library.not_read(folders.datasets) == (
         "Not read: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (turn it into an .epub "
-        "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is plain text, rename it "
-        "to end in .txt)."
+        "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is "
+        "plain text, rename it to end in .txt)."
     )
     for number in range(9):
         (folders.datasets / f"c{number}.zip").write_text("")

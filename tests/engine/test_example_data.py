@@ -16,7 +16,7 @@ KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix not in ("
 
 def test_there_is_one_of_each_kind():
     endings = {path.suffix for path in EXAMPLES.rglob("*") if path.is_file()}
-    alike = {".htm": ".html", ".ndjson": ".jsonl", ".sqlite": ".db", ".sqlite3": ".db"}
+    alike = {".htm": ".html", ".ndjson": ".jsonl", ".sqlite": ".db", ".sqlite3": ".db", ".vtt": ".srt"}
     assert {alike.get(kind, kind) for kind in library.KINDS} <= endings
     assert any(path.is_dir() for path in EXAMPLES.iterdir())
 

@@ -66,6 +66,7 @@ def test_a_bad_name(name, sentence):
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
+        ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point."),
         ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. It takes 1e-09 to 1."),
         ("learning_rate", 2, "Learning Rate: 2 is out of range. It takes 1e-09 to 1."),
         ("cutoff", 0, "Maximum context length (Cutoff): 0 is out of range. It takes auto or 16 to 131072."),
