@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,12 +37,8 @@ def run(arguments: Sequence[str]) -> int:
     from ..engine.peft_engine import PeftEngine
 
     engine = PeftEngine()
-    job = SESSION.start(
-        "training",
-        f"Training '{settings.what.name}'",
-        host,
-        lambda job: engine.train(settings, host, job, resume=asked.resume or ""),
-    )
+    work = partial(engine.train, settings, host, resume=asked.resume or "")
+    job = SESSION.train(settings.what.name, host, work)
     with _stopping(job):
         narrator.tell(job, say)
     _tell_of_another(job)

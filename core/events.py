@@ -234,6 +234,8 @@ class Ended(Event):
     text: str
     folder: Path | None = None
     details: str = ""
+    time_over: bool = False
+    """Whether a run ended because it had its time, before its plan did."""
     verdict: str = ""
     """How well a run learned, in a few words: 'began to memorize'. The whole of it stands in `text`."""
     remedies: tuple[Remedy, ...] = ()

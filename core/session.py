@@ -27,6 +27,8 @@ class Job:
     title: str
     control: RunControl[Any] = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
+    makes: str = ""
+    """The name of what a training makes."""
 
     @property
     def running(self) -> bool:
@@ -62,12 +64,16 @@ class Session:
         """Call `teller` with every job that starts; it must return at once. An earlier teller falls silent."""
         self._teller = teller
 
-    def start(self, kind: Kind, title: str, host: Host, work: Work) -> Job:
+    def train(self, name: str, host: Host, work: Work) -> Job:
+        """Start the job that makes a LoRA, or a model, of this name."""
+        return self.start("training", f"Training '{name}'", host, work, makes=name)
+
+    def start(self, kind: Kind, title: str, host: Host, work: Work, *, makes: str = "") -> Job:
         """Begin `work` under the host's exclusive use, or say what has the model now."""
         with self._lock:
             if (busy := self.current) is not None:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
-            job = Job(kind, title)
+            job = Job(kind, title, makes=makes)
             self._current = self._latest[kind] = job
         # First the work: a teller that fails must not leave a job that never ends, and it misses nothing.
         threading.Thread(target=_carry_out, args=(job, host, work), name=title, daemon=True).start()

@@ -69,7 +69,8 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
         folder.drop_backups()
     said = (trained.broken, _said(trained, what, outcome, folder, best), _warned(trained, best), judged.text)
     text = "\n".join(filter(None, said))
-    return Ended(outcome=outcome, text=text, folder=folder.path, verdict=judged.kind)
+    over = trained.between.steering.time_over and not trained.broken
+    return Ended(outcome=outcome, text=text, folder=folder.path, verdict=judged.kind, time_over=over)
 
 
 def _said(trained: Trained, what: str, outcome: Outcome, folder: RunFolder, best: _Better | None) -> str:

@@ -56,6 +56,7 @@ class Steering:
         if not same_plan:  # who asks for more wants it tried, also where the last rounds brought nothing
             self._patience.waited = 0
         self.stopped_by = ""
+        self.time_over = False
         self._first_clock: float | None = None
         self.interlude: Interlude | None = None
         self.last_look: Callable[[int], Evaluation | None] = lambda step: None
@@ -130,7 +131,7 @@ class Steering:
         if self._control.stopping or self.stopped_by:
             return
         if over := self._over_time(at.clock):
-            self.stopped_by = over
+            self.stopped_by, self.time_over = over, True
         elif self.rates.fall and self.is_last(at.step):
             self.stopped_by = f"it has wound down ({self._ending})"
         elif not self.rates.fall and (rule := why_stop(self.live.stopping, at, self._patience)):

@@ -19,7 +19,7 @@ from ..core.session import Job, Work
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import follows, private
-from .joined import PAUSE_SECONDS, Joined, on_load, refused, said_last, training
+from .joined import PAUSE_SECONDS, Joined, on_load, refused, said_last
 from .run_view import WISHES, RunView
 from .try_tab import take_in
 
@@ -77,7 +77,7 @@ class LookView:
 
     def html(self) -> str:
         end = self.look.run.end
-        over = end is not None and end.outcome == "finished" and OVER in end.text
+        over = end is not None and end.time_over
         words = f"The two minutes are over at step {self._run.step}: here is what it learned."
         head = wording.card("", wording.paragraph(words), mood="good") if over else ""
         return head + self._run.html() + self._said
@@ -152,7 +152,7 @@ class FirstLook:
     def _start(self, prompt: str) -> None:
         joined, settings = self._joined, training_settings(VALUES)
         work = partial(joined.engine.train, settings, joined.host)
-        job = joined.session.start("training", training(NAME), joined.host, partial(self._limited, work))
+        job = joined.session.train(NAME, joined.host, partial(self._limited, work))
         self._look = Look(prompt, job)
         threading.Thread(target=self._answer_after, args=(self._look,), name="first look", daemon=True).start()
 

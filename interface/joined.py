@@ -39,7 +39,7 @@ class Joined:
     def trains(self, name: str) -> bool:
         """Whether this LoRA is being made just now."""
         job = self.session.current
-        return job is not None and job.title == training(name)
+        return job is not None and bool(name) and job.makes == name
 
     def refuse_where_read_only(self) -> None:
         if reason := self.host_says_read_only():
@@ -52,11 +52,6 @@ class Joined:
             return wording.paragraph(act(self.host.folders), quiet=True)
         except (TrainingProError, OSError) as error:
             return wording.problem(in_words(error))
-
-
-def training(name: str) -> str:
-    """The title of the job that makes a LoRA."""
-    return f"Training '{name}'"
 
 
 def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: Any) -> None:

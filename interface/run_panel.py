@@ -20,7 +20,7 @@ from . import model_line, plots, report_view, wording
 from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
-from .joined import Joined, on_load, refused, training
+from .joined import Joined, on_load, refused
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
 
@@ -84,8 +84,7 @@ class RunPanel:
         try:
             self._joined.refuse_where_read_only()
             settings = training_settings(self._form.values(given))
-            title = training(settings.what.name)
-            self._joined.session.start("training", title, host, partial(engine.train, settings, host))
+            self._joined.session.train(settings.what.name, host, partial(engine.train, settings, host))
         except TrainingProError as error:
             async for said in refused(self._joined.session, error):
                 yield said

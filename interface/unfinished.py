@@ -18,7 +18,7 @@ from ..settings import files
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import private
-from .joined import Joined, on_load, training
+from .joined import Joined, on_load
 
 Act = Callable[[CutOff, Folders], str]
 
@@ -82,7 +82,7 @@ class Unfinished:
         loaded = files.load(run.folder / PARAMETERS, folders.datasets)
         settings = training_settings({**loaded.values, "if_exists": "continue"})
         work = partial(joined.engine.train, settings, joined.host, resume="newest")
-        joined.session.start("training", training(run.name), joined.host, work)
+        joined.session.train(run.name, joined.host, work)
         return f"{run.name} goes on."
 
     def _kept(self, run: CutOff, folders: Folders) -> str:

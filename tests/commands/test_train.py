@@ -318,7 +318,7 @@ def test_a_second_run_is_refused_while_one_goes_on(place, capsys):
         go_on.wait(30)
         return Ended(outcome="finished", text="")
 
-    job = SESSION.start("training", "Training 'first'", FakeHost(), work)
+    job = SESSION.train("first", FakeHost(), work)
     try:
         assert main(words(place, "train")) == 1
     finally:

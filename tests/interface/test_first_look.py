@@ -9,9 +9,9 @@ import time
 import gradio as gr
 import pytest
 from training_pro.core.events import Ended
-from training_pro.core.session import Session
+from training_pro.core.session import Job, Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.first_look import FirstLook
+from training_pro.interface.first_look import FirstLook, Look, LookView
 from training_pro.interface.joined import Joined
 
 PATIENCE_SECONDS = 60
@@ -65,6 +65,18 @@ def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(look):
     assert "The two minutes are over at step" in after["said"] and "tp-fair" not in after["said"]
     end = look._look.run.end
     assert end.outcome == "finished" and "since the two minutes are over" in end.text
+    assert end.time_over
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_that_its_time_is_over_is_told_by_the_end_and_not_by_its_words(over):
+    run = Job("training", "Training 'first-look'")
+    folder = "somewhere" if over else "the two minutes are over"
+    run.log.append(Ended(outcome="finished", text=f"The LoRA is in /loras/{folder}", time_over=over))
+    run.log.close()
+    view = LookView(Look("The keeper of the", run))
+    view.catch_up()
+    assert ("The two minutes are over at step" in view.html()) == over
 
 
 def test_it_is_said_that_the_model_is_busy_for_as_long_as_it_is(look):

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 from training_pro.core.events import Ended, Note, Stage
-from training_pro.core.session import Job
+from training_pro.core.session import Job, Session
 from training_pro.interface import joined
-from training_pro.interface.joined import news, said_last
+from training_pro.interface.joined import Joined, news, said_last
+from training_pro.tests.fakes import FakeHost
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,27 @@ def job(*events):
     for event in events:
         made.log.append(event)
     return made
+
+
+def test_what_is_made_now_is_known_by_its_name_and_not_by_a_title():
+    session, done = Session(), threading.Event()
+    page = Joined(FakeHost(), None, session)
+
+    def work(job):
+        done.wait(10)
+        return Ended(outcome="finished", text="")
+
+    assert not page.trains("story") and not page.trains("")
+    made = session.train("story", page.host, work)
+    assert (made.kind, made.title) == ("training", "Training 'story'")
+    assert page.trains("story") and not page.trains("stories")
+    done.set()
+    made.log.wait_closed()
+    assert not page.trains("story")
+    done.clear()
+    session.start("answer", "Training 'story'", page.host, work)
+    assert not page.trains("story") and not page.trains("")
+    done.set()
 
 
 def test_every_event_comes_once_and_in_order_until_the_job_has_ended():
