@@ -20,7 +20,7 @@ QUICKLY = 3_000_000
 
 
 @dataclass(frozen=True)
-class Look:
+class DataLook:
     """What the chosen data are, as far as that can be said in a moment."""
 
     kinds: tuple[Kind, ...] = ()
@@ -28,27 +28,27 @@ class Look:
     html: str = ""
 
 
-def look(values: Mapping[str, Any], joined: Joined) -> Look:
+def look(values: Mapping[str, Any], joined: Joined) -> DataLook:
     """What is chosen, and what lies in the folder and is not read."""
     found = _of_chosen(values, joined)
     return replace(found, html=found.html + _not_read(joined))
 
 
-def _of_chosen(values: Mapping[str, Any], joined: Joined) -> Look:
+def _of_chosen(values: Mapping[str, Any], joined: Joined) -> DataLook:
     """Nothing where that cannot be said quickly, or where the form is not finished."""
     chosen = values.get("data") or []
     if not chosen:
-        return Look(html=_where_data_go(joined))
+        return DataLook(html=_where_data_go(joined))
     shares = "".join(map(_share, chosen))
     try:
         report = _report(values, joined)
     except (TrainingProError, OSError):
-        return Look(_by_name(chosen), html=shares)  # Check and Start say what is wrong
+        return DataLook(_by_name(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
         later = wording.paragraph("Press Check to see what is in these data.", quiet=True)
-        return Look(_by_name(chosen), html=shares + later)
+        return DataLook(_by_name(chosen), html=shares + later)
     said = wording.paragraph(" ".join([*(s.short for s in report.sources), *report.problems]), quiet=True)
-    return Look(_kinds(report.sources) or _by_name(chosen), report.examples, said + shares)
+    return DataLook(_kinds(report.sources) or _by_name(chosen), report.examples, said + shares)
 
 
 def _where_data_go(joined: Joined) -> str:

@@ -24,8 +24,8 @@ from ..core.events import (
 )
 from ..core.narrator import Pace
 from ..core.session import Job
-from ..records.curve import Kept, Mark, Point, svg
-from ..records.evaluations import kept_of, points_of
+from ..records.curve import AsideLoss, Mark, Point, svg
+from ..records.evaluations import aside_losses, points_of
 from ..settings import presets
 from ..train_utils import duration
 from . import samples_view, wording
@@ -72,7 +72,7 @@ class RunView:
         self._pace = Pace()
         self._curves = MoreCurves()
         self._evaluated: list[Evaluated] = []
-        self._earlier: list[Kept] = []
+        self._earlier: list[AsideLoss] = []
         self._sampled: list[Sampled] = []
 
     def catch_up(self) -> None:
@@ -129,7 +129,7 @@ class RunView:
         elif isinstance(event, Planned):
             self._planned = event
             self._points = points_of(event.earlier)
-            self._earlier = kept_of(event.earlier)
+            self._earlier = aside_losses(event.earlier)
         elif isinstance(event, CheckpointSaved):
             self._saved = event
             self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
@@ -209,7 +209,7 @@ class RunView:
     def _curve(self) -> str:
         if self._planned is None:
             return ""
-        kept = [*self._earlier, *(Kept(e.step, e.loss) for e in self._evaluated)]
+        kept = [*self._earlier, *(AsideLoss(e.step, e.loss) for e in self._evaluated)]
         drawn = svg(self._points, self._planned.rates, self._marks, kept)
         named = {**KEY, "#8a3fb0": "loss on the part kept aside"} if kept else KEY
         key = "".join(f'<i style="background:{colour}"></i>{words}' for colour, words in named.items())

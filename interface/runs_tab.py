@@ -16,7 +16,7 @@ from ..core.writing import read_json
 from ..records import inventory, loras, notes, trash
 from ..records.contents import GRAPH, LOG
 from ..records.curve import svg
-from ..records.evaluations import kept_of, points_of
+from ..records.evaluations import aside_losses, points_of
 from ..records.inventory import Kept
 from ..records.own_lora import as_lora
 from ..records.verdict import verdict_text
@@ -182,7 +182,7 @@ def how_it_went(kept: Kept) -> str:
 def _curve(folder: Path) -> str:
     graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
     points = points_of(graph)
-    return svg(points, [point.rate for point in points], kept=kept_of(graph)) if points else ""
+    return svg(points, [point.rate for point in points], kept=aside_losses(graph)) if points else ""
 
 
 def _run_of(folder: Path, folders: Folders) -> Path:

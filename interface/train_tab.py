@@ -19,7 +19,7 @@ from .form import Form
 from .gradio_versions import private
 from .joined import Joined, on_load
 from .layers import Layers
-from .look import Look, look
+from .look import DataLook, look
 from .one_step import OneStep
 from .places import FOLDED, LIVE, LORA, MEMORY, TABLES, VISIBLE, part_id
 from .run_panel import RunPanel
@@ -91,7 +91,7 @@ class TrainTab:
             self._folded[title] = folded
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._start_from.draw_keeping()
-        self._found = gr.State(Look())
+        self._found = gr.State(DataLook())
         self._marks = gr.HTML(concerns.style(concerns.beside_the_point({}, ())), elem_id="tp-marks")
         self._clicks.draw()
 
@@ -168,7 +168,7 @@ class TrainTab:
         except TrainingProError:
             return {}
 
-    def _looked_at(self, given: Mapping[Any, Any]) -> tuple[str, Look]:
+    def _looked_at(self, given: Mapping[Any, Any]) -> tuple[str, DataLook]:
         """What the chosen data are, as far as that can be said in a moment."""
         found = look(self._form.values(given), self._joined)
         return found.html, found

@@ -35,7 +35,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Kept:
+class AsideLoss:
     """The loss on the part kept aside, after so many steps."""
 
     step: int
@@ -43,7 +43,7 @@ class Kept:
 
 
 def svg(
-    points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = (), kept: Sequence[Kept] = ()
+    points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = (), kept: Sequence[AsideLoss] = ()
 ) -> str:
     """Losses and the learning rate: as it was, and as planned for the rest of the run."""
     steps = max(len(rates), points[-1].step if points else 0, 1)
@@ -88,7 +88,7 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return kept
 
 
-def _losses(points: Sequence[Point], kept: Sequence[Kept], x: Callable[[float], float]) -> list[str]:
+def _losses(points: Sequence[Point], kept: Sequence[AsideLoss], x: Callable[[float], float]) -> list[str]:
     drawn = thinned([p for p in points if math.isfinite(p.loss)])
     if not drawn and not kept:
         return []
@@ -100,7 +100,7 @@ def _losses(points: Sequence[Point], kept: Sequence[Kept], x: Callable[[float], 
     return [*_loss_axis(low, high, y), raw, smooth, *_measured(kept, x, y), *hover]
 
 
-def _measured(kept: Sequence[Kept], x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:
+def _measured(kept: Sequence[AsideLoss], x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:
     """The loss on the part kept aside: a line, and a point for each time it was measured."""
     if not kept:
         return []

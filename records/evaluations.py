@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ..core.events import Evaluated
-from .curve import Kept, Point
+from .curve import AsideLoss, Point
 
 By = Literal["loss", "accuracy"]
 Entry = Mapping[str, Any]
@@ -45,9 +45,11 @@ def _point(entry: Entry) -> Point:
     return Point(int(entry["current_steps"]), loss, number(entry.get("smoothed_loss", loss)), float(rate or 0))
 
 
-def kept_of(graph: Iterable[Entry]) -> list[Kept]:
+def aside_losses(graph: Iterable[Entry]) -> list[AsideLoss]:
     """The evaluations as they are drawn."""
-    return [Kept(entry["current_steps"], number(entry["eval_loss"])) for entry in graph if "eval_loss" in entry]
+    return [
+        AsideLoss(entry["current_steps"], number(entry["eval_loss"])) for entry in graph if "eval_loss" in entry
+    ]
 
 
 def evaluations_of(graph: Iterable[Entry], kept_aside: str = "") -> list[Evaluated]:

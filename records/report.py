@@ -27,7 +27,7 @@ from ..settings import presets
 from ..settings.declared import SETTINGS
 from ..train_utils import duration, size
 from .curve import Mark, svg
-from .evaluations import evaluations_of, kept_of, number, points_of, steps_of
+from .evaluations import aside_losses, evaluations_of, number, points_of, steps_of
 from .inventory import Kept
 from .report_style import CSS
 from .verdict import verdict, verdict_text
@@ -151,7 +151,7 @@ def _curve(story: Story) -> str:
     marks = [
         Mark(p.step, p.name) for p in (story.kept.parts if story.kept else ()) if p.step and p.kind != "backup"
     ]
-    kept = kept_of(story.graph)
+    kept = aside_losses(story.graph)
     there = {"--kept": bool(kept), "--mark": bool(marks), "--rate": bool(rates)}
     key = "".join(
         f'<span><i style="background:var({colour})"></i>{words}</span>'

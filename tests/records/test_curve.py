@@ -6,7 +6,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from training_pro.records.curve import MOST_POINTS, Kept, Mark, Point, described, svg, thinned
+from training_pro.records.curve import MOST_POINTS, AsideLoss, Mark, Point, described, svg, thinned
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
 
@@ -88,7 +88,7 @@ def test_the_same_run_gives_the_same_picture():
 
 
 def test_the_part_kept_aside_is_a_line_of_its_own_from_before_the_first_step_on():
-    kept = [Kept(0, 3.2), Kept(4, 2.0), Kept(6, math.nan), Kept(8, 1.0)]
+    kept = [AsideLoss(0, 3.2), AsideLoss(4, 2.0), AsideLoss(6, math.nan), AsideLoss(8, 1.0)]
     picture = svg(points(8), RATES, [], kept)
     drawn = lines(picture)
     assert len(drawn["tp-kept"]) == 3
