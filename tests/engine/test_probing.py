@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -83,7 +84,8 @@ def test_a_probe_has_no_folder_in_which_something_could_be_lost(with_lora, monke
     monkeypatch.setattr(probing, "blueprint", lambda *parts: used.append(parts[-1]) or blueprint(*parts))
     PeftEngine().probe(with_lora.settings(), with_lora.host(), Job("probe", "a test"))
     before = tree(with_lora.folders.user_data)
-    used[0].discard()
+    with suppress(OSError):  # there is nothing to go through
+        used[0].discard()
     with pytest.raises(OSError):
         used[0].open(with_lora.settings(), [])
     assert tree(with_lora.folders.user_data) == before and with_lora.weights()
