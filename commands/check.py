@@ -37,7 +37,7 @@ def _report(asked: argparse.Namespace) -> DatasetReport:
 
     host = options.host(asked)
     try:
-        settings = settings_from(asked, host)
+        settings = settings_from(asked, host, asked.settings)
     except SettingsError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
     return PeftEngine().check(settings, host, show=max(0, asked.show))

@@ -1,4 +1,4 @@
-"""`script.py train`: one run, without a page."""
+"""`script.py train`: one run, or several one after another, without a page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from types import FrameType
 from typing import Any
 
 from ..core import narrator, processes
+from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
-from ..core.events import Note, Progress
+from ..core.events import Ended, FromQueue, Note, Progress
 from ..core.host import Folders, Host
 from ..core.session import SESSION, Job
 from ..data.library import named_at
 from ..settings import files, flags, presets
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
-from . import environment, options
+from . import environment, one_after_another, options
 from .options import ended_by, say
 
 PASSED_ON_SECONDS = 10
@@ -32,21 +33,46 @@ def run(arguments: Sequence[str]) -> int:
     """Train; Ctrl+C saves a full checkpoint and stops, a second one stops at once."""
     asked = _parsed(arguments)
     host = options.host(asked)
-    settings = settings_from(asked, host)
+    if len(asked.settings) > 1:
+        return _several(asked, host)
+    settings = settings_from(asked, host, next(iter(asked.settings), None))
     environment.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
-    engine = PeftEngine()
-    work = partial(engine.train, settings, host, resume=asked.resume or "")
+    job = trained(settings, host, PeftEngine(), resume=asked.resume or "")
+    return 1 if job.end is None or job.end.outcome == "failed" else 0
+
+
+def _several(asked: argparse.Namespace, host: Host) -> int:
+    """One run for each settings file."""
+    queue = one_after_another.read(asked.settings, partial(settings_from, asked, host))
+    environment.ready({"train"}, torch_spec=asked.torch)
+    from ..engine.peft_engine import PeftEngine
+
+    engine, resume = PeftEngine(), asked.resume or ""
+    one_after_another.refuse(queue, partial(engine.foresee, host=host, resume=resume))
+    return one_after_another.run(queue, partial(trained, host=host, engine=engine, resume=resume))
+
+
+def trained(
+    settings: TrainingSettings, host: Host, engine: Engine[TrainingSettings, Any], *, resume: str, told: str = ""
+) -> Job:
+    """A run from its first line on the console to its last; `told` is what its log begins with."""
+
+    def work(job: Job) -> Ended:
+        if told:
+            job.log.append(FromQueue(text=told))
+        return engine.train(settings, host, job, resume=resume)
+
     job = SESSION.train(settings.what.name, host, work)
     with _stopping(job):
         narrator.tell(job, say)
     _tell_of_another(job)
-    return 1 if job.end is None or job.end.outcome == "failed" else 0
+    return job
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("train", "One run, without a page.")
+    parser = options.parser("train", "One run, or one for each settings file, without a page.")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
@@ -55,13 +81,13 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="CHECKPOINT",
         help="go on from the newest whole checkpoint of --name, or from the one named",
     )
-    add_settings(parser)
+    add_settings(parser, files="*", words="a file of settings; several are trained one after another")
     return parser.parse_args(arguments)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """What says the settings of a run: a file, presets, a flag each."""
-    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.json", help="a file of settings")
+def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "a file of settings") -> None:
+    """What says the settings of a run: a file (or `files`), presets, a flag each."""
+    parser.add_argument("settings", nargs=files, type=Path, metavar="SETTINGS.json", help=words)
     parser.add_argument(
         "--preset",
         nargs="+",
@@ -72,13 +98,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     flags.add_to(parser)
     # In front: behind it --data would take the file for one more data set.
-    parser.usage = f"{parser.prog} [SETTINGS.json] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
+    several = " ..." if files == "*" else ""
+    parser.usage = (
+        f"{parser.prog} [SETTINGS.json{several}] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
+    )
 
 
-def settings_from(asked: argparse.Namespace, host: Host) -> TrainingSettings:
+def settings_from(asked: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
     """Presets, over them the file's settings, over them the flags."""
     chosen = presets.several(asked.preset, host.folders.presets)
-    loaded = files.load(asked.settings, host.folders.datasets) if asked.settings else files.Loaded({})
+    loaded = files.load(file, host.folders.datasets) if file else files.Loaded({})
     for note in loaded.notes:
         say(note)
     over = {**loaded.values, **flags.given(asked)}

@@ -57,6 +57,10 @@ class Engine(Protocol[Settings, Report]):
         """What a run with these settings would learn from; touches no weights."""
         ...
 
+    def foresee(self, settings: Settings, host: Host, *, resume: str = "") -> Report:
+        """Check's report, and with it what only the start of a run would say: that its name is taken."""
+        ...
+
     def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> Ended:
         """One run; `resume` names a checkpoint to go on from, or is 'newest'."""
         ...

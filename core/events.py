@@ -133,6 +133,11 @@ class Note(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FromQueue(Note):
+    """Nobody pressed Start for this run: it stood in a queue, and this was its turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Advice(Event):
     """Worth knowing, and something could be done about it."""
 

@@ -37,6 +37,11 @@ class PeftEngine:
         )
         return replace(report, problems=(*report.problems, *problems(settings, host)))
 
+    def foresee(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
+        from .foreseen import with_the_disk
+
+        return with_the_disk(self.check(settings, host), settings, host, resume)
+
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         _starting(host, job)
         from . import run

@@ -132,7 +132,7 @@ def test_a_flag_that_is_nearly_right_is_told_and_the_usage_is_a_line(capsys):
     said = capsys.readouterr().err
     assert "unrecognized arguments: --epoch. Did you mean --epochs?" in said
     assert said.count("\n") == 2
-    assert said.index("[SETTINGS.json]") < said.index("--model")
+    assert said.index("[SETTINGS.json ...]") < said.index("--model")
 
 
 def test_an_unknown_command_and_none_are_exit_code_two(capsys):

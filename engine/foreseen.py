@@ -1,0 +1,30 @@
+"""What a run would be refused with, asked before its turn: Check's report, and what stands on the disk already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..core.errors import TrainingProError
+from ..core.host import Host
+from ..data.report import DatasetReport
+from ..records.run_folder import run_folder
+from ..settings.declared import TrainingSettings
+from .method import keeping_place
+
+
+def with_the_disk(report: DatasetReport, settings: TrainingSettings, host: Host, resume: str) -> DatasetReport:
+    """Check's report, and beside its problems those of the name."""
+    return replace(report, problems=(*report.problems, *_of_the_name(settings, host, resume)))
+
+
+def _of_the_name(settings: TrainingSettings, host: Host, resume: str) -> Iterator[str]:
+    try:
+        folder = run_folder(settings, keeping_place(settings, host).folders, resume)
+        folder.refuse_without_start()
+        if folder.begins_with is not None:
+            from .further import refuse_other_shape
+
+            refuse_other_shape(settings.lora, folder.begins_with)
+    except TrainingProError as error:
+        yield from str(error).splitlines()

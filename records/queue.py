@@ -1,0 +1,124 @@
+"""The runs that wait for their turn, as training/queue.json holds them; every change makes a new queue."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SavingError
+from ..core.writing import why_not_written, write_json
+
+REMEMBERED = 20  # of those that had their turn
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run as it was put into the queue: `values` are its settings, `model` is the one that it was made for."""
+
+    number: int
+    name: str
+    model: str
+    values: Mapping[str, Any]
+    steps: int = 0
+    added: float = field(default_factory=time.time)
+    skipped: str = ""
+    """Why it had no turn, when it would have been its turn."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that had its turn: how it ended, in words."""
+
+    name: str
+    outcome: str
+    text: str
+    values: Mapping[str, Any]
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Those that wait, the one whose turn it is, and those that had theirs."""
+
+    waiting: tuple[Waiting, ...] = ()
+    begun: Waiting | None = None
+    done: tuple[Done, ...] = ()
+
+    def with_one_more(self, name: str, model: str, values: Mapping[str, Any], steps: int) -> Queue:
+        """At the end; a list that begins anew forgets what came of the one before."""
+        known = [run.number for run in (*self.waiting, *filter(None, [self.begun]))]
+        run = Waiting(max(known, default=0) + 1, name, model, values, steps)
+        return replace(self, waiting=(*self.waiting, run), done=self.done if known else ())
+
+    def without(self, number: int) -> Queue:
+        return replace(self, waiting=tuple(run for run in self.waiting if run.number != number))
+
+    def moved(self, number: int, places: int) -> Queue:
+        """So many places further down, or up where that is below 0; what is gone by now stays gone."""
+        at = next((place for place, run in enumerate(self.waiting) if run.number == number), None)
+        if at is None:
+            return self
+        rest = [run for run in self.waiting if run.number != number]
+        rest.insert(max(0, at + places), self.waiting[at])
+        return replace(self, waiting=tuple(rest))
+
+    def after_skipping(self, reasons: Mapping[int, str]) -> Queue:
+        """Each with why it has no turn now; empty where it could have one."""
+        waiting = (replace(run, skipped=reasons.get(run.number, "")) for run in self.waiting)
+        return replace(self, waiting=tuple(waiting))
+
+    def beginning(self, run: Waiting) -> Queue:
+        return replace(self.without(run.number), begun=replace(run, skipped=""))
+
+    def ended(self, outcome: str, text: str) -> Queue:
+        """The one that had begun is done."""
+        if self.begun is None:
+            return self
+        done = Done(self.begun.name, outcome, text, self.begun.values)
+        return replace(self, begun=None, done=(*self.done, done)[-REMEMBERED:])
+
+    def put_back(self) -> Queue:
+        """The one that had begun waits again, as the first."""
+        return replace(self, begun=None, waiting=(*filter(None, [self.begun]), *self.waiting))
+
+
+def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
+    """Why a name cannot be taken once these runs are there; empty where what to do then has been chosen."""
+    if name not in earlier or if_exists != "ask":
+        return ""
+    return (
+        f"Name: {name!r} is the name of a run before it. Choose another name, or what to do when the name exists "
+        "(if_exists)."
+    )
+
+
+def load(path: Path) -> Queue:
+    """An empty one where there is no file; SavingError where there is one that cannot be read."""
+    try:
+        return _queue(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Queue()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SavingError(f"The queue in {path} cannot be read: {error}. Mend the file, or delete it.") from error
+
+
+def save(path: Path, queue: Queue) -> None:
+    """Whole or not at all."""
+    try:
+        write_json(path, asdict(queue))
+    except OSError as error:
+        why = why_not_written(error, path.parent)
+        raise SavingError(f"The queue cannot be kept in {path}: {why}. Mend that, then try again.") from error
+
+
+def _queue(known: Mapping[str, Any]) -> Queue:
+    begun = known.get("begun")
+    return Queue(
+        tuple(Waiting(**run) for run in known.get("waiting", ())),
+        Waiting(**begun) if begun else None,
+        tuple(Done(**run) for run in known.get("done", ())),
+    )
