@@ -28,7 +28,6 @@ READERS: Mapping[str, tuple[str, Reader]] = {
     ".srt": ("subtitles", subtitles.paragraphs),
     ".vtt": ("subtitles", subtitles.paragraphs),
 }
-ENDINGS = frozenset(READERS)
 
 
 def read(path: Path, name: str, hard_cut: str) -> reading.ReadText:

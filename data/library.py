@@ -10,14 +10,13 @@ from pathlib import Path
 from ..core.errors import DataError
 from ..core.host import Folders
 from ..train_utils import natural_key
-from . import mixing, unread
+from . import documents, mixing, row_sets, unread
+from .folder_files import is_hidden, seen
 from .mixing import EVERYTHING, Share
 
-TEXTS = (".txt", ".md", ".html", ".htm", ".epub", ".pdf", ".docx", ".odt", ".srt", ".vtt")
-ROWS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".db", ".sqlite", ".sqlite3", ".parquet")
+TEXTS = (".txt", ".md", *documents.READERS)
+ROWS = (*row_sets.READERS, *row_sets.DATABASES)
 KINDS = TEXTS + ROWS
-SIGN = "put-trainer-datasets-here"
-_UNSEEN = (".", SIGN)
 
 
 @dataclass(frozen=True)
@@ -110,11 +109,6 @@ def named_at(asked: str, folders: Folders) -> str:
     )
 
 
-def not_read(path: Path) -> str:
-    """One sentence on what lies in a folder and is not read; empty where there is nothing to say."""
-    return unread.said(path, _UNSEEN)
-
-
 def _leads_out(name: str) -> bool:
     """Whether a name is a path out of the folder, on any system, or the folder itself."""
     parts = Path(name).parts
@@ -134,7 +128,7 @@ def _in(folder: Path, *, example: bool) -> list[DataSet]:
     found = [
         DataSet(p.name + "/" * p.is_dir(), p, example)
         for p in folder.iterdir()
-        if not p.name.startswith(_UNSEEN) and (_holds_data(p) if p.is_dir() else p.suffix.lower() in KINDS)
+        if not is_hidden(p.name) and (_holds_data(p) if p.is_dir() else p.suffix.lower() in KINDS)
     ]
     return sorted(found, key=lambda d: natural_key(d.name))
 
@@ -143,10 +137,6 @@ def _holds_data(folder: Path) -> bool:
     return bool(files(folder))
 
 
-def files(path: Path) -> list[Path]:
-    """The file itself, or those of a folder in natural order, hidden ones left out."""
-    if not path.is_dir():
-        return [path]
-    found = [file for file in path.rglob("*") if file.suffix.lower() in KINDS and file.is_file()]
-    seen = [file for file in found if not any(p.startswith(_UNSEEN) for p in file.relative_to(path).parts)]
-    return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
+def files(path: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
+    """The file itself, or those of a folder, of these kinds."""
+    return seen(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..chunking import Cutting
-from . import counting, fitting, keeping, library, mixing, prepared
+from . import counting, fitting, keeping, mixing, prepared, unread
 from .aside import Stretch, divided, divided_rows, whole
 from .examples import Examples, RowSource, Source, TextSource
 from .inspection import Inspector, refusals
@@ -68,7 +68,7 @@ def make(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
     if opened.texts:
         work.say(f"Cutting {opened.data.name}", 0.5)
         _make_texts(made, work, opened, cut)
-    if skipped := library.not_read(opened.data.path):
+    if skipped := unread.said(opened.data.path):
         made.advice.append(f"{opened.data.name}: {skipped[0].lower()}{skipped[1:]}")
     for rows in opened.rows:
         _make_rows(made, work, opened.data, rows, cut)

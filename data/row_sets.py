@@ -32,7 +32,7 @@ READERS: dict[str, Callable[[Path, str], Table]] = {
     ".parquet": parquet_files.table,
 }
 JSON = frozenset({".json", ".jsonl", ".ndjson"})
-DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
+DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RowSet:
 
 
 def is_rows(path: Path) -> bool:
-    return path.suffix.lower() in READERS.keys() | DATABASES
+    return path.suffix.lower() in (*READERS, *DATABASES)
 
 
 def row_set(

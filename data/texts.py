@@ -6,12 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.errors import DataError
-from ..train_utils import natural_key
-from . import documents, reading, unread
-from .library import SIGN, not_read
+from . import documents, library, reading, unread
 from .reading import ReadText
-
-ENDINGS = frozenset({".txt", ".md"})
 
 ReadDocument = Callable[[Path, str, str], ReadText]  # file, name, hard cut
 
@@ -34,28 +30,18 @@ def read(path: Path, hard_cut: str = "\n\n\n", document: ReadDocument | None = N
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or the texts of a folder, chapter 2 before chapter 10."""
-    if not path.is_dir():
-        return [path]
-    kinds = ENDINGS | documents.ENDINGS
-    files = [file for file in path.rglob("*") if file.suffix.lower() in kinds and file.is_file()]
-    seen = [file for file in files if not any(_unseen(part) for part in file.relative_to(path).parts)]
-    if not seen:
+    found = library.files(path, library.TEXTS)
+    if not found:
         raise DataError(
-            f"{path.name}: the folder holds no text ({', '.join(sorted(kinds))}). Put the texts to learn from "
-            f"into it. {not_read(path)}".rstrip()
+            f"{path.name}: the folder holds no text ({', '.join(library.TEXTS)}). Put the texts to learn from "
+            f"into it. {unread.said(path)}".rstrip()
         )
-    return sorted(seen, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
-
-
-def _unseen(part: str) -> bool:
-    """Hidden files, and the sign that the webui puts up."""
-    return part.startswith((".", SIGN))
+    return found
 
 
 def _read(file: Path, name: str, hard_cut: str, document: ReadDocument | None) -> ReadText:
     unread.refuse(file, name)
-    if file.suffix.lower() in documents.ENDINGS:
+    if file.suffix.lower() in documents.READERS:
         return (document or documents.read)(file, name, hard_cut)
     text, notes = reading.text_of(file, name)
     if not text or text.isspace():

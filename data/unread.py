@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.errors import DataError
-from ..train_utils import natural_key
+from .folder_files import seen
 
 MOST_NAMED = 4
 WORD = "save it as .docx or .odt, or its text as .txt"
@@ -59,18 +58,9 @@ def refuse(path: Path, name: str) -> None:
         raise DataError(f"{name}: {path.suffix.lower()} files are not read. To learn from it, {what_to_do}.")
 
 
-def beside(folder: Path, unseen: Sequence[str]) -> list[Path]:
-    """The files in a folder, and in those inside it, that somebody may wonder about."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.rglob("*") if remedy(path) and path.is_file()]
-    seen = [p for p in found if not any(part.startswith(tuple(unseen)) for part in p.relative_to(folder).parts)]
-    return sorted(seen, key=lambda path: [natural_key(part) for part in path.relative_to(folder).parts])
-
-
-def said(folder: Path, unseen: Sequence[str]) -> str:
-    """One sentence on the files of a folder that are not read; empty where there are none."""
-    found = beside(folder, unseen)
+def said(folder: Path) -> str:
+    """One sentence on the files of a folder that somebody may wonder about; empty where there are none."""
+    found = seen(folder, lambda path: bool(remedy(path))) if folder.is_dir() else []
     if not found:
         return ""
     named = "; ".join(f"{path.relative_to(folder).as_posix()} ({remedy(path)})" for path in found[:MOST_NAMED])

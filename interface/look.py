@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from ..core.errors import TrainingProError
-from ..data import library, mixing
+from ..data import library, mixing, unread
 from ..data.report import DatasetReport, SourceReport
 from ..settings.reading import training_settings
 from . import data_menu, wording
@@ -63,7 +63,7 @@ def _where_data_go(joined: Joined) -> str:
 def _not_read(joined: Joined) -> str:
     """Why some of the user's files do not stand in the menu."""
     try:
-        said = library.not_read(joined.host.folders.datasets)
+        said = unread.said(joined.host.folders.datasets)
     except (TrainingProError, OSError):
         return ""
     return wording.paragraph(said, quiet=True) if said else ""

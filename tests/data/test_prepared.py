@@ -24,7 +24,14 @@ ROWS = [chat(f"Question {n}?", f"Answer {n} is here.", "And?", "No.") for n in r
 BOOK = "\n\n\n".join(
     f"Chapter {n}. " + " ".join(f"In {n} she told story {m} again." for m in range(30)) for n in range(14)
 )
-ANSWERS_IN_THE_KEY = ("core/", "settings/declared.py", "settings/rules.py", "schedulers.py", "train_utils.py")
+ANSWERS_IN_THE_KEY = (
+    "core/",
+    "settings/declared.py",
+    "settings/rules.py",
+    "settings/setting.py",
+    "schedulers.py",
+    "train_utils.py",
+)
 SAID = "was prepared before"
 
 

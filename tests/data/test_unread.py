@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data import library, texts
+from training_pro.data import library, texts, unread
 from training_pro.tests import rowing
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import family
@@ -162,15 +162,15 @@ def folders(tmp_path):
 
 
 def test_what_is_not_read_is_named_with_what_to_do(folders):
-    assert library.not_read(folders.datasets) == (
+    assert unread.said(folders.datasets) == (
         "Not read: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (turn it into an .epub "
         "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is "
         "plain text, rename it to end in .txt)."
     )
     for number in range(9):
         (folders.datasets / f"c{number}.zip").write_text("")
-    assert library.not_read(folders.datasets).endswith("; and 9 more.")
-    assert not library.not_read(folders.datasets / "story.txt")
+    assert unread.said(folders.datasets).endswith("; and 9 more.")
+    assert not unread.said(folders.datasets / "story.txt")
 
 
 @pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc"])
