@@ -13,6 +13,7 @@ from ..core.events import Advice, Evaluated, EventLog, Occasion, Stage
 from ..data.origins import origins
 from ..records import evaluations
 from ..train_utils import perplexity
+from . import together
 from .blueprint import Blueprint
 from .context_gain import context_gain, laters
 from .measuring import Pass, Sums, measuring
@@ -49,10 +50,13 @@ class Testing:
 
     def after(self, step: int, *, last: bool) -> Evaluation | None:
         """After a step: at the last one, where it is planned, or at a wish."""
-        wished = self._control.take_evaluation()
+        wished, stopping = self._control.take_evaluation(), self._control.stopping
         if wished and not self._there:
             self._log.append(Advice(text=NOTHING_ASIDE))
-        if not self._there or self._control.stopping:
+        if not self._there:
+            return None
+        wished, stopping = together.heard(wished, stopping)  # what follows is done by all processes, or by none
+        if stopping:
             return None
         if last:
             return self._evaluated(step, "end")

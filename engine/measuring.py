@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..data.examples import Example
+from . import together
 from .borrowing import same_chance
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .faults import is_out_of_memory
@@ -57,13 +58,28 @@ class Pass:
         self._packed = ways.packed
 
     def sums(self, examples: Sequence[Example], groups: Sequence[int], count: int) -> Sums | None:
-        """Added up by group; None where the run is to stop meanwhile."""
-        found = Sums.none(count)
-        for numbers in self._batches(examples):
-            if self._stopping():
-                return None
-            self._add(found, [examples[n] for n in numbers], np.array([groups[n] for n in numbers]))
+        """Added up by group, over all processes; None where the run is to stop meanwhile."""
+        found, stopped = Sums.none(count), False
+        wrong: Exception | None = None
+        try:
+            stopped = not self._add_share(found, examples, groups)
+        except Exception as error:  # noqa: BLE001 - raised below: the other processes wait to hear of it
+            wrong = error
+        stopped, failed = together.heard(stopped, wrong is not None)
+        if failed:
+            raise wrong or RuntimeError("it could not be done in another process")
+        if stopped:
+            return None
+        together.add_up(found)
         return found
+
+    def _add_share(self, found: Sums, examples: Sequence[Example], groups: Sequence[int]) -> bool:
+        """Of several processes each does every other batch; False where the run is to stop meanwhile."""
+        for numbers in together.share(self._batches(examples)):
+            if self._stopping():
+                return False
+            self._add(found, [examples[n] for n in numbers], np.array([groups[n] for n in numbers]))
+        return True
 
     def _batches(self, examples: Sequence[Example]) -> list[list[int]]:
         """The numbers of the examples, the longest first."""

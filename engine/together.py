@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -19,6 +20,7 @@ from ..core.control import RunControl
 from ..records.run_folder import RunFolder
 
 LAST_WORD_SECONDS = 0.5
+Piece = TypeVar("Piece")
 
 
 @contextmanager
@@ -38,18 +40,41 @@ def agree(control: RunControl[Any], clock: float) -> float:
     """Between two steps: a wish that one process heard is everybody's. The clock of the first counts for all."""
     if not _several():
         return clock
-    heard = [control.stopping, control.throwing_away, control.saving]
-    wishes = torch.tensor(list(map(float, heard)), dtype=torch.float64, device=_device())
-    dist.all_reduce(wishes, dist.ReduceOp.MAX)
-    if wishes[1]:
+    stopping, throwing_away, saving = heard(control.stopping, control.throwing_away, control.saving)
+    if throwing_away:
         control.throw_away()
-    elif wishes[0]:
+    elif stopping:
         control.stop()
-    if wishes[2]:
+    if saving:
         control.save_checkpoint()
     now = torch.tensor([clock], dtype=torch.float64, device=_device())
     dist.broadcast(now, 0)
     return float(now[0])
+
+
+def heard(*wishes: bool) -> tuple[bool, ...]:
+    """Of each whether any process has it; all of them have to ask."""
+    if not _several():
+        return wishes
+    asked = torch.tensor(list(map(float, wishes)), dtype=torch.float64, device=_device())
+    dist.all_reduce(asked, dist.ReduceOp.MAX)
+    return tuple(bool(wish) for wish in asked.tolist())
+
+
+def share(work: Sequence[Piece]) -> Sequence[Piece]:
+    """What this process does of it: every second piece, of two."""
+    return work[dist.get_rank() :: dist.get_world_size()] if _several() else work
+
+
+def add_up(found: Sequence[np.ndarray[Any, Any]]) -> None:
+    """The sums of all processes in place of those of this one, to the same bits for each; all have to ask."""
+    if not _several():
+        return
+    everything = torch.as_tensor(np.concatenate(found), dtype=torch.float64, device=_device())
+    dist.all_reduce(everything)
+    parts = np.split(everything.cpu().numpy(), np.cumsum([len(sums) for sums in found])[:-1])
+    for sums, part in zip(found, parts, strict=True):
+        sums[:] = part
 
 
 def leave() -> None:

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from training_pro.core import processes
 from training_pro.core.control import RunControl
 from training_pro.engine import together
+from training_pro.engine.loss import WholeHead
+from training_pro.engine.measuring import Pass
+from training_pro.engine.trial import Ways
 from training_pro.records.run_folder import RunFolder
-from training_pro.tests.engine.architectures import graph
+from training_pro.tests.engine.architectures import examples, graph, made
 from training_pro.tests.tiny import tree
 from training_pro.train_utils import StepPlan
 
@@ -63,21 +67,73 @@ def started(place, *more):
 
 @pytest.mark.timeout(300)
 def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
-    place.write("rows.jsonl", rows(40))
-    same = {"data": ["rows.jsonl"], "format": "text", "epochs": 4, "alpha": 32, "learning_rate": 1e-3}
-    place.train(name="one", **same, accumulation=2, batch_size=4, sample_every="never")
-    with started(place, "--name", "two", "--epochs", "4", "--batch-size", "4", "--learning-rate", "1e-3") as run:
+    for name in ("rows.jsonl", "more.jsonl"):
+        place.write(name, rows(25))
+    same = {"data": ["rows.jsonl", "more.jsonl"], "format": "text", "alpha": 32, "learning_rate": 1e-3}
+    place.train(name="one", **same, epochs=4, accumulation=2, batch_size=4, eval_share=0.2, eval_every=7)
+    flags = ["--name", "two", "--epochs", "4", "--batch-size", "4", "--learning-rate", "1e-3"]
+    evaluating = ["--data", "more.jsonl", "--eval-share", "0.2", "--eval-every", "7"]
+    with started(place, *flags, *evaluating) as run:
         out, said = run.communicate(timeout=280)
     assert run.returncode == 0, said
     assert out == ""
     assert "2 processes: a step takes 4 x 1 x 2 = 8 examples." in said
     assert said.count("step 20/20") == 1
-    one, two = graph(place, "one"), graph(place, "two")
+    one, two = ([e for e in graph(place, name) if "loss" in e] for name in ("one", "two"))
     assert len(one) == len(two) == 20
     assert np.allclose([e["loss"] for e in two], [e["loss"] for e in one], rtol=1e-5)
     assert np.allclose([e["gradient_norm"] for e in two], [e["gradient_norm"] for e in one], rtol=1e-4)
     files = [{name.replace("_state_0", "_state") for name in tree(place.lora(n))} for n in ("one", "two")]
     assert files[0] == files[1]
+    evaluated_alike(place)
+
+
+def evaluated_alike(place):
+    """Each process goes through a part of what is kept aside, and the figures are those of the whole."""
+    one, two = ([e for e in graph(place, name) if "eval_loss" in e] for name in ("one", "two"))
+    assert [e["current_steps"] for e in one] == [e["current_steps"] for e in two] == [0, 7, 14, 20]
+    for alone, shared in zip(one, two, strict=True):
+        close = 1e-6 if alone["current_steps"] == 0 else 1e-5  # afterwards the weights themselves differ a little
+        assert shared["eval_loss"] == pytest.approx(alone["eval_loss"], rel=close)
+        assert shared["eval_by_source"] == pytest.approx(alone["eval_by_source"], rel=close)
+        assert (shared["eval_accuracy"], shared["eval_tokens"]) == (alone["eval_accuracy"], alone["eval_tokens"])
+        assert len(shared["eval_by_source"]) == 2
+
+
+@pytest.fixture
+def passing():
+    """One at a time through a model, and seven examples of two sources."""
+    own = examples(12, 5, 9, 7, 11, 6, 8)
+    return Pass(made("llama"), Ways(WholeHead(), packed=False), 1, lambda: False), own, [0, 1, 0, 1, 0, 1, 0]
+
+
+def test_the_shares_of_two_processes_add_up_to_the_whole(passing, monkeypatch):
+    measured, own, groups = passing
+    with torch.no_grad():
+        whole, shares = measured.sums(own, groups, 2), []
+        for rank in (0, 1):
+            monkeypatch.setattr(together, "share", lambda work, rank=rank: work[rank::2])
+            shares.append(measured.sums(own, groups, 2))
+    for total, one, two in zip(whole, *shares, strict=True):
+        assert np.allclose(total, one + two, rtol=1e-9)
+    lengths = [share.tokens.sum() for share in shares]
+    assert 0.4 <= lengths[0] / sum(lengths) <= 0.6
+
+
+def test_what_one_process_cannot_do_is_done_by_none(passing, monkeypatch):
+    measured, own, groups = passing
+    monkeypatch.setattr(together, "heard", lambda stopped, failed: (True, failed))
+    with torch.no_grad():
+        assert measured.sums(own, groups, 2) is None
+    monkeypatch.setattr(together, "heard", lambda stopped, failed: (stopped, True))
+    with torch.no_grad(), pytest.raises(RuntimeError, match="could not be done in another process"):
+        measured.sums(own, groups, 2)
+    asked = []
+    monkeypatch.setattr(together, "heard", lambda *wishes: asked.append(wishes) or wishes)
+    monkeypatch.setattr(measured, "_add", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measured.sums(own, groups, 2)
+    assert asked == [(False, True)]
 
 
 @pytest.mark.long
@@ -128,4 +184,9 @@ def test_alone_there_is_nothing_to_agree_on():
     control = RunControl()
     assert together.agree(control, 5.0) == 5.0
     assert not control.stopping
+    assert together.heard(True, False) == (True, False)
+    assert together.share([1, 2, 3]) == [1, 2, 3]
+    sums = np.ones(2)
+    together.add_up([sums])
+    assert sums.tolist() == [1.0, 1.0]
     together.leave()
