@@ -96,12 +96,10 @@ class RunsTab:
     def _one(self, name: str | None) -> tuple[str, str]:
         """How the run went, and its note."""
         try:
-            folder = inventory.named(name or "", self._joined.host.folders) if name else None
-        except (TrainingProError, OSError):
-            folder = None
-        if folder is None:
+            folders = self._joined.host.folders
+            kept = inventory.one(_run_of(inventory.named(name or "", folders), folders), folders)
+        except (TrainingProError, OSError):  # nothing is chosen, or it is gone
             return "", ""
-        kept = inventory.one(_run_of(folder, self._joined.host.folders), self._joined.host.folders)
         return how_it_went(kept), kept.note
 
     def _on_delete(self, given: Mapping[Any, Any], folders: Folders) -> str:
