@@ -108,7 +108,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, data: bytes):
 
 
 def test_a_folder_without_texts_is_refused(tmp_path: Path):
-    assert "the folder holds no text (.docx" in refused(tmp_path)
+    assert "the folder holds no text (.txt, .md, .html" in refused(tmp_path)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
