@@ -106,8 +106,8 @@ def _branch(nodes: Mapping[str, Any], last: Any) -> list[str]:
     number, branch = _last(nodes, last) if nodes else None, dict[str, None]()
     while number is not None:
         if not isinstance(number, str) or number not in nodes:
-            child = next(reversed(branch), "current_node")
-            raise BrokenError(f"'{child}' comes after {number!r}, which 'mapping' does not hold.")
+            child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
+            raise BrokenError(f"{child} {number!r}, which 'mapping' does not hold.")
         if number in branch:
             raise BrokenError(f"'{number}' comes after itself: its parents go round in a circle.")
         node = nodes[number]

@@ -124,7 +124,7 @@ def test_other_rows_are_left_as_they_are(tmp_path):
     ("broken", "said"),
     [
         ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be an object of messages."),
-        (chatgpt("z"), "'current_node' comes after 'z', which 'mapping' does not hold."),
+        (chatgpt("z"), "'current_node' is 'z', which 'mapping' does not hold."),
         (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which 'mapping' does not hold."),
         (chatgpt(a=node("e", "user", "A")), "'e' comes after itself: its parents go round in a circle."),
         (chatgpt(d="A knot"), "'d' in 'mapping' is a text. It must be an object with a message."),
@@ -183,5 +183,5 @@ def test_an_export_without_any_reply_is_one_sentence(tmp_path):
 def test_broken_conversations_stop_check_by_their_place(tmp_path):
     made = rowing.made(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
     assert made.report.problems == (
-        "conversations.json, conversation 2: 'current_node' comes after 'z', which 'mapping' does not hold.",
+        "conversations.json, conversation 2: 'current_node' is 'z', which 'mapping' does not hold.",
     )
