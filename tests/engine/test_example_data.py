@@ -23,7 +23,7 @@ def test_there_is_one_of_each_kind():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_check_says_what_the_run_does(place: Place, name: str):
-    asked = {"data": [name], "cutoff": "auto", "max_steps": 2, "rank": 2}
+    asked = {"data": [name], "cutoff": "auto", "max_steps": 2, "rank": 2, "learning_rate": 2e-4}
     report = PeftEngine().check(place.settings(**asked), place.host())
     assert (report.problems, report.verdict) == ((), "ready")
     place.train(**asked)
