@@ -86,8 +86,10 @@ class WebuiHost:
         _module("models").unload_model(keep_model_name=True)
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
+        """Of the model that is loaded: where the webui has let go of it meanwhile, it stays so."""
         shared = _shared()
-        shared.model, shared.lora_names = model, list(names)
+        if _bare(shared.model) is _bare(model):
+            shared.model, shared.lora_names = model, list(names)
 
     def exclusive_use(self) -> AbstractContextManager[Any]:
         lock: AbstractContextManager[Any] | None = _shared().generation_lock
@@ -132,6 +134,11 @@ def _shared() -> Any:
     return shared
 
 
+def _bare(model: Any) -> Any:
+    """The model itself, without PEFT's around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _idle_unloaded(shared: Any) -> bool:
     """Whether the webui took the model out of memory by itself (--idle-timeout)."""
     return shared.model is None and shared.model_name not in (None, "None") and bool(shared.args.idle_timeout)
@@ -160,6 +167,8 @@ def _why_not(shared: Any) -> str:
         return f"The loaded model is a {kind}, which cannot be trained. {_NEXT_CLICK}"
     if getattr(shared.model.config, "is_encoder_decoder", False):
         return f"{shared.model_name} is an encoder-decoder model; only causal language models can be trained here."
+    if shared.tokenizer is None:
+        return f"The loaded model has no tokenizer. {_NEXT_CLICK}"
     return ""
 
 

@@ -50,6 +50,7 @@ class PerplexityTab:
         with gr.Row(elem_classes="tp-buttons"):
             self._go = gr.Button("Work it out", variant="primary", interactive=may, elem_id="tp-perplexity-go")
             self._stop = gr.Button("Stop", interactive=may, elem_id="tp-perplexity-stop")
+        self._chosen = gr.State([])
         self._said = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._found = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
@@ -60,8 +61,19 @@ class PerplexityTab:
         self._go.click(self._work, asked, [self._said, self._found, self._earlier], **follows())
         self._stop.click(self._stopped, None, self._said, **private())
         lists = [self._data, self._loras, self._earlier]
-        tab.select(self._lists, None, lists, **private())
+        # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new LoRAs move the places.
+        emptied = tab.select(self._emptied, {self._loras}, [self._chosen, self._loras], **private())
+        emptied.then(self._lists_anew, {self._chosen}, lists, **private())
         on_load(self._lists, lists, **private())
+
+    def _emptied(self, given: Mapping[Any, Any]) -> tuple[Any, Any]:
+        return given[self._loras] or [], gr.update(value=[])
+
+    def _lists_anew(self, given: Mapping[Any, Any]) -> tuple[Any, Any, str]:
+        """With what was chosen, as far as it is still there."""
+        texts, names, table = self._lists()
+        there = names.get("choices") or []
+        return texts, {**names, "value": [name for name in given[self._chosen] if name in there]}, table
 
     def _lists(self) -> tuple[Any, Any, str]:
         try:

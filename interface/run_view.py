@@ -172,7 +172,6 @@ class RunView:
         last = self._last
         if last is None:
             return wording.paragraph("The first step is on its way.", quiet=True) if self._planned else ""
-        left = self._pace.seconds_left
         return wording.figures(
             [
                 ("step", f"{last.step} / {last.steps}"),
@@ -182,11 +181,23 @@ class RunView:
                 *self._kept_aside(),
                 ("learning rate", f"{last.learning_rate:.3g}"),
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
-                (f"left, {duration(self._pace.seconds_a_step)} a step", duration(round(left))),
-                ("done about", wording.clock(left)),
-                ("last safe copy", f"step {self._saved.step}" if self._saved else "none yet"),
+                *self._left(),
+                ("last safe copy", self._safe()),
             ]
         )
+
+    def _left(self) -> list[tuple[str, str]]:
+        """Nothing where the run is about to end, or waits."""
+        left, control = self._pace.seconds_left, self.job.control
+        if control.stopping or control.pausing:
+            return []
+        pace = f"left, {duration(self._pace.seconds_a_step)} a step"
+        return [(pace, duration(round(left))), ("done about", wording.clock(left))]
+
+    def _safe(self) -> str:
+        """The last checkpoint, of this part of the run or the one that it goes on from."""
+        went_on = self._planned.first_step if self._planned else 0
+        return f"step {step}" if (step := self._saved.step if self._saved else went_on) else "none yet"
 
     def _kept_aside(self) -> list[tuple[str, str]]:
         """The latest evaluation, and the best one where that was earlier."""

@@ -92,6 +92,7 @@ class TrainTab:
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._start_from.draw_keeping()
         self._found = gr.State(DataLook())
+        self._chosen = gr.State({})
         self._marks = gr.HTML(concerns.style(concerns.beside_the_point({}, ())), elem_id="tp-marks")
         self._clicks.draw()
 
@@ -110,7 +111,9 @@ class TrainTab:
         self._layers.connect()
         self._run.connect(self._line)
         told = [data, parts["eval_data"], self._start_from.menu]
-        refreshed = self._refresh.click(self._new_choices, None, told, **private())
+        # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new files move the places.
+        emptied = self._refresh.click(self._emptied, {data, parts["eval_data"]}, self._cleared(), **private())
+        refreshed = emptied.then(self._new_choices, {self._chosen}, told, **private())
         self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
         data.change(self._named, {data, name}, name, **private())
         standing = {name, parts["if_exists"], parts["method"]}
@@ -173,9 +176,19 @@ class TrainTab:
         found = look(self._form.values(given), self._joined)
         return found.html, found
 
-    def _new_choices(self) -> tuple[Any, Any, Any]:
-        choices = gr.update(choices=data_menu.choices(self._joined))
-        return choices, choices, self._start_from.refreshed()
+    def _cleared(self) -> list[Any]:
+        parts = self._form.components
+        return [self._chosen, parts["data"], parts["eval_data"]]
+
+    def _emptied(self, given: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+        """What is chosen is taken out of the menus, to be put back into the new ones."""
+        _, *menus = self._cleared()
+        return [given[menu] or [] for menu in menus], gr.update(value=[]), gr.update(value=[])
+
+    def _new_choices(self, given: Mapping[Any, Any]) -> tuple[Any, ...]:
+        choices = data_menu.choices(self._joined)
+        chosen = (data_menu.still_there(names, choices) for names in given[self._chosen])
+        return *(gr.update(choices=choices, value=names) for names in chosen), self._start_from.refreshed()
 
     def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add files from the browser to the data sets, and choose them."""

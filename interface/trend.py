@@ -40,5 +40,5 @@ def _words(change: float, last: Point, steps: int) -> str:
 
 def before(points: Sequence[Point], seconds: float, now: float) -> Point | None:
     """The point of so many seconds ago, where the run is that old."""
-    older = [p for p in points if p.at <= now - seconds]
+    older = [p for p in points if 0 < p.at <= now - seconds]  # what an earlier part did has no time
     return older[-1] if older else None

@@ -42,7 +42,7 @@ def verdict(
     steps = steps_of(graph)
     after = [e for e in evaluations_of(graph, kept_aside) if math.isfinite(e.loss)]
     if not steps or len(after) < 2:
-        return _of_training_alone(steps)
+        return _of_training_alone(steps, ONCE if after else NEVER)
     return _Judged(steps, after, checkpoints, kept).verdict()
 
 
@@ -50,6 +50,10 @@ def verdict_text(log: Mapping[str, Any]) -> str:
     """What a run's log says of how well it learned; nothing where it was written without a verdict."""
     known = log.get("verdict")
     return str(known.get("text") or "") if isinstance(known, Mapping) else ""
+
+
+NEVER = "Nothing was kept aside"
+ONCE = "The part kept aside was gone through only once"
 
 
 class _Judged:
@@ -147,7 +151,7 @@ def _title(kind: Kind, step: int) -> str:
     return words.get(kind, "About right")
 
 
-def _of_training_alone(steps: Sequence[Mapping[str, Any]]) -> Verdict:
+def _of_training_alone(steps: Sequence[Mapping[str, Any]], why: str) -> Verdict:
     losses = [loss for e in steps if math.isfinite(loss := number(e["smoothed_loss"]))]
     if not losses:
         return Verdict("not known", "No step has a loss that is a number.", 0, "", {})
@@ -157,7 +161,7 @@ def _of_training_alone(steps: Sequence[Mapping[str, Any]]) -> Verdict:
     fell = "was still falling" if last < first else "fell again"
     course = fell if falling else "did not fall any more"
     text = (
-        "Nothing was kept aside, so learning cannot be told from memorizing. The smoothed loss went from "
+        f"{why}, so learning cannot be told from memorizing. The smoothed loss went from "
         f"{first:.4f} to {last:.4f} and {course} in the last quarter of the run."
     )
     evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}

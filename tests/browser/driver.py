@@ -38,6 +38,7 @@ BUTTONS = {
     "defaults": "tp-defaults",
     "work out": "tp-perplexity-go",
     "delete run": "tp-runs-delete",
+    "refresh": "tp-refresh",
     "undo delete": "tp-runs-undo",
     "make own": "tp-runs-own",
     "keep note": "tp-runs-keep",
@@ -204,6 +205,11 @@ class TrainingPage:
 
     def written(self, box: str) -> str:
         return self._box(BOXES[box]).input_value()
+
+    def chosen(self, elem_id: str) -> list[str]:
+        """What a menu of several shows as chosen."""
+        chips = self._page.locator(f"#{elem_id} .token").all_inner_texts()
+        return [chip.strip() for chip in chips]
 
     def shows(self, key: str) -> bool:
         """Whether a setting is there to be seen."""
@@ -398,6 +404,7 @@ class TrainingPage:
         box.click()
         self._page.get_by_role("option", name=name).first.click()
         box.press("Escape")
+        box.blur()  # a click on a box that has the focus opens no menu
 
 
 def new_page(browser: Browser, width: int = 1200) -> TrainingPage:

@@ -95,6 +95,23 @@ def test_a_file_comes_in_from_the_browser(demo, page, tmp_path):
     assert (demo.user_data / "training" / "datasets" / "my text.txt").is_file()
 
 
+def test_new_files_leave_what_is_chosen(demo, page):
+    """They move the places in the list, by which Gradio 4 remembers what was chosen."""
+    page.fill(data="story.txt")
+    page.fill(data=ROWS)
+    page.wait_for(lambda: len(page.chosen("tp-data")) == 2, "two that are chosen")
+    before = page.chosen("tp-data")
+    folder = demo.user_data / "training" / "datasets"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "aaa first of all.txt").write_text("One sentence. Another one.\n" * 40, encoding="utf-8")
+    page.press("refresh")
+    page.wait_for_words("data said", "story.txt", ROWS)
+    page.pause(1)
+    assert page.chosen("tp-data") == before
+    page.fill(cutoff=65)
+    page.wait_for_words("data said", "story.txt", ROWS)
+
+
 def test_one_step_is_tried_and_layers_are_picked(page):
     page.fill(name="tried", data="story.txt", cutoff=64)
     page.unfold("part-memory-and-speed")

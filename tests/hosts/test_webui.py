@@ -244,6 +244,22 @@ def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_
     assert all(after[n].dtype == w.dtype and (after[n] == w).all() for n, w in state.items())
 
 
+def test_a_model_that_the_webui_lets_go_of_during_a_run_stays_so(webui):
+    """A LoRA that was on it goes with it: putting that back would leave a model without tokenizer or name."""
+    from modules.LoRA import add_lora_to_model
+
+    webui.place.train(webui.host, name="a")
+    add_lora_to_model(["a"])
+
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step == 1:
+            webui.models.unload_model()
+
+    assert webui.place.train(webui.host, job=watched(watch), name="b").outcome == "finished"
+    assert (webui.shared.model, webui.shared.tokenizer, webui.shared.lora_names) == (None, None, [])
+    assert problem().startswith("No model is loaded.")
+
+
 def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):
     import torch
 

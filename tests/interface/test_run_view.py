@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,21 @@ def test_losses_apart_and_norms_are_under_more_curves():
     assert "Loss of each data set" in curves and "Gradient norm" in curves
     assert "&lt;a&gt;" in curves and "<a>" not in curves
     assert "Kept aside" not in curves
+
+
+def test_a_run_that_goes_on_has_a_safe_copy_and_no_hour_before_its_time():
+    earlier = tuple({"current_steps": n, "loss": 2.0, "smoothed_loss": 3.0, "learning_rate": 1e-4} for n in (1, 2))
+    goes_on = replace(planned(9), first_step=2, earlier=earlier)
+    html = view_of(goes_on, step(3, 9)).html()
+    assert "an hour ago" not in html
+    assert "none yet" not in html and "step 2<" in html
+
+
+def test_a_run_that_is_to_stop_or_waits_promises_no_time():
+    view = view_of(planned(9), step(3, 9))
+    assert "done about" in view.html()
+    view.job.control.stop()
+    assert "done about" not in view.html()
 
 
 def test_an_evaluation_is_at_a_glance_and_a_curve():

@@ -98,6 +98,11 @@ def test_without_a_part_kept_aside_it_says_no_more_than_is_known(losses, course)
     assert found.evidence["training_last"] == losses[16]
 
 
+def test_one_evaluation_alone_tells_nothing_either():
+    found = verdict(graph(FALLING, {0: 2.5}), NAMES)
+    assert found.text.startswith("The part kept aside was gone through only once, so learning cannot be told")
+
+
 def test_a_loss_that_rose_was_not_still_falling():
     rose = {step: 0.01 if step < 4 else 0.05 - step / 1000 for step in range(1, 17)}
     assert "went from 0.0100 to 0.0340 and fell again in the last quarter" in verdict(graph(rose, {}), NAMES).text
