@@ -21,6 +21,7 @@ class PeftEngine:
     def check(self, settings: TrainingSettings, host: Host, *, show: int = 0) -> DatasetReport:
         from ..data.assembly import checked
         from .impossible import problems
+        from .rounding import advice
         from .tokenizer import working_tokenizer
 
         card = host.card()
@@ -35,7 +36,11 @@ class PeftEngine:
             machine=host.memory(),
             keep=not host.read_only,
         )
-        return replace(report, problems=(*report.problems, *problems(settings, host)))
+        return replace(
+            report,
+            problems=(*report.problems, *problems(settings, host)),
+            advice=(*report.advice, *advice(settings, host)),
+        )
 
     def foresee(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
         from .foreseen import with_the_disk

@@ -23,6 +23,7 @@ from .further import begin_with
 from .impossible import dora_problems, float16_problems, refuse_for
 from .machine import compiled, set_up
 from .method import is_whole
+from .rounding import rounding_advice
 from .targets import adapted, refuse_if_elsewhere, resolved
 from .tokenizer import working_tokenizer
 
@@ -84,7 +85,7 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     if is_whole(settings):
         job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
         with whole.opened(base) as model:
-            _refuse_float16(model, settings)
+            _told_by_types(model, settings, job)
             yield model
         return
     targets = resolved(settings.lora.targets, base)
@@ -92,7 +93,7 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     with injected(base, lora_config(settings.lora, base, targets)) as model:
         refuse_if_elsewhere(targets, model)
         job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted(model))}."))
-        _refuse_float16(model, settings)
+        _told_by_types(model, settings, job)
         if run.folder.begins_with is not None and not run.folder.is_open:
             begin_with(model, run.folder.begins_with)
         if not settings.machine.compile:
@@ -100,10 +101,12 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
         yield model
 
 
-def _refuse_float16(model: Any, settings: TrainingSettings) -> None:
-    """What is trained has a type that an optimizer can step in."""
+def _told_by_types(model: Any, settings: TrainingSettings, job: Job) -> None:
+    """What is trained has a type that an optimizer can step in; where it loses small steps, that is said."""
     kinds = {str(weights.dtype).removeprefix("torch.") for weights in model.parameters() if weights.requires_grad}
     refuse_for(said for kind in sorted(kinds) for said in float16_problems(settings, kind))
+    for advice in (said for kind in sorted(kinds) for said in rounding_advice(settings, kind)):
+        job.log.append(Advice(text=advice))
 
 
 def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:

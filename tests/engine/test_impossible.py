@@ -7,7 +7,7 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.session import Job
 from training_pro.engine.impossible import Here
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.ready import _refuse_float16
+from training_pro.engine.ready import _told_by_types
 
 ROADS = {
     "check": lambda engine, asked, host: engine.check(asked, host).problems,
@@ -86,9 +86,9 @@ def test_a_model_with_code_of_its_own_is_not_judged_before_it_is_there(place, mo
 
 
 def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(place):
-    model = place.host("float16").loaded().model
-    _refuse_float16(model, place.settings())
+    model, job = place.host("float16").loaded().model, Job("training", "a test")
+    _told_by_types(model, place.settings(), job)
     with pytest.raises(SettingsError, match="leave Train Head off"):
-        _refuse_float16(model, place.settings(train_head=True))
+        _told_by_types(model, place.settings(train_head=True), job)
     with pytest.raises(SettingsError, match="Load it in bfloat16 or float32"):
-        _refuse_float16(model, place.settings(method="full"))
+        _told_by_types(model, place.settings(method="full"), job)
