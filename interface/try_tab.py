@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 
@@ -16,6 +16,7 @@ from ..core.events import Answer, Ended, Event
 from ..core.session import Job
 from ..records import loras
 from ..records.contents import DATA_SAMPLE
+from ..records.talking import how_to_talk
 from . import wording
 from .gradio_versions import follows, private
 from .joined import Joined, news, on_load, refused, said_last
@@ -56,8 +57,9 @@ class TryTab:
 
     def _draw_answers(self, may: bool) -> None:
         self._prompt = gr.Textbox(
-            label="The beginning",
-            info="A LoRA of a text shows its effect where the text goes on: give it a beginning, not a question.",
+            label="The beginning, or the message",
+            info="A LoRA of a text shows its effect where the text goes on: give it a beginning, not a question. One "
+            "of chats is asked, as a chat message.",
             lines=3,
             elem_id="tp-prompt",
         )
@@ -72,6 +74,8 @@ class TryTab:
             self._without = _answer_box("Without", "tp-without")
             self._with = _answer_box("With the LoRA", "tp-with")
 
+        self._suggested = gr.State("")
+
     def _connect(self, tab: gr.Tab) -> None:
         asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
         answers = [self._said, self._without, self._with]
@@ -80,26 +84,30 @@ class TryTab:
         self._put_on.click(self._put, {self._lora, self._strength}, self._put_said, **follows())
         self._take_off.click(self._take, None, self._put_said, **follows())
         self._refresh.click(self._choices, None, self._lora, **private())
-        chosen = {self._lora, self._prompt}
-        self._lora.change(self._beginning, chosen, self._prompt, **private())
-        tab.select(self._opened, chosen, [self._lora, self._prompt], **private())
+        chosen = {self._lora, self._prompt, self._as_chat, self._suggested}
+        suggested = [self._prompt, self._as_chat, self._suggested]
+        self._lora.change(self._begun, chosen, suggested, **private())
+        tab.select(self._opened, chosen, [self._lora, *suggested], **private())
         on_load(self._choices, [self._lora], **private())
 
     def _choices(self) -> Any:
         return gr.update(choices=lora_choices(self._joined))
 
-    def _opened(self, given: dict[Any, Any]) -> tuple[Any, Any]:
+    def _opened(self, given: dict[Any, Any]) -> tuple[Any, ...]:
         """The LoRAs that there are now; the last run's is chosen, unless another one is."""
         chosen = given[self._lora]
         if chosen in (None, NONE):
             chosen = _last_trained(self._joined)
-        prompt = given[self._prompt] or beginning_of(self._joined, chosen)
-        return gr.update(choices=lora_choices(self._joined), value=chosen), prompt
+        begun = self._begun({**given, self._lora: chosen})
+        return gr.update(choices=lora_choices(self._joined), value=chosen), *begun
 
-    def _beginning(self, given: dict[Any, Any]) -> str:
-        """The first words of what the LoRA was trained on, unless something is typed already."""
+    def _begun(self, given: dict[Any, Any]) -> tuple[str, bool, str]:
+        """What the LoRA was trained on begins so, unless the user has typed something."""
         typed: str = given[self._prompt] or ""
-        return typed or beginning_of(self._joined, given[self._lora])
+        if typed and typed != given[self._suggested]:
+            return typed, bool(given[self._as_chat]), given[self._suggested]
+        opening = opening_of(self._joined, given[self._lora])
+        return opening.words, opening.as_chat, opening.words
 
     async def _answer(self, given: dict[Any, Any]) -> AsyncIterator[tuple[Any, ...]]:
         question = self._question(given)
@@ -182,18 +190,26 @@ def _last_trained(joined: Joined) -> str:
     return end.folder.name if end and end.folder and loras.has_lora(end.folder) else NONE
 
 
-def beginning_of(joined: Joined, name: str | None) -> str:
-    """The first words of a LoRA's data, as a prompt that its effect can be seen on."""
+class Opening(NamedTuple):
+    """A prompt that a LoRA's effect can be seen on, and whether it is a message."""
+
+    words: str = ""
+    as_chat: bool = False
+
+
+def opening_of(joined: Joined, name: str | None) -> Opening:
+    """The first words of a LoRA's data, or the first message of its chats."""
     if name in (None, NONE):
-        return ""
+        return Opening()
     try:
-        run = str(name).partition("/")[0]
-        sample = joined.host.folders.loras / run / DATA_SAMPLE
-        first: str = json.loads(sample.read_text(encoding="utf-8"))[0]["value"]
+        folder = joined.host.folders.loras / str(name).partition("/")[0]
+        first: str = json.loads((folder / DATA_SAMPLE).read_text(encoding="utf-8"))[0]["value"]
     except (OSError, ValueError, LookupError, TypeError):
-        return ""
+        return Opening()
+    if talk := how_to_talk(folder):
+        return Opening(talk.message(first), as_chat=True)
     begins = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", first)
-    return begins[0].strip() if begins else ""
+    return Opening(begins[0].strip() if begins else "")
 
 
 def _answer_box(label: str, elem_id: str) -> gr.Textbox:

@@ -18,6 +18,12 @@ class Talk:
     after: str
     starts_with_bos: bool
 
+    def message(self, example: str) -> str:
+        """The first message in an example that was written so; empty where it begins in another way."""
+        if not self.after or not example.startswith(self.before):
+            return ""
+        return example.removeprefix(self.before).partition(self.after)[0].strip()
+
 
 def how_to_talk(folder: Path) -> Talk | None:
     """Of a LoRA or a checkpoint of it; None where nobody knows, or where it was trained on texts."""

@@ -125,6 +125,24 @@ def test_the_beginning_keeps_its_line_ends(with_lora):
     sample = with_lora.lora() / "train_dataset_sample.json"
     told = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
     sample.write_text(json.dumps([{"value": f" {told} and more"}]), encoding="utf-8")
-    assert try_tab.beginning_of(joined, "a") == "The Ferry of Low Water\n\nOld Maren Tull ran the"
+    assert try_tab.opening_of(joined, "a").words == "The Ferry of Low Water\n\nOld Maren Tull ran the"
     sample.write_text(json.dumps([{"value": "Short\n"}]), encoding="utf-8")
-    assert try_tab.beginning_of(joined, "a/checkpoint-1") == "Short"
+    assert try_tab.opening_of(joined, "a/checkpoint-1").words == "Short"
+
+
+def test_a_lora_of_chats_is_asked_its_first_message_and_what_is_typed_stays(with_lora):
+    joined = Joined(with_lora.host(), PeftEngine(), Session())
+    with gr.Blocks(), gr.Tab() as tab:
+        made = try_tab.TryTab(joined)
+        made.draw(tab)
+    opening, closing = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    talking = {"kind": "chat", "before": opening, "after": closing, "starts_with_bos": False}
+    (with_lora.lora() / "training_prompt.json").write_text(json.dumps(talking), encoding="utf-8")
+    said = [{"value": f"{opening}Where is\nthe key?{closing}Under the mat.<|im_end|>\n"}]
+    (with_lora.lora() / "train_dataset_sample.json").write_text(json.dumps(said), encoding="utf-8")
+    given = {made._lora: "a", made._prompt: "", made._as_chat: False, made._suggested: ""}
+    chat = ("Where is\nthe key?", True, "Where is\nthe key?")
+    assert made._begun(given) == chat
+    assert made._begun({**given, made._prompt: "mine"}) == ("mine", False, "")
+    of_another = {**given, made._prompt: "The ferry", made._suggested: "The ferry"}
+    assert made._begun(of_another) == chat
