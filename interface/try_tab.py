@@ -58,7 +58,7 @@ class TryTab:
     def _draw_answers(self, may: bool) -> None:
         self._prompt = gr.Textbox(
             label="The beginning, or the message",
-            info="A LoRA of a text shows its effect where the text goes on: give it a beginning, not a question. One "
+            info="A LoRA of a text shows its effect where the text goes on: give it a beginning, no question. One "
             "of chats is asked, as a chat message.",
             lines=3,
             elem_id="tp-prompt",
