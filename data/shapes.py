@@ -174,13 +174,13 @@ def _only_text(rows: Sequence[Row]) -> str:
 def _nothing_known(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
-    names = list(columns.values())
-    there, last = ", ".join(names[:12]), [f'"{n}"' if " " in n else n for n in names[-2:]]
-    say = f"instruction={last[0]} output={last[1]}" if len(last) > 1 else f"text={last[0]}"
+    there = ", ".join(list(columns.values())[:12])
+    # No example out of these names: taken as it stands, it would teach the wrong column as well as the right one.
     return (
         f"{name}: the rows have the columns {there}, which are none that are known. Rename them to instruction "
-        f"and output, to messages or to text, or say which is which under Columns (such as {say}), or choose a "
-        "format file that names them."
+        "and output, to messages or to text, or say which is which under Columns (instruction=QUESTIONS "
+        "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS), or choose a format file "
+        "that names them."
     )
 
 
