@@ -36,6 +36,11 @@ class Folders:
         return self.training / "form.json"
 
     @property
+    def queue(self) -> Path:
+        """The runs that wait for their turn."""
+        return self.training / "queue.json"
+
+    @property
     def prepared(self) -> Path:
         """Data sets made ready, for the next start."""
         return self.training / "prepared"

@@ -12,6 +12,7 @@ from .control import RunControl
 from .errors import BusyError, TrainingProError
 from .events import Ended, EventLog
 from .host import Host
+from .turns import Turns
 from .version import is_updated
 from .voices import spoken_into
 
@@ -50,6 +51,7 @@ class Session:
         self._current: Job | None = None
         self._latest: dict[Kind, Job] = {}
         self._teller: Callable[[Job], None] | None = None
+        self.turns = Turns()
 
     @property
     def current(self) -> Job | None:
@@ -76,10 +78,14 @@ class Session:
             job = Job(kind, title, makes=makes)
             self._current = self._latest[kind] = job
         # First the work: a teller that fails must not leave a job that never ends, and it misses nothing.
-        threading.Thread(target=_carry_out, args=(job, host, work), name=title, daemon=True).start()
+        threading.Thread(target=self._carried_out, args=(job, host, work), name=title, daemon=True).start()
         if self._teller is not None:
             self._teller(job)
         return job
+
+    def _carried_out(self, job: Job, host: Host, work: Work) -> None:
+        _carry_out(job, host, work)
+        self.turns.ended(job)
 
 
 def _carry_out(job: Job, host: Host, work: Work) -> None:

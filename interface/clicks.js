@@ -1,11 +1,11 @@
 // What a click inside drawn HTML does: data-tp-set puts values into the form (by way of a hidden text box),
-// data-tp-go jumps to a setting, also inside a folded part; and settings that are changed get their way back.
+// data-tp-go jumps to a setting, also inside a folded part; data-tp-queue moves a run that waits; and settings that are changed get their way back.
 () => {
   if (window.trainingProClicks) return;
   window.trainingProClicks = true;
 
-  const told = (wish) => {
-    const box = document.querySelector("#tp-wish textarea, #tp-wish input");
+  const told = (wish, to = "#tp-wish") => {
+    const box = document.querySelector(to + " textarea, " + to + " input");
     if (!box) return;
     const own = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(box), "value");
     own.set.call(box, JSON.stringify({ ...wish, at: Date.now() })); // the same wish twice is a change, too
@@ -27,10 +27,11 @@
   };
 
   document.addEventListener("click", (event) => {
-    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go]");
+    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue]");
     if (!clicked) return;
     event.preventDefault();
     if (clicked.dataset.tpSet) told({ set: JSON.parse(clicked.dataset.tpSet) });
+    else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");
     else goTo(clicked.dataset.tpGo, clicked.dataset.tpPart);
   });
 

@@ -21,6 +21,7 @@ from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load, refused
+from .queue_view import QueueView
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
 
@@ -36,14 +37,17 @@ class RunPanel:
     def __init__(self, joined: Joined, form: Form) -> None:
         self._joined, self._form = joined, form
         self._buttons = RunButtons(joined)
+        self._queue = QueueView(joined, form)
 
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
         with gr.Row(elem_classes="tp-buttons"):
             self._check = gr.Button("Check", elem_id="tp-check")
             self._start = gr.Button("Start", variant="primary", interactive=may, elem_id="tp-start")
+            self._queue.draw_button()
         self._buttons.draw()
         self._answer = gr.HTML(elem_id="tp-answer")
+        self._queue.draw()
         self._panel = gr.HTML(elem_id="tp-run")
         self._buttons.draw_more()
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._folded:
@@ -67,6 +71,7 @@ class RunPanel:
         self._start.click(self._on_start, form, self._answer, **follows())
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
         self._buttons.connect(self._form, self._answer)
+        self._queue.connect()
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
         seen = [*drawn, *self._buttons.components]
         on_load(self._follow, seen, js=script("come_back"), **follows())
@@ -107,7 +112,7 @@ class RunPanel:
             running = view is not None and view.running
             now = {
                 "line": model_line.html(self._joined),
-                "run": _state(view),
+                "run": (*_state(view), self._queue.following()),
                 "curves": (view and id(view.job), seconds // CURVES_SECONDS if running else "all"),
                 "beat": seconds // BEAT_SECONDS,
             }
@@ -126,7 +131,7 @@ class RunPanel:
             updates[self._line] = now["line"]
         if "run" in fresh:
             updates |= {
-                self._panel: view.html() if view else "",
+                self._panel: view.html(following=self._queue.following()) if view else "",
                 **self._buttons.states(view),
                 **self._ends(view),
             }

@@ -96,8 +96,8 @@ class RunView:
         """Whether its settings are known."""
         return self._planned is not None
 
-    def html(self) -> str:
-        """The run panel."""
+    def html(self, *, following: str = "") -> str:
+        """The run panel; `following` is the run that begins by itself after this one."""
         if self._ended is not None:
             return self._ended_html(self._ended)
         share = self._pace.share if self._last else 0.0
@@ -109,7 +109,8 @@ class RunView:
             self._curve(),
             self._told(),
         ]
-        return wording.card(f"{self.job.title}: {self._state()}", *parts, mood="live")
+        after = f" \u00b7 next: {following}" if following else ""
+        return wording.card(f"{self.job.title}: {self._state()}{after}", *parts, mood="live")
 
     def more_curves(self) -> str:
         """What stands under 'More curves'."""

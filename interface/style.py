@@ -110,6 +110,8 @@ CSS = """
   color: var(--tp-quiet);}
 .tp-share input {width: 5.2em; padding: 2px 6px; border-radius: 6px; color: var(--body-text-color);
   background: var(--input-background-fill); border: 1px solid var(--border-color-primary);}
+.tp-card ol.tp-queue {margin: 4px 0 4px 20px; padding: 0; list-style: decimal;}
+.tp-card ol.tp-queue li {line-height: 1.7;}
 .tp-small {width: 100%; height: 46px; display: block;}
 .tp-small polyline {fill: none; stroke: #c98a10; stroke-width: 2; vector-effect: non-scaling-stroke;}
 .tp-small line {stroke: var(--border-color-primary); stroke-width: 1; vector-effect: non-scaling-stroke;}

@@ -48,6 +48,8 @@ BUTTONS = {
     "put on": "tp-put-on",
     "take off": "tp-take-off",
     "send": "webui-send",
+    "put": "tp-queue-put",
+    "queue on": "tp-queue-go-on",
 }
 PARTS = {
     "line": "tp-line",
@@ -69,6 +71,8 @@ PARTS = {
     "runs": "tp-runs-table",
     "runs said": "tp-runs-said",
     "one run": "tp-runs-one",
+    "queue": "tp-queue",
+    "queue said": "tp-queue-said",
 }
 BOXES = {
     "with": "tp-with",
@@ -246,6 +250,10 @@ class TrainingPage:
     def suggestion(self, key: str) -> Locator:
         """The button that puts in what Check suggests for a setting."""
         return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']")
+
+    def in_queue(self, words: str) -> Locator:
+        """The button of a run that waits: 'Up: b'."""
+        return self._page.get_by_label(words, exact=True)
 
     def helpful(self, key: str) -> Locator:
         """The button after a failure that changes a setting."""

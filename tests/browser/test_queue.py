@@ -1,0 +1,47 @@
+"""The queue in a real browser: put in, moved, seen after a reload and a restart, stopped and gone on with."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.records import loras
+from training_pro.tests.browser import servers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+ENDLESS = 400  # epochs: no test waits for the last
+
+
+def test_several_runs_one_after_the_other(browser, tmp_path, open_page):
+    with servers.demo(tmp_path) as server:
+        page = open_page(server, width=1300)
+        page.start("a", epochs=ENDLESS)
+        page.wait_for(lambda: "Start after this one" in page.everything(), "the button's words during a run")
+        page.fill(name="b", epochs=2)
+        page.press("put")
+        page.wait_for_words("queue", "1 waits", "b story.txt;", "in 2 epochs")
+        page.press("put")
+        page.wait_for_words("queue said", "'b' is the name of a run before it")
+        page.fill(name="c", epochs=1)
+        page.press("put")
+        page.wait_for_words("queue", "2 wait", "c story.txt;")
+        page.wait_for_words("run", "next: b")
+        page.in_queue("Up: c").click()
+        page.wait_for_words("run", "next: c")
+        page.photograph("queue-1300")
+        narrow = open_page(server, width=400)
+        narrow.wait_for_words("queue", "2 wait", "begins by itself when this run ends")
+        assert narrow.too_wide() == [] and narrow.faint() == []
+        narrow.photograph("queue-400")
+        page.press("stop")
+        page.wait_for_words("queue", "Training 'a' was stopped by hand.")
+        page.wait_for(lambda: "Go on with the queue (2 wait)" in page.everything(), "the offer")
+        for one in (page, narrow):
+            one.close()
+    with servers.demo(tmp_path) as server:
+        page = open_page(server)
+        page.wait_for_words("queue", "2 wait", "After a start of the program")
+        page.press("queue on")
+        page.wait_for_words("queue", "nothing waits", "c: finished", "b: finished")
+        assert [loras.standing(server.loras / name) for name in "abc"] == ["stopped", "finished", "finished"]
+        page.reload()
+        page.wait_for_words("queue", "b: finished")
