@@ -27,7 +27,7 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "demo": Command("demo", "everything for a first look: environment, model, example data, the page"),
     "page": Command("page", "the page in the browser, on your own models"),
-    "train": Command("train", "one run, without a page"),
+    "train": Command("train", "one run, or one for each settings file, without a page"),
     "check": Command("check", "what a run would learn from: the same report as the Check button"),
     "slice": Command("slice", "how a text is cut into blocks"),
     "runs": Command("runs", "what is on disk: LoRAs and checkpoints, with sizes; delete, restore, slim"),

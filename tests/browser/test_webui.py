@@ -106,17 +106,24 @@ def test_out_of_memory_names_what_helps_with_a_click_each(webui, open_tab):
     page.wait_until_ended("fits-again")
 
 
-def test_a_run_outlives_an_interface_restart(webui, open_tab):
+def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     first = open_tab()
     begun = first.start("outlives", epochs=ENDLESS)
+    first.fill(name="after-it", epochs=1)
+    first.press("put")
+    first.wait_for_words("queue", "1 waits")
     first.close()
     webui.tell("restart()")
     page = open_tab()
     seen = page.wait_for_curve(after=begun.last)
     assert seen.first == 1
     assert page.wait_for_curve(after=seen.last).first == 1
+    page.wait_for_words("run", "next: after-it")
     page.stop("outlives")
     assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
+    page.wait_for_words("queue", "Training 'outlives' was stopped by hand.")
+    page.press("queue on")
+    page.wait_for_words("queue", "after-it: finished", "nothing waits")
 
 
 def test_a_second_start_meanwhile_is_refused_with_a_sentence(webui, open_tab):
