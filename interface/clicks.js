@@ -1,5 +1,7 @@
 // What a click inside drawn HTML does: data-tp-set puts values into the form (by way of a hidden text box),
-// data-tp-go jumps to a setting, also inside a folded part; data-tp-queue moves a run that waits; and settings that are changed get their way back.
+// data-tp-go jumps to a setting, also inside a folded part; data-tp-queue moves a run that waits; settings that are
+// changed get their way back; and what Gradio's own parts lack: Tab that leads out of a menu's chips, help inside the
+// window, folds that stay open.
 () => {
   if (window.trainingProClicks) return;
   window.trainingProClicks = true;
@@ -40,7 +42,62 @@
     if (share) told({ share: [share, event.target.value] });
   });
 
+  // A chip's sign to remove it keeps every key for itself, Tab among them: nobody could leave it.
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.key === "Tab" && event.target.closest?.("[id^=tp-] .token-remove")) event.stopPropagation();
+    },
+    true,
+  );
+
+  const nameChips = () =>
+    document.querySelectorAll("[id^=tp-] .token:not(.token-remove)").forEach((chip) => {
+      const sign = chip.querySelector(".token-remove");
+      const words = "Remove " + chip.innerText.trim();
+      if (!sign || sign.title === words) return;
+      sign.title = words;
+      sign.setAttribute("aria-label", words);
+    });
+
+  // Help stands over its setting, and is moved to the left by as much as it would reach out of the window.
+  const keepInside = (event) => {
+    const setting = event.target.closest?.(".tp-setting");
+    if (!setting) return;
+    requestAnimationFrame(() => {
+      setting.style.removeProperty("--tp-moved");
+      const help = [...setting.querySelectorAll("[data-testid=block-info] + div, :scope.tp-tick > div")].find(
+        (part) => getComputedStyle(part).position === "absolute" && part.offsetWidth,
+      );
+      if (!help) return;
+      const around = (setting.closest(".tp-form") ?? document.body).getBoundingClientRect();
+      setting.style.setProperty("--tp-room", around.width + "px");
+      const { left, right } = help.getBoundingClientRect();
+      const edge = document.documentElement.clientWidth - 8;
+      if (right > edge) setting.style.setProperty("--tp-moved", Math.max(edge - right, around.left - left) + "px");
+    });
+  };
+  document.addEventListener("focusin", keepInside);
+  document.addEventListener("pointerover", keepInside);
+
+  // What somebody has unfolded in drawn HTML stays so when it is drawn anew.
+  const unfolded = new Set();
+  const summary = (fold) => fold.querySelector("summary")?.textContent;
+  document.addEventListener(
+    "toggle",
+    (event) => {
+      if (!event.target.matches?.("[id^=tp-] details")) return;
+      if (event.target.open) unfolded.add(summary(event.target));
+      else unfolded.delete(summary(event.target));
+    },
+    true,
+  );
+  new MutationObserver(() => {
+    if (unfolded.size) document.querySelectorAll("[id^=tp-] details:not([open])").forEach((fold) => (fold.open = unfolded.has(summary(fold))));
+  }).observe(document.body, { childList: true, subtree: true });
+
   setInterval(() => {
+    nameChips();
     const changed = new Map();
     document.querySelectorAll("#tp-marks [data-tp-key]").forEach((mark) => changed.set(mark.dataset.tpKey, mark));
     document.querySelectorAll(".tp-back").forEach((back) => {
@@ -51,6 +108,12 @@
     changed.forEach((mark, key) => {
       const setting = document.querySelector("#tp-" + key);
       if (setting) setting.appendChild(Object.assign(mark.cloneNode(true), { className: "tp-back" }));
+    });
+    document.querySelectorAll(".tp-back").forEach((back) => {
+      const title = back.parentElement.querySelector("[data-testid=block-info]");
+      if (!title?.offsetParent) return;
+      const down = title.getBoundingClientRect().top - back.parentElement.getBoundingClientRect().top;
+      back.style.top = Math.max(0, Math.round(down) - 3) + "px"; // beside the title, also under a taller neighbour's
     });
   }, 700);
 }

@@ -9,6 +9,7 @@ from html import escape
 from itertools import cycle
 
 from ..core.events import Evaluated, Progress
+from . import wording
 
 Places = list[tuple[int, float]]
 WIDTH, HEIGHT, LEFT, BASE = 640, 130, 52, 108
@@ -108,19 +109,31 @@ def chart(title: str, series: Mapping[str, Places]) -> str:
     drawn = {name: places for name, places in drawn.items() if places}
     if not drawn:
         return ""
+    if all(len(places) == 1 for places in drawn.values()):
+        return _one_value(title, drawn)
     frame = Frame.around(drawn)
     lines = "".join(_line(name, drawn[name], frame, colour) for name, colour in _coloured(drawn))
     return (
-        f'<p class="tp-quiet tp-key">{escape(title)}{_key(drawn)}</p>'
+        f'<p class="tp-quiet tp-key">{escape(title)} {_key(drawn)}</p>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" class="tp-chart" '
         f'aria-label="{escape(_said(title, drawn))}">{"".join(_axis(frame))}{lines}</svg>'
     )
 
 
+def _one_value(title: str, drawn: Mapping[str, Places]) -> str:
+    """A single point is no curve."""
+    several = len(drawn) > 1
+    said = "; ".join(
+        f"{name + ' ' if several else ''}{value:.4g} at step {step}" for name, ((step, value),) in drawn.items()
+    )
+    return wording.paragraph(f"{title}, one value so far: {said}", quiet=True)
+
+
 def _line(name: str, places: Places, frame: Frame, colour: str) -> str:
+    shown = "tp-hover" if len(places) > 1 else "tp-point"
     points = " ".join(f"{frame.x(step):.1f},{frame.y(value):.1f}" for step, value in places)
     dots = "".join(
-        f'<circle cx="{frame.x(step):.1f}" cy="{frame.y(value):.1f}" r="5" class="tp-hover">'
+        f'<circle cx="{frame.x(step):.1f}" cy="{frame.y(value):.1f}" r="5" class="{shown}" style="color:{colour}">'
         f"<title>step {step}: {escape(name)} {value:.4g}</title></circle>"
         for step, value in places[:: max(1, len(places) // MOST_DOTS)]
     )
@@ -128,7 +141,7 @@ def _line(name: str, places: Places, frame: Frame, colour: str) -> str:
 
 
 def _axis(frame: Frame) -> Iterator[str]:
-    for value in (frame.low, frame.high):
+    for value in sorted({frame.low, frame.high}):
         y = frame.y(value)
         yield f'<line class="tp-grid" x1="{LEFT}" x2="{WIDTH - 8}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="tp-axis" text-anchor="end" x="{LEFT - 6}" y="{y + 4:.1f}">{value:.3g}</text>'
@@ -140,7 +153,7 @@ def _axis(frame: Frame) -> Iterator[str]:
 def _key(drawn: Mapping[str, Places]) -> str:
     if len(drawn) == 1:
         return ""
-    return "".join(f'<i style="background:{colour}"></i>{escape(name)}' for name, colour in _coloured(drawn))
+    return wording.legend((colour, name) for name, colour in _coloured(drawn))
 
 
 def _coloured(drawn: Mapping[str, Places]) -> Iterator[tuple[str, str]]:

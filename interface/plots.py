@@ -15,16 +15,30 @@ from ..train_utils import StepPlan
 WIDTH = 640
 MOST_BARS = 300
 LANES = {"block": (4, 16), "dementor": (4, 16), "overlap": (22, 12)}
+KEY = (("#2f74c0", "blocks", {"block", "dementor"}), ("#c98a10", "overlap blocks", {"overlap"}))
 
 
 def slice_map(found: SliceMap) -> str:
     """A text from its beginning to its end: blocks, overlap blocks, hard cuts, and how often each part is seen."""
-    bars = _bars(found.bars) if len(found.bars) <= MOST_BARS else ()
+    bars = _bars(_drawn(found))
     label = f"{found.blocks + found.windows} blocks, {found.overlaps} overlap blocks, {found.sections} parts"
     return (
         f'<svg viewBox="0 0 {WIDTH} 62" class="tp-map" role="img" aria-label="{label}">'
         f"{''.join(bars)}{''.join(_heat(found))}{''.join(_cuts(found.hard_cuts))}</svg>"
     )
+
+
+def colours(maps: Sequence[SliceMap]) -> Iterator[tuple[str, str]]:
+    """What each colour of these maps means; only of what is drawn."""
+    kinds = {bar.kind for found in maps for bar in _drawn(found)}
+    yield from ((colour, words) for colour, words, of in KEY if kinds & of)
+    yield "#7a4fb5", "how often seen"
+    if any(found.hard_cuts for found in maps):
+        yield "#cf3f3f", "hard cuts"
+
+
+def _drawn(found: SliceMap) -> Sequence[Bar]:
+    return found.bars if len(found.bars) <= MOST_BARS else ()
 
 
 def _bars(bars: Sequence[Bar]) -> Iterator[str]:

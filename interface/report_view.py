@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..data.counting import COLUMNS as MOST_BARS
 from ..data.report import DatasetReport, Lengths, RowReport, SourceReport, TextReport, left_out, mixture
 from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap, unit_said, units_said
@@ -90,10 +89,9 @@ def _expected(report: DatasetReport) -> str:
 
 def _lengths(lengths: Lengths) -> str:
     """A bar for each step of lengths."""
-    most = max(lengths.counts, default=0)
     if len(lengths.counts) < 2:
         return ""
-    bars = "".join(_bar(n, count, most, lengths.width) for n, count in enumerate(lengths.counts))
+    bars = "".join(_bar(lengths, n) for n in range(len(lengths.counts)))
     words = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} a bar."
     return wording.paragraph(words, quiet=True) + f'<svg {_CHART} aria-label="{escape(words)}">{bars}</svg>'
 
@@ -102,11 +100,12 @@ _CHART = 'viewBox="0 0 320 64" role="img" preserveAspectRatio="none" class="tp-l
 _CHART_WIDTH, _CHART_HEIGHT = 320, 64
 
 
-def _bar(number: int, count: int, most: int, width: int) -> str:
-    wide, tall = _CHART_WIDTH / MOST_BARS, _CHART_HEIGHT * count / most
-    title = f"{number * width + 1} to {(number + 1) * width} tokens: {count} {plural(count, 'example')}"
+def _bar(lengths: Lengths, number: int) -> str:
+    wide, count = _CHART_WIDTH / len(lengths.counts), lengths.counts[number]
+    tall = _CHART_HEIGHT * count / max(lengths.counts)
+    tokens = f"{number * lengths.width + 1} to {(number + 1) * lengths.width} tokens"
     place = f'x="{number * wide:.1f}" y="{_CHART_HEIGHT - tall:.1f}" width="{wide * 0.8:.1f}" height="{tall:.1f}"'
-    return f"<rect {place}><title>{title}</title></rect>"
+    return f"<rect {place}><title>{tokens}: {count} {plural(count, 'example')}</title></rect>"
 
 
 def _examples(shown: Sequence[Shown]) -> str:
@@ -164,10 +163,9 @@ def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
 
 def _maps(sources: tuple[SourceReport, ...]) -> str:
     """How each text is cut and how often its parts are seen; the first few texts."""
-    drawn = [(source, name, found) for source in sources for name, found in source.maps][:MOST_MAPS]
-    if not drawn:
-        return ""
-    return "".join(_map(name, found) for _, name, found in drawn) + _MAP_KEY
+    drawn = [found for source in sources for found in source.maps][:MOST_MAPS]
+    key = wording.legend(plots.colours([found for _, found in drawn]))
+    return "".join(_map(*each) for each in drawn) + (f'<p class="tp-quiet tp-key">{key}</p>' if drawn else "")
 
 
 def _map(name: str, found: SliceMap) -> str:
@@ -178,9 +176,3 @@ def _map(name: str, found: SliceMap) -> str:
         f"{found.growth:.2f} times the tokens of the text are trained; {found.proof}"
     )
     return wording.paragraph(words, quiet=True) + plots.slice_map(found)
-
-
-_MAP_KEY = (
-    '<p class="tp-quiet tp-key"><i style="background:#2f74c0"></i>blocks<i style="background:#c98a10"></i>overlap '
-    'blocks<i style="background:#7a4fb5"></i>how often seen<i style="background:#cf3f3f"></i>hard cuts</p>'
-)

@@ -29,6 +29,7 @@ LOOK_SECONDS = 0.5
 SHOWN = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CURVES_SECONDS = 5
+FIRST = '<p class="tp-quiet tp-first">Choose data, press Check, look, press Start.</p>'
 
 
 class RunPanel:
@@ -41,14 +42,14 @@ class RunPanel:
 
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
-        with gr.Row(elem_classes="tp-buttons"):
+        with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
             self._check = gr.Button("Check", elem_id="tp-check")
             self._start = gr.Button("Start", variant="primary", interactive=may, elem_id="tp-start")
             self._queue.draw_button()
         self._buttons.draw()
         self._answer = gr.HTML(elem_id="tp-answer")
         self._queue.draw()
-        self._panel = gr.HTML(elem_id="tp-run")
+        self._panel = gr.HTML(FIRST, elem_id="tp-run")
         self._buttons.draw_more()
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._folded:
             self._curves = gr.HTML(elem_id="tp-curves")
@@ -131,7 +132,7 @@ class RunPanel:
             updates[self._line] = now["line"]
         if "run" in fresh:
             updates |= {
-                self._panel: view.html(following=self._queue.following()) if view else "",
+                self._panel: view.html(following=self._queue.following()) if view else FIRST,
                 **self._buttons.states(view),
                 **self._ends(view),
             }

@@ -224,11 +224,10 @@ class RunView:
         kept = [*self._earlier, *(AsideLoss(e.step, e.loss) for e in self._evaluated)]
         drawn = svg(self._points, self._planned.rates, self._marks, kept)
         named = {**KEY, "#8a3fb0": "loss on the part kept aside"} if kept else KEY
-        key = "".join(f'<i style="background:{colour}"></i>{words}' for colour, words in named.items())
-        return f'{drawn}<p class="tp-quiet tp-key">{key}</p>'
+        return f'{drawn}<p class="tp-quiet tp-key">{wording.legend(named.items())}</p>'
 
     def _told(self) -> str:
-        return wording.bullets(self._messages[-LATEST:], quiet=True)
+        return wording.listed(map(wording.begun, self._messages[-LATEST:]), quiet=True)
 
     def _ended_html(self, end: Ended) -> str:
         title = f"{self.job.title}: {end.outcome}"

@@ -10,7 +10,9 @@ CSS = """
 .tp-card h4 {margin: 0 0 6px 0; font-size: 1.05em; color: var(--body-text-color);}
 .tp-card p, .tp-card li {margin: 3px 0; color: var(--body-text-color);}
 .tp-card ul {margin: 4px 0 4px 18px; padding: 0; list-style: disc;}
-.tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em;}
+.tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
+.tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
+.tp-card summary {cursor: pointer;}
 .tp-good {border-left: 5px solid #2f9e5b;} .tp-fair {border-left: 5px solid #c98a10;}
 .tp-bad {border-left: 5px solid #cf3f3f;} .tp-live {border-left: 5px solid var(--color-accent);}
 .tp-figures {display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 8px 0;}
@@ -37,14 +39,18 @@ CSS = """
 .tp-map {width: 100%; height: auto; display: block; margin: 4px 0;}
 .tp-block, .tp-dementor {fill: #2f74c0;} .tp-odd {fill-opacity: 0.85;} .tp-even {fill-opacity: 0.5;}
 .tp-overlap {fill: #c98a10;} .tp-heat {fill: #7a4fb5;} .tp-cut {stroke: #cf3f3f; stroke-width: 1.6;}
-.tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 12px;}
-/* A shadow at the side where there is more to scroll to: what moves along with the rows covers it at their end. */
-.tp-wide {overflow-x: auto; overflow-wrap: normal; --tp-under: var(--tp-behind, var(--background-fill-primary));
-  background: linear-gradient(90deg, var(--tp-under) 40%, transparent) 0 0 / 36px 100% no-repeat local,
-  linear-gradient(270deg, var(--tp-under) 40%, transparent) 100% 0 / 36px 100% no-repeat local,
-  linear-gradient(90deg, rgba(90, 90, 90, 0.45), transparent) 0 0 / 12px 100% no-repeat scroll,
-  linear-gradient(270deg, rgba(90, 90, 90, 0.45), transparent) 100% 0 / 12px 100% no-repeat scroll;}
-.tp-card {--tp-behind: var(--block-background-fill);}
+.tp-key span {display: inline-block; margin-right: 12px;}
+.tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin-right: 5px;}
+.tp-point {fill: currentColor;}
+/* A shadow at the side where there is more to scroll to: without anything to scroll its timeline stands still. */
+.tp-wide {overflow-x: auto; overflow-wrap: normal; animation: tp-more auto linear;
+  animation-timeline: scroll(self inline);}
+@keyframes tp-more {
+  from {box-shadow: inset -14px 0 10px -10px rgba(110, 110, 110, 0.6);}
+  10%, 90% {box-shadow: inset 14px 0 10px -10px rgba(110, 110, 110, 0.6),
+    inset -14px 0 10px -10px rgba(110, 110, 110, 0.6);}
+  to {box-shadow: inset 14px 0 10px -10px rgba(110, 110, 110, 0.6);}
+}
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
 .tp-table, .tp-table tr, .tp-table tbody {border: none !important; outline: none !important;}
 .tp-beside {align-self: center; max-height: 46px;}
@@ -55,29 +61,52 @@ CSS = """
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
 .tp-setting {position: relative;}
+.tp-form .form {column-gap: 8px; background: var(--block-background-fill);}
+.tp-form .form > .tp-setting:not(.tp-tick) {display: flex; flex-direction: column; justify-content: flex-end;}
+.tp-form .label-wrap, .tp-right .label-wrap {gap: 10px; text-align: left; box-sizing: border-box;}
+.tp-form .label-wrap .icon, .tp-right .label-wrap .icon {flex: none; align-self: center;}
+.tp-form .label-wrap > span:first-child, .tp-right .label-wrap > span:first-child {flex: 1 1 0; min-width: 0;}
 .tp-setting [data-testid="block-info"]::after, .tp-tick label::after {content: "?"; display: inline-block;
-  margin-left: 6px; width: 15px; height: 15px; line-height: 15px; border-radius: 50%; text-align: center;
+  margin-left: 4px; width: 15px; height: 15px; line-height: 15px; border-radius: 50%; text-align: center;
   font-size: 11px; color: var(--tp-quiet); border: 1px solid var(--border-color-primary);}
 .tp-setting [data-testid="block-info"] {margin-bottom: 4px;}
 .tp-setting [data-testid="block-info"] + div, .tp-tick > div:not(.wrap) {display: none; position: absolute;
-  pointer-events: none; left: 0; bottom: calc(100% - 4px); z-index: 60; width: max-content;
-  max-width: min(420px, 86vw);
+  pointer-events: none; left: var(--tp-moved, 0); bottom: calc(100% - 4px); z-index: 60; width: max-content;
+  max-width: min(420px, 86vw, var(--tp-room, 86vw));
   padding: 8px 11px; border-radius: 7px; font-size: 0.9rem; line-height: 1.4; white-space: normal;
   color: var(--body-text-color) !important; background: var(--background-fill-primary);
   border: 1px solid var(--color-accent); box-shadow: 0 4px 14px rgba(0, 0, 0, 0.22);}
 .tp-setting [data-testid="block-info"]:hover + div,
 .tp-setting:focus-within:not(:has([aria-expanded="true"])):not(:has(ul.options)) [data-testid="block-info"] + div,
 .tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
-@media (min-width: 900px) {.tp-right {position: sticky; top: 10px; align-self: flex-start;}}
 .tp-chart {width: 100%; height: auto; display: block; margin: 0 0 8px 0;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
 .tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
 .tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
 .tp-hidden, .form:has(> .tp-hidden:only-child) {display: none !important;}
-.tp-curve {max-height: 340px;}
+.tp-curve {max-height: 340px; overflow: visible;}
+/* As hidden as before, but what shall stay in sight inside can do so. */
+.gradio-container:has(.tp-first-buttons) {overflow: clip !important;}
+@media (max-width: 1100px) {.tp-axis {font-size: 15px;}}
+/* On a phone the pictures shrink and their numbers must not: these stand inside, over the lines of the grid. */
+@media (max-width: 600px) {
+  .tp-axis {font-size: 24px; paint-order: stroke; stroke: var(--background-fill-primary); stroke-width: 5px;}
+  .tp-axis[text-anchor="end"] {text-anchor: start; transform: translate(-36px, -8px);}
+  .tp-rate-axis {text-anchor: end; transform: translate(46px, -8px);}
+  .tp-chart {overflow: visible; margin-top: 12px;}
+  /* Check and Start stay in sight while the form is gone through. */
+  .tp-right {display: contents !important;}
+  .tp-right > div {width: 100%;}
+  .tp-first-buttons {position: sticky; bottom: 0; z-index: 45; padding: 8px 0;
+    background: var(--background-fill-primary);}
+}
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
-.tp-buttons {flex-wrap: wrap;}
+.tp-buttons {flex-wrap: wrap; align-items: flex-end !important;}
 .tp-buttons button {min-width: max-content !important; flex: 1 1 92px; padding: 8px 12px; white-space: nowrap;}
+.tp-buttons > .form {flex: 2 1 160px !important;}
+/* Buttons beside a field stand at its foot, as high as they are by themselves. */
+#tp-preset-save, #tp-preset-delete, #tp-load, #tp-load + button, .tp-beside-field {align-self: flex-end;
+  flex: 0 1 auto !important; min-width: max-content !important;}
 #tp-start-from-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
 #tp-name-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
 #tp-answer:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
@@ -94,7 +123,7 @@ CSS = """
   line-height: 1.5; border-radius: 9px;
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
-.tp-setting:has(> .tp-back) [data-testid="block-info"] {margin-right: 24px;}
+.tp-setting:has(> .tp-back) [data-testid="block-info"] {display: block; margin-right: 32px;}
 :is(.tp-setting, #tp-model, #tp-loading, #tp-start-from, #tp-lora) .secondary-wrap input {
   padding-right: 26px; text-overflow: ellipsis;}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}

@@ -44,7 +44,9 @@ class TryTab:
                         scale=5,
                         allow_custom_value=True,
                     )
-                    self._refresh = gr.Button("Refresh", scale=1, min_width=90, size="sm")
+                    self._refresh = gr.Button(
+                        "Refresh", scale=1, min_width=90, size="sm", elem_classes="tp-beside-field"
+                    )
                 self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
                 self._as_chat = gr.Checkbox(
                     False, label="As a chat message", info="A text is gone on with; a message is answered."

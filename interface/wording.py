@@ -49,6 +49,20 @@ def folded(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
+def legend(colours: Iterable[tuple[str, str]]) -> str:
+    """What each colour of a picture means; a colour and its words stay on one line."""
+    pairs = (f'<i style="background:{colour}"></i>{escape(words)}' for colour, words in colours)
+    return " ".join(f"<span>{pair}</span>" for pair in pairs)
+
+
+def begun(text: str, most: int = 160) -> str:
+    """A long list behind a colon is folded away behind the words before it."""
+    head, colon, rest = text.partition(": ")
+    if len(text) <= most or not colon:
+        return escape(text)
+    return f"<details><summary>{escape(head)}</summary>{escape(rest)}</details>"
+
+
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
     """Figures at a glance: value above, name below."""
     rows = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in pairs)

@@ -98,6 +98,16 @@ CURVE = """() => {
     const last = Number(/ over (\\d+) of /.exec(drawing.getAttribute('aria-label'))[1]);
     return [line.points.numberOfItems, Math.min(...steps), last];
 }"""
+# Whether an element's box is inside the window.
+INSIDE = """e => {
+    const box = e.getBoundingClientRect();
+    const wide = box.left >= 0 && box.right <= document.documentElement.clientWidth;
+    return wide && box.top >= 0 && box.bottom <= innerHeight;
+}"""
+# Tables with a shadow at their sides though nothing is to be scrolled there, or without one though something is.
+SHADOWS = """() => [...document.querySelectorAll('.tp-wide')].filter(e => e.checkVisibility()).filter(e =>
+    (e.scrollWidth > e.clientWidth) !== (getComputedStyle(e).boxShadow !== 'none'))
+    .map(e => e.outerHTML.slice(0, 99))"""
 # What reaches beyond the right edge and is not cut off or scrolled by something around it.
 TOO_WIDE = """() => {
     const edge = document.documentElement.clientWidth + 1;
@@ -263,6 +273,36 @@ class TrainingPage:
         """The setting that has the focus."""
         found = self._page.evaluate("document.activeElement.closest('.tp-setting')?.id ?? ''")
         return str(found).removeprefix("tp-")
+
+    def focus(self, key: str) -> None:
+        """As by the keyboard, menus left closed."""
+        box = self._box(f"tp-{key}")
+        box.focus()
+        box.press("Escape")
+
+    def tabs_until(self, key: str, *, back: bool = False, most: int = 20) -> list[str]:
+        """The settings that have the focus, one press of Tab after another, until that one has it."""
+        passed: list[str] = []
+        while key not in passed and len(passed) < most:
+            self._page.keyboard.press("Shift+Tab" if back else "Tab")
+            passed.append(self.focused())
+        return passed
+
+    def signs(self, key: str) -> list[str]:
+        """What the signs at the chosen names say."""
+        found = self._page.locator(f"#tp-{key} .token .token-remove").all()
+        return [sign.get_attribute("aria-label") or "" for sign in found]
+
+    def help_is_inside(self, key: str) -> bool:
+        return bool(self._page.locator(f"#tp-{key} [data-testid='block-info'] + div").first.evaluate(INSIDE))
+
+    def in_sight(self, button: str) -> bool:
+        return bool(self._button(button).evaluate(INSIDE))
+
+    def shadows_without_need(self) -> list[str]:
+        """And those that are missing."""
+        found: list[str] = self._page.evaluate(SHADOWS)
+        return found
 
     def share(self, name: str, per_cent: int) -> None:
         """How much of a data set to use."""

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
 
 OURS = "Training PRO"
 ENDLESS = 400  # epochs: no test waits for the last
+PHONE = 420
 BARE, WITH_LORA = "LlamaForCausalLM", "PeftModelForCausalLM"
 FINGERPRINT = """
 def fingerprint():
@@ -164,3 +165,26 @@ def test_it_fits_the_screen(open_tab, theme, width):
     page.wait_for(lambda: page.can_press("go on"), "the tab is drawn")
     assert page.too_wide() == []
     page.photograph(f"webui-try-{theme}-{width}")
+
+
+def test_tab_leads_out_of_the_chosen_data_and_the_sign_names_what_it_removes(open_tab):
+    page = open_tab()
+    page.fill(data="story.txt")
+    page.wait_for(lambda: page.signs("data") == ["Remove story.txt (an example)"], "the name on its sign")
+    page.focus("if_exists")
+    passed = page.tabs_until("chunking")
+    assert passed.index("data") < passed.index("chunking") and len(passed) < 16
+    assert page.tabs_until("if_exists", back=True)[-1] == "if_exists"
+
+
+def test_help_buttons_and_shadows_on_a_phone(open_tab):
+    page = open_tab(width=PHONE)
+    for key in ("name", "hard_cut", "learning_rate", "accumulation"):
+        page.focus(key)
+        page.wait_for(lambda key=key: page.help_is_open(key), f"the help of {key}")
+        page.wait_for(lambda key=key: page.help_is_inside(key), f"the help of {key} inside the window")
+    page.wait_for(lambda: page.in_sight("check") and page.in_sight("start"), "Check and Start in sight")
+    page.fill(name="narrow", data="story.txt", cutoff=64)
+    page.check()
+    assert page.too_wide() == []
+    assert page.shadows_without_need() == []
