@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..chunking import Cutting
+from ..train_utils import plural
 from . import counting, fitting, keeping, mixing, prepared, unread
 from .aside import Stretch, divided, divided_rows, whole
 from .examples import Examples, RowSource, Source, TextSource
@@ -90,6 +91,7 @@ def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
     notes = [
         *(n for s in learned for n in s.notes),
         *_lines_said(sources, cut),
+        *_marks_said(learned, cut),
         *_share_said(data.share, len(taken)),
     ]
     made.reports.append(counting.of_texts(data.name, what, len(opened.texts), sources, taken, notes))
@@ -101,6 +103,16 @@ def _lines_said(sources: Sequence[TextSource], cut: Cutting) -> Iterator[str]:
         yield (
             "Its blocks end at lines, not at sentences, where many lines end without a full stop or begin with "
             "who speaks ('Blocks end at' changes that)."
+        )
+
+
+def _marks_said(learned: Sequence[Stretch], cut: Cutting) -> Iterator[str]:
+    """A hard cut made of words is no part of what is learned: with CHAPTER the model never meets that."""
+    if any(letter.isalnum() for letter in cut.hard_cut):
+        times = sum(stretch.text.count(cut.hard_cut) for stretch in learned)
+        yield (
+            f"The hard cut {cut.hard_cut!r} stands there {times} {plural(times, 'time')} and is left out of what "
+            "is learned, as every hard cut is."
         )
 
 

@@ -49,6 +49,15 @@ def test_examples_are_the_blocks_with_bos_and_eos_at_the_hard_cut(folders):
     assert [example.source.name for example in data.examples] == ["story.txt"] * 2
 
 
+def test_a_hard_cut_of_words_is_said_to_be_left_out(folders):
+    (source,) = report(folders, hard_cut="Ten eleven. ").sources
+    (said,) = source.notes
+    assert said == (
+        "The hard cut 'Ten eleven. ' stands there 1 time and is left out of what is learned, as every hard cut is."
+    )
+    assert report(folders).sources[0].notes == ()
+
+
 def test_the_report_counts_what_is_trained(folders):
     data = prepared(folders, epochs=3)
     found = data.report
