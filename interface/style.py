@@ -61,7 +61,7 @@ CSS = """
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
 .tp-setting {position: relative;}
-.tp-form .form {column-gap: 8px; background: var(--block-background-fill);}
+.tp-form .form, .form:has(> .tp-answer) {column-gap: 8px; background: var(--block-background-fill);}
 .tp-form .form > .tp-setting:not(.tp-tick) {display: flex; flex-direction: column; justify-content: flex-end;}
 .tp-form .label-wrap, .tp-right .label-wrap {gap: 10px; text-align: left; box-sizing: border-box;}
 .tp-form .label-wrap .icon, .tp-right .label-wrap .icon {flex: none; align-self: center;}
@@ -97,8 +97,10 @@ CSS = """
   /* Check and Start stay in sight while the form is gone through. */
   .tp-right {display: contents !important;}
   .tp-right > div {width: 100%;}
-  .tp-first-buttons {position: sticky; bottom: 0; z-index: 45; padding: 8px 0;
-    background: var(--background-fill-primary);}
+  .tp-buttons.tp-first-buttons {position: sticky; align-items: stretch !important; bottom: 0; z-index: 45;
+    padding: 8px 0; gap: 8px; background: var(--background-fill-primary);}
+  .tp-buttons.tp-first-buttons button {flex: 1 1 54px; min-width: 54px !important;
+    padding: 6px; white-space: normal; font-size: 0.9rem; line-height: 1.25;}
 }
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons {flex-wrap: wrap; align-items: flex-end !important;}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from training_pro.data.report import DatasetReport
+from training_pro.data.report import DatasetReport, Lengths
 from training_pro.data.showing import shown
-from training_pro.interface import report_view
+from training_pro.interface import plots, report_view
 from training_pro.tests.rowing import chat, family, made
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -37,6 +38,21 @@ def test_what_a_report_holds(tmp_path):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)
     assert re.search(r'data-tp-set="{&quot;epochs&quot;: [\d.]+}">use \d+</button>', page)
+
+
+def test_the_key_of_a_map_names_what_is_drawn(tmp_path):
+    text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
+    report = made(tmp_path, family("ChatML"), text, chunking="dementor").report
+    maps = [found for source in report.sources for _, found in source.maps]
+    assert [words for _, words in plots.colours(maps)] == ["blocks", "how often seen", "hard cuts"]
+    bare = [replace(found, bars=(), hard_cuts=()) for found in maps]
+    assert [words for _, words in plots.colours(bare)] == ["how often seen"]
+
+
+def test_the_bars_of_lengths_fill_their_picture():
+    html = report_view.html(DatasetReport(3, 9, 9, 24, 64, 1, 1, lengths=Lengths(8, (1, 0, 2), 24, 20)))
+    places = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]
+    assert len(places) == 3 and 290 < sum(places[-1]) < 320
 
 
 def test_a_report_without_data():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import Remedy
-from training_pro.core.events import CheckpointSaved, Ended, Evaluated, Planned, Progress, Sampled
+from training_pro.core.events import CheckpointSaved, Ended, Evaluated, Note, Planned, Progress, Sampled
 from training_pro.core.session import Job
+from training_pro.interface.more_curves import MoreCurves
 from training_pro.interface.run_view import RunView
 
 STEPS = 100_000
@@ -102,6 +103,25 @@ def test_an_evaluation_is_at_a_glance_and_a_curve():
     view = view_of(planned(9), step(1, 9), evaluated(1, 1.5), step(2, 9), evaluated(2, 1.75))
     assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
     assert "Kept aside: perplexity" in view.more_curves()
+
+
+def test_a_single_value_is_said_and_not_drawn():
+    once = Evaluated(step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1)
+    said = MoreCurves()
+    said.evaluated(once)
+    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in said.html()
+    assert "<svg" not in said.html()
+    said.evaluated(replace(once, step=6, perplexity=4))
+    assert said.html().count("<svg") == 2
+
+
+def test_a_long_list_in_the_news_is_folded_behind_its_words():
+    many = ", ".join(f"model.layers.{n}.<proj" for n in range(20))
+    html = view_of(
+        planned(9), step(1, 9), Note(text=f"The LoRA sits on all: {many}"), Note(text="Short: so.")
+    ).html()
+    assert "<summary>The LoRA sits on all</summary>model.layers.0.&lt;proj, model" in html
+    assert "<li>Short: so.</li>" in html
 
 
 def test_answers_stand_by_step_and_prompt():
