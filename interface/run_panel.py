@@ -21,6 +21,7 @@ from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load, refused
+from .name_taken import taken
 from .queue_view import QueueView
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
@@ -90,12 +91,27 @@ class RunPanel:
         try:
             self._joined.refuse_where_read_only()
             settings = training_settings(self._form.values(given))
+            if asks := self._asks(settings):
+                yield asks
+                return
             self._joined.session.train(settings.what.name, host, partial(engine.train, settings, host))
         except TrainingProError as error:
             async for said in refused(self._joined.session, error):
                 yield said
         else:
             yield ""
+
+    def _asks(self, settings: TrainingSettings) -> str:
+        """What is to be done with what stands under the name: asked before a run begins, not refused in it."""
+        what = settings.what
+        if what.if_exists != "ask":
+            return ""
+        asked = taken(self._joined, what.name, what.if_exists, settings.lora.method)
+        return (
+            wording.card("", asked, wording.paragraph("Choose, then press Start again.", quiet=True))
+            if asked
+            else ""
+        )
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._joined.session.latest("training")

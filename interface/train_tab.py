@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from ..core.errors import TrainingProError
 from ..core.host import Folders
-from ..records import loras
 from ..settings import presets
 from . import concerns, data_menu, model_line, summary, wording
 from .clicks import Clicks
@@ -20,6 +18,7 @@ from .gradio_versions import private
 from .joined import Joined, on_load
 from .layers import Layers
 from .look import DataLook, look
+from .name_taken import taken
 from .one_step import OneStep
 from .places import FOLDED, LIVE, LORA, MEMORY, TABLES, VISIBLE, part_id
 from .run_panel import RunPanel
@@ -212,21 +211,4 @@ class TrainTab:
     def _standing(self, given: Mapping[Any, Any]) -> str:
         """What stands under the name already, unless it is being made just now."""
         parts = self._form.components
-        name, chosen, method = (given[parts[key]] or "" for key in ("name", "if_exists", "method"))
-        if not name.strip() or self._joined.trains(name):
-            return ""
-        try:
-            folders = self._joined.host.folders
-            folder = (folders.models if method == "full" else folders.loras) / name
-            if loras.standing(folder) == "nothing":
-                return ""
-            return wording.exists(name, loras.what_stands(folder), _going_on(folder), chosen)
-        except (TrainingProError, OSError, ValueError):  # also a name longer than the system can have
-            return ""
-
-
-def _going_on(folder: Path) -> str:
-    """What continue would do; nothing for a whole model that is complete."""
-    if loras.standing(folder) not in ("finished", "made elsewhere"):
-        return "go on with it"
-    return "train it further" if loras.has_lora(folder) else ""
+        return taken(self._joined, *(given[parts[key]] or "" for key in ("name", "if_exists", "method")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import gradio as gr
@@ -78,3 +79,18 @@ def test_a_whole_model_is_looked_for_where_it_would_be_kept(tab):
 @pytest.mark.parametrize("name", ["", "  ", "nowhere", None])
 def test_a_name_that_is_free_is_told_nothing(tab, name):
     assert under(tab, name, "lora") == ("", [])
+
+
+def test_start_asks_what_is_to_become_of_a_lora_before_a_run_begins(tab):
+    panel, parts = tab._run, tab._form.components
+    made(tab._joined.host.folders.loras, "asked", left("finished"))
+    given = {part: part.value for part in parts.values()}
+    given |= {parts["name"]: "asked", parts["data"]: ["story.txt"], parts["if_exists"]: "ask"}
+
+    async def said():
+        return [words async for words in panel._on_start(given)]
+
+    (words,) = asyncio.run(said())
+    assert "asked exists: a finished LoRA." in words and "press Start again" in words
+    assert "train it further" in words and "replace it (a backup is kept)" in words
+    assert tab._joined.session.latest("training") is None

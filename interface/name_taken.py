@@ -1,0 +1,31 @@
+"""What stands under a name already, and what may be done about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core.errors import TrainingProError
+from ..records import loras
+from . import wording
+from .joined import Joined
+
+
+def taken(joined: Joined, name: str, chosen: str, method: str) -> str:
+    """In words, with a click for each way on; nothing where the name is free, or is being made just now."""
+    if not name.strip() or joined.trains(name):
+        return ""
+    try:
+        folders = joined.host.folders
+        folder = (folders.models if method == "full" else folders.loras) / name
+        if loras.standing(folder) == "nothing":
+            return ""
+        return wording.exists(name, loras.what_stands(folder), _going_on(folder), chosen)
+    except (TrainingProError, OSError, ValueError):  # also a name longer than the system can have
+        return ""
+
+
+def _going_on(folder: Path) -> str:
+    """What continue would do; nothing for a whole model that is complete."""
+    if loras.standing(folder) not in ("finished", "made elsewhere"):
+        return "go on with it"
+    return "train it further" if loras.has_lora(folder) else ""
