@@ -65,9 +65,10 @@ def host(options: argparse.Namespace) -> StandaloneHost:
 
 @contextmanager
 def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside, whatever asks this process to end calls `handler`; what nohup has switched off stays off."""
+    """Inside, whatever asks this process to end calls `handler`; under nohup a closed window asks nothing."""
     there = [getattr(signal, name) for name in ENDINGS if hasattr(signal, name)]
-    before = {s: signal.signal(s, handler) for s in there if signal.getsignal(s) is not signal.SIG_IGN}
+    nohup = {s for s in there if s.name == "SIGHUP" and signal.getsignal(s) is signal.SIG_IGN}
+    before = {s: signal.signal(s, handler) for s in there if s not in nohup}
     try:
         yield
     finally:

@@ -255,6 +255,7 @@ def at_terminal(its: int) -> None:
     import termios
 
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     fcntl.ioctl(its, termios.TIOCSCTTY, 0)
 
 
