@@ -179,8 +179,8 @@ def _nothing_known(name: str, columns: Mapping[str, str]) -> str:
     return (
         f"{name}: the rows have the columns {there}, which are none that are known. Rename them to instruction "
         "and output, to messages or to text, or say which is which under Columns (instruction=QUESTIONS "
-        "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS), or choose a format file "
-        "that names them."
+        "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS; one with spaces in "
+        '"quotes"), or choose a format file that names them.'
     )
 
 

@@ -76,7 +76,7 @@ def test_check_and_the_start_alike(place):
         place.train(**crossed)
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
-    (advice,) = PeftEngine().check(place.settings(**ORDER), place.host()).advice
+    (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
     assert advice.startswith("Change over at 1: the run has 1 epoch, so the order stays by length to its end.")
 
 

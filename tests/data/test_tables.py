@@ -76,7 +76,9 @@ def test_without_names_columns_have_numbers(tmp_path):
 
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
     content = {"a.csv": "Frage;Die Antwort;Jahr\nWer?;Ich war es.;1999\nWas?;Ein Hund war es.;2001\n"}
-    with pytest.raises(DataError, match=r"have the columns Frage, Die Antwort, Jahr.*output=Jahr"):
+    with pytest.raises(
+        DataError, match=r'have the columns Frage, Die Antwort, Jahr.*output=ANSWERS.*spaces in "quotes"'
+    ):
         made(tmp_path / "a", family("ChatML"), content)
     data = made(tmp_path / "b", family("ChatML"), content, columns='instruction=Frage output="Die Antwort"')
     assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
