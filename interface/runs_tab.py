@@ -24,6 +24,7 @@ from ..train_utils import size
 from . import wording
 from .gradio_versions import private
 from .joined import Joined
+from .merging_here import MergingHere
 
 Act = Callable[[Mapping[Any, Any], Folders], str]
 HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
@@ -34,6 +35,7 @@ class RunsTab:
 
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
+        self._merging = MergingHere(joined)
 
     def draw(self, tab: gr.Tab) -> None:
         may = not self._joined.host_says_read_only()
@@ -58,6 +60,7 @@ class RunsTab:
                 scale=2,
                 elem_classes="tp-beside",
             )
+            self._merging.draw()
         with gr.Row():
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
             self._keep = gr.Button(
@@ -78,6 +81,7 @@ class RunsTab:
             (self._keep, self._on_keep),
         ):
             button.click(self._doing(act), given, [self._said, *lists], **private())
+        self._merging.connect(self._chosen, self._name, self._said)
         for shown in (tab.select, self._refresh.click):
             shown(self._lists, None, lists, **private())
         self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())

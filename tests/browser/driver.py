@@ -41,6 +41,7 @@ BUTTONS = {
     "refresh": "tp-refresh",
     "undo delete": "tp-runs-undo",
     "make own": "tp-runs-own",
+    "merge": "tp-runs-merge",
     "keep note": "tp-runs-keep",
     "load": "tp-load",
     "first look": "tp-first-look",

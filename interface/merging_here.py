@@ -1,0 +1,61 @@
+"""A LoRA of the Runs tab baked into a model of its own, among the models."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ..core.engine import Merge
+from ..core.errors import SavingError, TrainingProError
+from ..core.session import Job
+from ..settings.names import name_problem
+from .gradio_versions import follows
+from .joined import Joined, news, refused, said_last
+
+
+class MergingHere:
+    """One button: what is chosen beside it, under the name that stands beside it."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+
+    def draw(self) -> None:
+        may = not self._joined.host_says_read_only()
+        self._merge = gr.Button(
+            "Merge it into a model", interactive=may, elem_id="tp-runs-merge", scale=2, elem_classes="tp-beside"
+        )
+
+    def connect(self, chosen: gr.Dropdown, name: gr.Textbox, said: gr.HTML) -> None:
+        pressed = partial(self._pressed, chosen, name)
+        self._merge.click(pressed, {chosen, name}, said, **follows())
+
+    async def _pressed(self, chosen: Any, name: Any, given: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """How far it is; a refusal for as long as what it names goes on."""
+        try:
+            job = self._begun(given[chosen] or "", (given[name] or "").strip())
+        except TrainingProError as error:
+            async for refusal in refused(self._joined.session, error):
+                yield refusal
+            return
+        said = ""
+        async for fresh in news(job):
+            said = said_last(fresh, said)
+            yield said
+
+    def _begun(self, lora: str, name: str) -> Job:
+        joined = self._joined
+        joined.refuse_where_read_only()
+        if not lora:
+            raise SavingError("Choose a run first.")
+        if not name:
+            raise SavingError("New name is empty. Type what the model is to be called.")
+        if problem := name_problem(name):
+            raise SavingError(f"New name: {problem}")
+        out = joined.host.folders.models / name
+        if out.exists():
+            raise SavingError(f"New name: there is a model {name!r} already. Choose another one.")
+        work = partial(joined.engine.merge, Merge(lora, str(out)), joined.host)
+        return joined.session.start("merge", f"Merging {lora} into a model", joined.host, work)
