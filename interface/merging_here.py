@@ -25,7 +25,12 @@ class MergingHere:
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
         self._merge = gr.Button(
-            "Merge it into a model", interactive=may, elem_id="tp-runs-merge", scale=2, elem_classes="tp-beside"
+            "Merge it into a model",
+            interactive=may,
+            elem_id="tp-runs-merge",
+            scale=2,
+            min_width=220,
+            elem_classes="tp-beside",
         )
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, said: gr.HTML) -> None:

@@ -58,6 +58,7 @@ class RunsTab:
                 interactive=may,
                 elem_id="tp-runs-own",
                 scale=2,
+                min_width=220,
                 elem_classes="tp-beside",
             )
             self._merging.draw()
