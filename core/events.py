@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ..train_utils import duration, plural
+from ..train_utils import duration, plural, size
 from .errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -76,6 +76,32 @@ class Progress(Event):
     """The mean loss of each data set in this step, where there are several."""
     phase: str = ""
     """What the step was in, where the order of the examples has several phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineUse(Event):
+    """What the run takes of the machine; None is what the machine does not tell."""
+
+    cards: int  # 0 where there is none: then it is the memory of the machine itself
+    peak: int  # bytes that were held at most since the run began, the model included
+    total: int = 0  # bytes that there are
+    busy: int | None = None  # per cent of the time
+    celsius: int | None = None  # of the hottest card
+    watts: int | None = None  # of all cards together
+
+    @property
+    def words(self) -> str:
+        """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
+        what = plural(self.cards, "graphics card") if self.cards else "memory"
+        there = f" of {size(self.total)}" if self.total else ""
+        readings = ((self.busy, "% busy"), (self.celsius, "\u00b0C"), (self.watts, "W"))
+        told = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
+        return f"{what}: at most {size(self.peak)}{there} so far{told}"
+
+
+def most_memory(events: Iterable[Event]) -> int:
+    """What a run took at most, by what was seen of it; 0 where nothing was."""
+    return max((event.peak for event in events if isinstance(event, MachineUse)), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)

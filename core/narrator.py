@@ -21,6 +21,7 @@ from .events import (
     FromQueue,
     LibraryMessage,
     LiveChanged,
+    MachineUse,
     Note,
     PerplexityFound,
     Planned,
@@ -35,6 +36,7 @@ from .session import Job
 
 Write = Callable[[str], object]
 PAUSE_SECONDS = 2.0
+MACHINE_SECONDS = 60.0
 RECENT_STEPS = 20
 IN_SHORT = 100  # characters of a prompt, and of its answer
 TO_DEVELOPERS = ("FutureWarning: ", "DeprecationWarning: ")
@@ -86,12 +88,17 @@ class Pace:
 
 
 class Narrator:
-    """Turns events into lines; of the steps it tells one every two seconds, and the last."""
+    """Turns events into lines; of the steps it tells one every two seconds, and the last.
+
+    What a run takes of the machine stands at the end of such a line, once in a minute.
+    """
 
     def __init__(self) -> None:
         self._pace = Pace()
         self._told = float("-inf")
         self._heard: set[str] = set()
+        self._machine: MachineUse | None = None
+        self._machine_told = float("-inf")
 
     def line(self, event: Event) -> str:
         tell = _TELL.get(type(event))
@@ -105,8 +112,18 @@ class Narrator:
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "
-            f"{self._pace.tokens_a_second:.0f} tokens/s  {self._left(event.at)}"
+            f"{self._pace.tokens_a_second:.0f} tokens/s  {self._left(event.at)}{self._taken(event.at)}"
         )
+
+    def _look(self, event: MachineUse) -> str:
+        self._machine = event
+        return ""
+
+    def _taken(self, now: float) -> str:
+        if self._machine is None or now - self._machine_told < MACHINE_SECONDS:
+            return ""
+        self._machine_told = now
+        return f"  {self._machine.words}"
 
     def _left(self, now: float) -> str:
         """How long the rest takes, and where that is over a minute, until when."""
@@ -194,6 +211,7 @@ def _in_short(text: str) -> str:
 
 _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     Progress: Narrator._progress,
+    MachineUse: Narrator._look,
     Stage: Narrator._stage,
     TimeLimited: Narrator._limited,
     Planned: Narrator._planned,

@@ -23,6 +23,7 @@ from .checkpoints import RunState, sealed
 from .course import Course
 from .evaluation import Testing
 from .halving import Piece
+from .machine_use import MachineWatch
 from .ordering import Phases
 from .rates import Rates, give
 from .saving_rules import Evaluation, Moment
@@ -54,6 +55,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self.unsaved = ""
         self._pulse = Pulse(blueprint.folder)
         self.spilling: Spilling | None = None
+        self._machine: MachineWatch | None = None
 
     @property
     def evaluations(self) -> list[Evaluated]:
@@ -73,6 +75,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        self._machine = MachineWatch(args.device, self._log)
         if found := self.testing.at_start(state.global_step):
             self.steering.look_before(found)
         self.course.begin_step()
@@ -109,16 +112,22 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
             self.course.graph[-1]["phase"] = phase
         self._log.append(replace(progress, phase=phase))
         self._pulse.beat(step, self.rates.steps)
-        self._watch_the_card(progress)
+        self._watch_the_machine(progress)
         if change := self.phases.look_at(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
         found = self.testing.after(step, last=self.steering.is_last(step))
         self._decide(step, control, lr_scheduler, found)
         self.course.begin_step()  # what was done between two steps makes neither of them slow
 
-    def _watch_the_card(self, progress: Progress) -> None:
+    def _watch_the_machine(self, progress: Progress) -> None:
         if self.spilling is not None and self.spilling.look(progress.seconds, progress.tokens):
             self._log.append(Advice(text=SPILLS))
+        if self._machine is not None:
+            self._machine.look()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        if self._machine is not None:
+            self._machine.look(at_once=True)
 
     def _phase(self, step: int) -> str:
         """Where an order has several phases, which this step was in; a planned change is said when it is there."""

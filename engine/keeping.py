@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from ..core.events import Ended, FromQueue, Outcome, Stage
+from ..core.events import Ended, FromQueue, Outcome, Stage, most_memory
 from ..core.host import Folders
 from ..core.session import Job
 from ..core.version import VERSION
@@ -58,7 +58,7 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     own, best = trained.run.folder, _better_one(trained)
     folder = placed(own, folders, copy_of(best.folder) if best else write, job)  # before all that can fail
     outcome = _outcome(trained)
-    entry = _log_entry(trained, outcome) | _remarks(best) | _how_it_began(job)
+    entry = _log_entry(trained, outcome) | _remarks(best) | _told_on_the_way(job)
     if folder is not own:
         _taken_along(own, folder, entry, job)
     kept_aside = trained.between.testing.kept_aside
@@ -101,9 +101,11 @@ def _remarks(best: _Better | None) -> dict[str, Any]:
     return kept | {"picture": "not drawn: matplotlib is not installed (pip install matplotlib)"}
 
 
-def _how_it_began(job: Job) -> dict[str, Any]:
-    """Nothing where somebody pressed Start."""
-    return {"from_queue": True} if any(isinstance(event, FromQueue) for event in job.log.since(0)) else {}
+def _told_on_the_way(job: Job) -> dict[str, Any]:
+    """What only the job's own log knows; nothing of a queue where somebody pressed Start."""
+    events = job.log.since(0)
+    begun = {"from_queue": True} if any(isinstance(event, FromQueue) for event in events) else {}
+    return {"memory_at_most": most_memory(events) or None, **begun}
 
 
 def _taken_along(own: RunFolder, place: RunFolder, entry: dict[str, Any], job: Job) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from .faults import is_out_of_memory, told_where_memory_runs_out
 from .halving import free_memory
 from .impossible import refuse
 from .machine import give_back_memory
+from .peak import begin_anew, resident
 from .precision import in_its_type
 from .ready import bare_model, card_of, prepared, ready_to_train
 from .skeleton import skeleton
@@ -36,7 +36,6 @@ from .trial import Ways, tried
 
 NOWHERE = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
 """A probe keeps nothing: no folder can be made in a file, and nothing can be lost there."""
-NEW_PEAK = Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
@@ -129,22 +128,11 @@ def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
 def _peak_of(step: Callable[[], None], device: torch.device) -> int:
     if device.type == "cuda":
         return _peak_on_cards(step)
-    known = _peak_begins_anew()
-    before = _resident("VmRSS:") if known else 0
-    step()
-    return _resident("VmHWM:") - before if known else 0
-
-
-def _peak_begins_anew() -> bool:
-    """From what is taken now; only Linux tells a peak, and not where /proc may only be read."""
-    if not sys.platform.startswith("linux"):
-        return False
     give_back_memory()
-    try:
-        NEW_PEAK.write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
+    known = begin_anew()
+    before = resident("VmRSS:") if known else 0
+    step()
+    return resident("VmHWM:") - before if known else 0
 
 
 def _peak_on_cards(step: Callable[[], None]) -> int:
@@ -154,11 +142,6 @@ def _peak_on_cards(step: Callable[[], None]) -> int:
     before = sum(map(torch.cuda.memory_allocated, cards))
     step()
     return int(sum(map(torch.cuda.max_memory_allocated, cards)) - before)
-
-
-def _resident(name: str) -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    return int(status.partition(name)[2].split()[0]) * 1024
 
 
 def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | None, device: str) -> Probed:

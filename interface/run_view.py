@@ -14,6 +14,7 @@ from ..core.events import (
     Evaluated,
     Event,
     LiveChanged,
+    MachineUse,
     Note,
     Planned,
     Progress,
@@ -27,7 +28,7 @@ from ..core.session import Job
 from ..records.curve import AsideLoss, Mark, Point, svg
 from ..records.evaluations import aside_losses, points_of
 from ..settings import presets
-from ..train_utils import duration
+from ..train_utils import duration, size
 from . import samples_view, wording
 from .more_curves import MoreCurves
 from .trend import before, trend
@@ -74,6 +75,7 @@ class RunView:
         self._evaluated: list[Evaluated] = []
         self._earlier: list[AsideLoss] = []
         self._sampled: list[Sampled] = []
+        self._machine: MachineUse | None = None
 
     def catch_up(self) -> None:
         """Take in what is new."""
@@ -106,6 +108,7 @@ class RunView:
             wording.bar(share),
             self._glance(),
             wording.paragraph(trend(self._points, steps), quiet=True),
+            wording.paragraph(self._taken(), quiet=True),
             self._curve(),
             self._told(),
         ]
@@ -140,6 +143,8 @@ class RunView:
             self._curves.evaluated(event)
         elif isinstance(event, Sampled):
             self._sampled.append(event)
+        elif isinstance(event, MachineUse):
+            self._machine = event
         elif isinstance(event, Replanned):
             self._replan(event)
         elif isinstance(event, LiveChanged):
@@ -208,6 +213,11 @@ class RunView:
         earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
         return [(f"kept aside, step {last.step}{earlier}", f"{last.loss:.4f}")]
 
+    def _taken(self) -> str:
+        """What the run takes of the machine."""
+        words = self._machine.words if self._machine else ""
+        return words[:1].upper() + words[1:]
+
     def _an_hour_ago(self, last: Progress) -> str:
         then = before(self._points, 3600, last.at)
         return f", an hour ago {then.smoothed:.3f}" if then else ""
@@ -248,6 +258,7 @@ class RunView:
                 ("smoothed loss, first and last", f"{first.smoothed:.3f} → {last.smoothed:.3f}"),
                 ("a step", duration(self._pace.seconds_a_step)),
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
+                *([("memory at most", size(self._machine.peak))] if self._machine else []),
             ]
         )
 

@@ -21,6 +21,7 @@ from ..core.events import (
     Progress,
     Replanned,
     Sampled,
+    most_memory,
 )
 from ..core.narrator import Narrator
 from ..settings import presets
@@ -131,6 +132,7 @@ def _figures(story: Story) -> str:
         ("spent on training", duration(seconds)),
         ("a step", duration(seconds / len(steps))),
         ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
+        *((("memory at most", size(most)),) if (most := most_memory(story.events)) else ()),
         *((("on disk", size(story.kept.size)),) if story.kept else ()),
     ]
     inside = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(v)}</dd></div>" for n, v in pairs)

@@ -15,6 +15,7 @@ from training_pro.core.events import (
     Ended,
     Evaluated,
     LibraryMessage,
+    MachineUse,
     Note,
     PerplexityFound,
     Planned,
@@ -114,6 +115,16 @@ def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
     lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
     told = [number for number, line in enumerate(lines, start=1) if line]
     assert told == [1, *range(5, 101, 4), 100]
+
+
+def test_what_the_run_takes_stands_on_one_step_a_minute():
+    narrator = Narrator()
+    use = MachineUse(cards=1, peak=12_300_000_000, total=24_000_000_000, busy=98, celsius=71, watts=285)
+    assert narrator.line(use) == ""
+    lines = [narrator.line(progress(step, at=step * 10.0)) for step in range(1, 15)]
+    told = [number for number, line in enumerate(lines, start=1) if "graphics card" in line]
+    assert told == [1, 7, 13]
+    assert lines[0].endswith("  graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 °C, 285 W")
 
 
 def test_one_slow_step_does_not_change_the_time_left():

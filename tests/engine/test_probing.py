@@ -15,7 +15,7 @@ from training_pro.core.errors import ModelError
 from training_pro.core.events import Ended, Evaluated, Probed, Sampled
 from training_pro.core.session import Job
 from training_pro.data.examples import Examples
-from training_pro.engine import probing
+from training_pro.engine import peak, probing
 from training_pro.engine.blueprint import blueprint
 from training_pro.engine.loss import SupervisedOnly
 from training_pro.engine.measuring import Pass
@@ -71,7 +71,7 @@ def test_memory_is_measured_and_told(probed):
 
 
 def test_where_the_peak_cannot_be_asked_for_the_step_is_tried_all_the_same(place, monkeypatch, tmp_path):
-    monkeypatch.setattr(probing, "NEW_PEAK", tmp_path / "not there" / "clear_refs")
+    monkeypatch.setattr(peak, "NEW_PEAK", tmp_path / "not there" / "clear_refs")
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import Remedy
-from training_pro.core.events import CheckpointSaved, Ended, Evaluated, Note, Planned, Progress, Sampled
+from training_pro.core.events import (
+    CheckpointSaved,
+    Ended,
+    Evaluated,
+    MachineUse,
+    Note,
+    Planned,
+    Progress,
+    Sampled,
+)
 from training_pro.core.session import Job
 from training_pro.interface.more_curves import MoreCurves
 from training_pro.interface.run_view import RunView
@@ -92,6 +101,14 @@ def test_a_run_that_is_to_stop_or_waits_promises_no_time():
     assert "done about" in view.html()
     view.job.control.stop()
     assert "done about" not in view.html()
+
+
+def test_what_the_run_takes_of_the_machine_is_one_quiet_line_and_a_figure_at_its_end():
+    use = MachineUse(cards=0, peak=3_100_000_000, total=16_000_000_000)
+    running = [planned(9), step(1, 9), replace(use, peak=1), use]
+    assert '<p class="tp-quiet">Memory: at most 3.1 GB of 16 GB so far</p>' in view_of(*running).html()
+    ended = view_of(*running, Ended(outcome="finished", text="Done.")).html()
+    assert "so far" not in ended and "memory at most" in ended and "3.1 GB" in ended
 
 
 def test_an_evaluation_is_at_a_glance_and_a_curve():
