@@ -54,9 +54,8 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
     yield open_one
     left = [page for page in pages if not page.closed]
-    if left and left[0].has("stop") and left[0].can_press("stop"):
-        left[0].press("stop")
-        left[0].wait_for(lambda: not left[0].can_press("stop"), "the run is stopped")
+    if left and left[0].has("stop"):
+        left[0].end_run()
     for page in left:
         page.close()
     assert [error for page in pages for error in page.errors] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -289,6 +290,15 @@ class TrainingPage:
             passed.append(self.focused())
         return passed
 
+    def offers(self, elem_id: str) -> list[str]:
+        """What a menu has to choose from."""
+        box = self._box(elem_id)
+        box.click()
+        names = self._page.locator(f"#{elem_id}").get_by_role("option").all_inner_texts()
+        box.press("Escape")
+        box.blur()
+        return [name.strip() for name in names]
+
     def signs(self, key: str) -> list[str]:
         """What the signs at the chosen names say."""
         found = self._page.locator(f"#tp-{key} .token .token-remove").all()
@@ -395,6 +405,13 @@ class TrainingPage:
     def stop(self, name: str) -> str:
         self.press("stop")
         return self.wait_until_ended(name, "stopped")
+
+    def end_run(self) -> None:
+        """Stop what still runs; it may end by itself at just that moment."""
+        with contextlib.suppress(Error):
+            if self.can_press("stop"):
+                self._button("stop").click(timeout=5000)
+        self.wait_for(lambda: not self.can_press("stop"), "the run is stopped")
 
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
         self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}", 90)

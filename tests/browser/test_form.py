@@ -106,9 +106,9 @@ def test_new_files_leave_what_is_chosen(demo, page):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "aaa first of all.txt").write_text("One sentence. Another one.\n" * 40, encoding="utf-8")
     page.press("refresh")
+    page.wait_for(lambda: "aaa first of all.txt" in " ".join(page.offers("tp-data")), "the new file in the menu")
+    page.wait_for(lambda: page.chosen("tp-data") == before, "what was chosen")
     page.wait_for_words("data said", "story.txt", ROWS)
-    page.pause(1)
-    assert page.chosen("tp-data") == before
     page.fill(cutoff=65)
     page.wait_for_words("data said", "story.txt", ROWS)
 
