@@ -21,8 +21,7 @@ from .borrowing import undisturbed
 from .tokenizer import WorkingTokenizer, working_tokenizer
 from .trial import quiet
 
-LENGTH = 100  # tokens of an answer
-BEGINNING = 9  # of one whose time is taken
+BEGINNING = 9  # tokens of an answer whose time is taken
 
 
 class Asking:
@@ -81,13 +80,16 @@ class Asking:
         return str(self._tokenizer.tokenizer.decode(written, skip_special_tokens=True))
 
     def _written(self, model: Any, prompt: Prompt, most: int) -> list[int]:
-        asked = Question(prompt.text, max_tokens=most, seed=self._run.settings.what.seed)
+        wish = self._run.settings
+        asked = Question(
+            prompt.text, max_tokens=most, temperature=wish.samples.sample_temperature, seed=wish.what.seed
+        )
         found = generated(model, torch.tensor([prompt.ids]), asked, self._tokenizer.tokenizer, self._job)
         return list(found[0][len(prompt.ids) :].tolist())
 
     def _room(self, prompt: Prompt) -> int:
-        context = self._run.card.context
-        return max(1, min(LENGTH, context - len(prompt.ids)) if context else LENGTH)
+        context, length = self._run.card.context, self._run.settings.samples.sample_length
+        return max(1, min(length, context - len(prompt.ids)) if context else length)
 
     @cached_property
     def _tokenizer(self) -> WorkingTokenizer:

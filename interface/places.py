@@ -27,7 +27,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("eval_share", "eval_every"),
         ("eval_data",),
         ("sample_prompts",),
-        ("sample_every",),
+        ("sample_every", "sample_length", "sample_temperature"),
     ),
     LIVE: (
         ("save_every", "save_on_loss_drop", "save_each_epoch"),

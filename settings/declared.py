@@ -543,6 +543,21 @@ class Samples:
         maximum=10**8,
         words=("epoch", "never"),
     )
+    sample_length: int = whole(
+        100,
+        "Answers, tokens",
+        "How long an answer may become; it ends earlier where the model ends it, or where its context is full.",
+        minimum=1,
+        maximum=10_000,
+    )
+    sample_temperature: float = number(
+        0.7,
+        "Temperature",
+        "How freely it answers: 0 always takes the likeliest token, more is more surprising. Each answer begins "
+        "with the run's seed, so that those of a run can be compared.",
+        minimum=0,
+        maximum=5,
+    )
 
 
 @dataclass(frozen=True)

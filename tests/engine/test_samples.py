@@ -34,7 +34,8 @@ def of(kind, events):
 def brief():
     """Short answers."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("training_pro.engine.asking.LENGTH", 8)
+        own = Place.settings
+        patched.setattr(Place, "settings", lambda self, **more: own(self, **{"sample_length": 8, **more}))
         yield
 
 
@@ -96,6 +97,16 @@ def test_without_is_what_the_model_itself_says(place):
     }
     assert [s.step for s in said] == [0, 4]
     assert (said[-1].text, said[-1].without) == (pieces["with"], pieces["without"])
+
+
+def test_as_long_and_as_freely_as_wished(place):
+    host = place.host()
+    wished = {"sample_length": 5, "sample_temperature": 0.0}
+    _, events = run(place, host=host, sample_every="epoch", sample_prompts=ASKED[:1], **wished)
+    answers = place.answer(host, prompt=ASKED[0], lora="a", max_tokens=5, temperature=0.0)
+    likeliest = "".join(a.piece for a in answers if getattr(a, "side", "") == "with")
+    assert of(Sampled, events)[-1].text == likeliest
+    assert 0 < len(host.card().tokenizer(likeliest, add_special_tokens=False)["input_ids"]) <= 5
 
 
 def test_beginnings_out_of_a_text(place):
