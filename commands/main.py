@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "runs": Command("runs", "what is on disk: LoRAs and checkpoints, with sizes; delete, restore, slim"),
     "perplexity": Command("perplexity", "how well a model knows a text, with and without LoRAs"),
     "merge": Command("merge", "a LoRA baked into a full model"),
+    "gguf": Command("gguf", "a LoRA as a file for llama.cpp"),
     "settings": Command("settings", "every setting, with its default and what it takes"),
     "test": Command("test", "the tests"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from .events import Ended
@@ -50,6 +51,18 @@ class Merge:
     out: str
 
 
+@dataclass(frozen=True)
+class GgufLora:
+    """Which LoRA (a name, NAME/checkpoint-40, or a path) becomes a GGUF file, and where; empty: in its folder.
+
+    `model` is the one that it was made on, or the GGUF file that it is for; empty: the one that the LoRA names.
+    """
+
+    lora: str
+    out: str = ""
+    model: str = ""
+
+
 class Engine(Protocol[Settings, Report]):
     """Trains on and answers with the model that a host lends, and gives it back as it was."""
 
@@ -83,6 +96,10 @@ class Engine(Protocol[Settings, Report]):
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
         """A full model on disk; the one in memory stays as it is."""
+        ...
+
+    def gguf(self, asked: GgufLora, host: Host) -> Path:
+        """The LoRA as a file for llama.cpp; touches no weights of the model, so it needs no job."""
         ...
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended: ...

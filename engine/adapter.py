@@ -113,11 +113,7 @@ def _plain(value: object) -> object:
 
 def lora_folder(name: str, host: Host) -> Path:
     """Where a LoRA lies: by its name, as NAME/checkpoint-40, or by any path."""
-    for folder in (host.folders.loras / name, Path(name)):
-        if loras.has_lora(folder):
-            return folder
-    there = ", ".join(loras.listed(host.folders.loras)) or "none"
-    raise SavingError(f"There is no LoRA {name!r} in {host.folders.loras}. There are: {there}.")
+    return loras.located(name, host.folders.loras)
 
 
 def loaded_onto(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from ..core.engine import Merge, PerplexityOf, Question
+from ..core.engine import GgufLora, Merge, PerplexityOf, Question
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.session import Job
@@ -84,6 +85,12 @@ class PeftEngine:
         from . import merging
 
         return merging.merge(asked, host, job)
+
+    def gguf(self, asked: GgufLora, host: Host) -> Path:
+        _refuse_without_torch(host)
+        from . import gguf_lora
+
+        return gguf_lora.written(asked, host)
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
         _refuse_without_torch(host)

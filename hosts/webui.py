@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
-from . import gguf, memory
+from . import memory
 
 _CANNOT_TRAIN: Mapping[str, str] = {
     "Exllamav3Model": "ExLlamaV3",
@@ -175,7 +176,7 @@ def _why_not(shared: Any) -> str:
 def _gguf_loaded(shared: Any) -> str:
     path = Path(shared.args.model_dir) / shared.model_name
     file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
-    origin = gguf.base_model(file)
+    origin = gguf_header.base_model(file)
     download = (
         f"It was made from {origin}: in the Model tab, under 'Download model or LoRA', enter that and press "
         "Download. Then"

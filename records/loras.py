@@ -61,6 +61,15 @@ def _by_name(path: Path) -> list[tuple[int, int, str]]:
     return natural_key(path.name)
 
 
+def located(name: str, loras: Path) -> Path:
+    """Where a LoRA lies: by its name, as NAME/checkpoint-40, or by any path."""
+    for folder in (loras / name, Path(name)):
+        if has_lora(folder):
+            return folder
+    there = ", ".join(listed(loras)) or "none"
+    raise SavingError(f"There is no LoRA {name!r} in {loras}. There are: {there}.")
+
+
 def has_lora(folder: Path) -> bool:
     return any((folder / name).is_file() for name in WEIGHTS)
 

@@ -19,7 +19,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.hosts.webui import WebuiHost
-from training_pro.tests.hosts.test_gguf import REPOSITORY, written
+from training_pro.tests.core.test_gguf_header import REPOSITORY, written
 from training_pro.tests.tiny import Place, watched
 
 STANDIN = Path(__file__).resolve().parent.parent / "webui_standin"

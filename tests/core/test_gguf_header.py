@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from training_pro.hosts.gguf import base_model, header
+from training_pro.core.gguf_header import base_model, header
 
 REPOSITORY = "general.base_model.0.repo_url"
 

@@ -1,4 +1,4 @@
-"""What a GGUF file says of the model that it was made from: its header alone is read."""
+"""What a GGUF file says of its model, and of the one that it was made from: its header alone is read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,32 @@ def base_model(path: Path) -> str:
 def header(path: Path) -> dict[str, Any]:
     """The key-value pairs at the head of the file; lists (the vocabulary) are passed over."""
     with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError(f"{path.name} is not a GGUF file")
-        _version, _tensors, pairs = struct.unpack("<IQQ", file.read(20))
+        _, pairs = _counts(file)
         return dict(_pair(file) for _ in range(pairs))
+
+
+def tensors(path: Path) -> set[str]:
+    """The names of the tensors that it holds."""
+    with path.open("rb") as file:
+        count, pairs = _counts(file)
+        for _ in range(pairs):
+            _pair(file)
+        return {_tensor(file) for _ in range(count)}
+
+
+def _counts(file: BinaryIO) -> tuple[int, int]:
+    """How many tensors and how many pairs follow."""
+    if file.read(4) != b"GGUF":
+        raise ValueError("it is not a GGUF file")
+    _version, tensors, pairs = struct.unpack("<IQQ", file.read(20))
+    return tensors, pairs
+
+
+def _tensor(file: BinaryIO) -> str:
+    """One's name; its sizes, kind and place are passed over."""
+    name = _text(file)
+    file.seek(8 * _number(file, "<I") + 4 + 8, 1)
+    return name
 
 
 def _pair(file: BinaryIO) -> tuple[str, Any]:

@@ -1,0 +1,39 @@
+"""`script.py gguf`: a LoRA as a file for llama.cpp."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ..core.engine import GgufLora
+from ..hosts.standalone import StandaloneHost
+from ..hosts.standalone import folders as folders_of
+from . import environment, options
+from .options import say
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The file on standard output."""
+    asked = _parsed(arguments)
+    host = StandaloneHost(folders_of(options.user_data(asked.user_data)))
+    environment.ready({"train"}, torch_spec=asked.torch)
+    from ..engine.peft_engine import PeftEngine
+
+    file = PeftEngine().gguf(GgufLora(asked.lora, asked.out, asked.model), host)
+    say(f"For llama.cpp: --lora {file}")
+    print(file)
+    return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.parser("gguf", "A LoRA as a GGUF file, for llama.cpp with a GGUF of the same model.")
+    parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
+    parser.add_argument("--out", default="", metavar="FILE", help="default: NAME.gguf in the LoRA's folder")
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="M",
+        help="the model that it was made on (its config is read), or the GGUF file that it is for; "
+        "default: the model that the LoRA names",
+    )
+    return parser.parse_args(arguments)
