@@ -51,7 +51,7 @@ def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[st
     if (job := SESSION.current) is not None:
         from .interface import refusals
 
-        raise refusals.busy(job.title)
+        raise refusals.busy(job.title, text)
     return text, visible_text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import gradio as gr
 
 
@@ -13,8 +15,17 @@ def cannot_draw(error: Exception) -> None:
     )
 
 
-def busy(title: str) -> Exception:
-    """What a chat message is refused with while a job holds the model."""
+def busy(title: str, message: str = "") -> Exception:
+    """What a chat message is refused with while a job holds the model; it stays until it is closed.
+
+    The webui has emptied the box by then, so that here is the last place where the message can be copied from.
+    """
     sentence = f"The model is busy: {title}. Chat again when it is done, or stop it in Training PRO."
-    refusal: Exception = gr.Error(sentence)
+    written = f" You wrote: {message}" if message.strip() else ""
+    refusal: Exception = gr.Error(_as_it_is(sentence + written), duration=None)
     return refusal
+
+
+def _as_it_is(text: str) -> str:
+    """For a message of Gradio's: from 5 on they are HTML."""
+    return html.escape(text) if int(gr.__version__.split(".")[0]) >= 5 else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -407,10 +406,8 @@ class TrainingPage:
         return self.wait_until_ended(name, "stopped")
 
     def end_run(self) -> None:
-        """Stop what still runs; it may end by itself at just that moment."""
-        with contextlib.suppress(Error):
-            if self.can_press("stop"):
-                self._button("stop").click(timeout=5000)
+        """Stop what still runs, whichever tab is open; it may end by itself at just that moment."""
+        self._button("stop").evaluate("button => button.click()")
         self.wait_for(lambda: not self.can_press("stop"), "the run is stopped")
 
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:

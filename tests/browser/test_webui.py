@@ -77,9 +77,10 @@ def test_chat_is_told_while_a_run_has_the_model(webui, open_tab):
     page = open_tab()
     page.start("talked-to", epochs=ENDLESS)
     page.tab("Chat")
-    page.write("message", "Hello")
+    page.write("message", "Hello, you & <b>I</b>")
     page.press("send")
     page.wait_for(lambda: "The model is busy: Training 'talked-to'" in page.everything(), "a refusal")
+    assert "You wrote: Hello, you & <b>I</b>" in page.everything()
     assert page.written("reply") == ""
     page.tab(OURS)
     page.stop("talked-to")
