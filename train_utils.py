@@ -159,6 +159,15 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """Weights of a model, counted on a skeleton of it where arithmetic does not know its layers."""
+
+    linear: int
+    other: int
+    lora: int  # of a LoRA of rank 1 on the layers that were asked for
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """The sizes of a model, out of its config.json."""
 
@@ -173,9 +182,10 @@ class ModelShape:
     tied: bool
     thrifty: bool = False  # a gate that keeps two of its three numbers: engine/fewer_passes.py
     experts: Experts | None = None
+    counted: Counted | None = None
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> ModelShape | None:
+    def of(config: Mapping[str, Any], counted: Counted | None = None) -> ModelShape | None:
         """None where the config does not say enough."""
         known = {**config, **_section(config, "text_config")}
         hidden, layers = (
@@ -198,6 +208,7 @@ class ModelShape:
             tied=bool(known.get("tie_word_embeddings", True)),
             thrifty=known.get("hidden_act") == "silu" and known.get("model_type") != "phi3",
             experts=_experts(known, feed, layers),
+            counted=counted,
         )
 
     @property
@@ -233,11 +244,15 @@ class ModelShape:
 
     @property
     def linear_weights(self) -> int:
+        if self.counted:
+            return self.counted.linear
         return sum(count * wide * narrow for count, _, wide, narrow in self._sides())
 
     @property
     def other_weights(self) -> int:
         """Embeddings, head, norms and experts: what stays in the model's own type."""
+        if self.counted:
+            return self.counted.other
         experts, times = self.experts, 3 if self.gated else 2
         small = self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
         if experts is None:
@@ -246,6 +261,8 @@ class ModelShape:
         return small + (self.layers - experts.without) * each
 
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
+        if self.counted:
+            return rank * self.counted.lora
         found = [side for side in self._sides() if self._takes(side[1], parts)]
         usual = sum(count * rank * (wide + narrow) for count, _, wide, narrow in found)
         return usual + rank * self._on_experts(parts)

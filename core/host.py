@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..train_utils import Counted
 from .evaluations_table import Row
 
 
@@ -71,6 +72,8 @@ class ModelCard:
     config: dict[str, Any]
     tokenizer: Any
     loading: str
+    counted: Counted | None = None
+    """Its weights, where they were counted because its layers are not known."""
 
     @property
     def context(self) -> int:

@@ -12,6 +12,7 @@ from ..core.writing import free_bytes, standing
 from ..settings.declared import TrainingSettings
 from ..train_utils import ModelShape, StepPlan, kept_of_a_weight, plural, size
 from . import expecting
+from .known_kinds import is_known
 
 RECORDS = 2_000_000
 """Curve, picture, log and samples: about so much beside the LoRA."""
@@ -31,12 +32,13 @@ class DiskPlan:
     whole: bool = False
     """It is a model of its own."""
     exact: bool = True
+    """Whether its size is known; otherwise it may be some way off, and nothing is refused for it."""
     unwritable: str = ""
     """The folder that nothing can be written into."""
 
     def words(self) -> str:
         """'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB at once, 20 GB free'."""
-        made = f"{'model' if self.whole else 'LoRA'} {size(self.made)}"
+        made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
             f"{made}, {count}; {size(self.written)} are written beside the timed backups, at most "
@@ -66,13 +68,15 @@ def disk_plan(
     settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: Memory | None = None
 ) -> DiskPlan | None:
     """None where the config does not say how large the model is."""
-    shape = ModelShape.of(card.config)
+    shape = ModelShape.of(card.config, card.counted)
     if shape is None:
         return None
     held = expecting.weights_as(card, on_card=expecting.is_on_card(machine))
     made, kept = _bytes(settings, shape, 4 if held == "float32" else 2)
     filled = _filled(settings, made, made + kept, len(set(_planned(settings, plan))), free_bytes(folder))
-    return replace(filled, unwritable="" if os.access(there := standing(folder), os.W_OK) else str(there))
+    exact = card.counted is not None or is_known(card.config, settings.lora.targets)
+    unwritable = "" if os.access(there := standing(folder), os.W_OK) else str(there)
+    return replace(filled, exact=exact, unwritable=unwritable)
 
 
 def _bytes(settings: TrainingSettings, shape: ModelShape, own: int) -> tuple[int, int]:
@@ -100,7 +104,6 @@ def _filled(settings: TrainingSettings, made: int, full: int, count: int, free: 
         most=(whole + backups) * full + slimmed * made + made + RECORDS,
         free=free,
         whole=settings.lora.method == "full",
-        exact=settings.lora.method == "full" or settings.lora.targets in (*expecting.PARTS, "all-linear"),
     )
 
 

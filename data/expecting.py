@@ -41,7 +41,7 @@ class Expecting:
     @staticmethod
     def of(card: ModelCard, examples: Examples, machine: Memory | None) -> Expecting | None:
         """None where the config does not say how large the model is."""
-        shape, lengths = ModelShape.of(card.config), examples.lengths()
+        shape, lengths = ModelShape.of(card.config, card.counted), examples.lengths()
         if shape is None or not lengths:
             return None
         free = machine.free if machine else 0

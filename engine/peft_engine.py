@@ -21,11 +21,12 @@ class PeftEngine:
 
     def check(self, settings: TrainingSettings, host: Host, *, show: int = 0) -> DatasetReport:
         from ..data.assembly import checked
+        from .counted import counted
         from .impossible import problems
         from .rounding import advice
         from .tokenizer import working_tokenizer
 
-        card = host.card()
+        card = counted(host.card(), settings)
         tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
         report = checked(
             settings,

@@ -23,6 +23,7 @@ from ..train_utils import MemoryEstimate, duration, size
 from .beside import measured_beside
 from .blueprint import Blueprint, blueprint
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
+from .counted import counted
 from .faults import is_out_of_memory, told_where_memory_runs_out
 from .halving import free_memory
 from .impossible import refuse
@@ -52,7 +53,7 @@ class Tried:
 def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
     """One forward and backward on the longest batch; weights, gradients and random states stay as they are."""
     refuse(settings, host)
-    card = card_of(host)
+    card = counted(card_of(host), settings)
     run = blueprint(settings, card, prepared(settings, host, card, job), NOWHERE)
     job.log.append(Stage(text="Getting the model"))
     with bare_model(host, job) as base:

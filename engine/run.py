@@ -21,6 +21,7 @@ from .blueprint import Blueprint, blueprint
 from .callback import BetweenSteps
 from .card_memory import kept_on_the_card
 from .checkpoints import RunState, refuse_changes, state_of
+from .counted import counted
 from .faults import BreakdownError, told_where_memory_runs_out
 from .further import refuse_other_shape
 from .impossible import refuse
@@ -42,7 +43,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     refuse_in_progress(folder.name, host.folders)
     if folder.begins_with is not None:
         refuse_other_shape(settings.lora, folder.begins_with)
-    card = card_of(host)
+    card = counted(card_of(host), settings)
     run = blueprint(settings, card, prepared(settings, host, card, job), folder)
     if (done := folder.finished()) and done.planned >= run.plan.steps:
         return _nothing_left(run, done.steps)

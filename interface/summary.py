@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.errors import TrainingProError
 from ..data.expecting import parts_of
+from ..data.known_kinds import is_known
 from ..settings import presets
 from ..settings.declared import SETTINGS, Lora
 from ..settings.reading import training_settings
@@ -34,10 +35,18 @@ def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     read = _read(values, ("rank", "alpha", "rslora", "targets"))
     if not read:
         return ""
-    shape = ModelShape.of(config)
-    weights = shape.lora_weights(read["rank"], parts_of(read["targets"])) if shape else 0
-    file = f", its file about {size(4 * weights)}" if weights else ""
+    file = _file(config, read["rank"], read["targets"])
     return f"LoRA alpha {read['alpha']:g}, strength {Lora(**read).strength:.3g}{file}."
+
+
+def _file(config: Mapping[str, Any], rank: int, targets: Any) -> str:
+    """What it will take; where the layers have to be counted, that is not done at each letter that is typed."""
+    shape = ModelShape.of(config)
+    if shape is None:
+        return ""
+    if not is_known(config, targets):
+        return ", its file: Check says how large"
+    return f", its file about {size(4 * shape.lora_weights(rank, parts_of(targets)))}"
 
 
 def schedule(values: Mapping[str, Any], examples: int) -> str:

@@ -14,6 +14,7 @@ from training_pro.settings.reading import training_settings
 from training_pro.train_utils import StepPlan
 
 EIGHT = {
+    "model_type": "llama",
     "hidden_size": 4096,
     "num_hidden_layers": 32,
     "intermediate_size": 14336,
