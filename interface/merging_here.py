@@ -25,11 +25,11 @@ class MergingHere:
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
         self._merge = gr.Button(
-            "Merge it into a model",
+            "Merge into a model",
             interactive=may,
             elem_id="tp-runs-merge",
             scale=2,
-            min_width=220,
+            min_width=200,
             elem_classes="tp-beside",
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from ..core.engine import GgufLora
 from ..core.errors import SavingError, TrainingProError, in_words
 from ..core.host import Folders
 from ..core.writing import read_json
@@ -20,6 +21,7 @@ from ..records.evaluations import aside_losses, points_of
 from ..records.inventory import Kept
 from ..records.own_lora import as_lora
 from ..records.verdict import verdict_text
+from ..settings.names import name_problem
 from ..train_utils import size
 from . import wording
 from .gradio_versions import private
@@ -54,14 +56,22 @@ class RunsTab:
         with gr.Row():
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
             self._own = gr.Button(
-                "Make it a LoRA of its own",
+                "Copy as a LoRA",
                 interactive=may,
                 elem_id="tp-runs-own",
                 scale=2,
-                min_width=220,
+                min_width=200,
                 elem_classes="tp-beside",
             )
             self._merging.draw()
+            self._gguf = gr.Button(
+                "Write as GGUF",
+                interactive=may,
+                elem_id="tp-runs-gguf",
+                scale=2,
+                min_width=200,
+                elem_classes="tp-beside",
+            )
         with gr.Row():
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
             self._keep = gr.Button(
@@ -78,6 +88,7 @@ class RunsTab:
             (self._undo, self._on_undo),
             (self._slim, self._on_slim),
             (self._empty, self._on_empty),
+            (self._gguf, self._on_gguf),
             (self._own, self._on_own),
             (self._keep, self._on_keep),
         ):
@@ -132,6 +143,16 @@ class RunsTab:
 
     def _on_empty(self, given: Mapping[Any, Any], folders: Folders) -> str:
         return f"The trash is empty; {size(trash.empty(folders))} are free again."
+
+    def _on_gguf(self, given: Mapping[Any, Any], folders: Folders) -> str:
+        lora, name = self._named(given), (given[self._name] or "").strip()
+        if problem := name_problem(name) if name else "":
+            raise SavingError(f"New name: {problem}")
+        out = str(_run_of(inventory.named(lora, folders), folders) / f"{name}.gguf") if name else ""
+        file = self._joined.engine.gguf(GgufLora(lora, out), self._joined.host)
+        return (
+            f"{file} ({size(file.stat().st_size)}) is for llama.cpp: --lora beside a GGUF file of the same model."
+        )
 
     def _on_own(self, given: Mapping[Any, Any], folders: Folders) -> str:
         new = (given[self._name] or "").strip()

@@ -42,6 +42,7 @@ BUTTONS = {
     "undo delete": "tp-runs-undo",
     "make own": "tp-runs-own",
     "merge": "tp-runs-merge",
+    "gguf": "tp-runs-gguf",
     "keep note": "tp-runs-keep",
     "load": "tp-load",
     "first look": "tp-first-look",
