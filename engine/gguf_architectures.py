@@ -29,6 +29,16 @@ NAMES: Mapping[str, str] = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "qwen3_5": "qwen35",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "qwen3_5_moe_text": "qwen35moe",
+    "ministral3": "mistral3",
+    "lfm2": "lfm2",
+    "qwen2_moe": "qwen2moe",
+    "gpt_oss": "gpt-oss",
+    "gemma4": "gemma4",
+    "gemma4_text": "gemma4",
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
@@ -55,6 +65,15 @@ NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class LinearHeads:
+    """Of linear attention, in the layers that have it: how many for keys and values, and how long a key is."""
+
+    keys: int = 0
+    values: int = 0
+    key_size: int = 0
+
+
+@dataclass(frozen=True)
 class Base:
     """What has to be known of the model that a LoRA sits on; no weights."""
 
@@ -65,6 +84,11 @@ class Base:
     key_heads: int
     tied: bool
     """Whether head and embeddings are one tensor."""
+    linear: LinearHeads = LinearHeads()
+
+
+Orders: TypeAlias = Mapping[str, Callable[[Rows, Base], Rows]]
+"""By the last word of a layer's name."""
 
 
 def in_pairs(rows: Rows, heads: int) -> Rows:
@@ -79,14 +103,31 @@ def one_after_another(rows: Rows, heads: int, key_heads: int) -> Rows:
     return np.concatenate([part.reshape(-1, rows.shape[1]) for part in (asking, keys, values)])
 
 
-ROTATED: Mapping[str, Callable[[Rows, Base], Rows]] = {
+def value_by_value(rows: Rows, heads: LinearHeads) -> Rows:
+    """First the first value of each key, then the second of each; in transformers key by key."""
+    of_each = heads.values // heads.keys
+    return rows.reshape(heads.keys, of_each, -1, rows.shape[1]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def values_behind(rows: Rows, heads: LinearHeads) -> Rows:
+    """What asks and the keys stay; the values behind them go value by value."""
+    before = 2 * heads.keys * heads.key_size
+    return np.concatenate([rows[:before], value_by_value(rows[before:], heads)])
+
+
+ROTATED: Orders = {
     "q_proj": lambda rows, base: in_pairs(rows, base.heads),
     "k_proj": lambda rows, base: in_pairs(rows, base.key_heads),
 }
-FUSED: Mapping[str, Callable[[Rows, Base], Rows]] = {
-    "query_key_value": lambda rows, base: one_after_another(rows, base.heads, base.key_heads)
+FUSED: Orders = {"query_key_value": lambda rows, base: one_after_another(rows, base.heads, base.key_heads)}
+LINEAR: Orders = {
+    "in_proj_qkv": lambda rows, base: values_behind(rows, base.linear),
+    "in_proj_z": lambda rows, base: value_by_value(rows, base.linear),
+    "in_proj_a": lambda rows, base: value_by_value(rows, base.linear),
+    "in_proj_b": lambda rows, base: value_by_value(rows, base.linear),
 }
-OTHER_ROWS: Mapping[str, Mapping[str, Callable[[Rows, Base], Rows]]] = {
+LINEAR_OUT: Orders = {"out_proj": lambda columns, base: value_by_value(columns, base.linear)}
+OTHER_ROWS: Mapping[str, Orders] = {
     "llama": ROTATED,
     "mistral3": ROTATED,
     "granite": ROTATED,
@@ -96,8 +137,21 @@ OTHER_ROWS: Mapping[str, Mapping[str, Callable[[Rows, Base], Rows]]] = {
     "gptneox": FUSED,
     "bloom": FUSED,
     "falcon": FUSED,
+    "qwen35": LINEAR,
+    "qwen35moe": LINEAR,
 }
 """By architecture, the layers whose rows lie in another order than in transformers; in all others they do not."""
+OTHER_COLUMNS: Mapping[str, Orders] = {
+    "qwen35": LINEAR_OUT,
+    "qwen35moe": LINEAR_OUT,
+}
+"""The same of columns, here given as rows."""
+
+NOT_ADDED: Mapping[str, tuple[str, ...]] = {"gemma4": ("per_layer_model_proj",)}
+"""Tensors on which llama.cpp reads a LoRA and then passes it over."""
+
+_LINEAR = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
+_LINEAR_IN_FILE = ("group_count", "time_step_rank", "state_size")
 
 
 def base_of(model: Path) -> Base:
@@ -123,6 +177,7 @@ def _of_config(folder: Path) -> Base:
         heads=heads,
         key_heads=_key_heads(text) or heads,
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))),
+        linear=LinearHeads(*(_whole(text.get(name)) for name in _LINEAR)),
     )
 
 
@@ -147,6 +202,7 @@ def _of_file(file: Path) -> Base:
         heads=heads,
         key_heads=_whole(said.get(f"{kind}.attention.head_count_kv")) or heads,
         tied="output.weight" not in names,
+        linear=LinearHeads(*(_whole(said.get(f"{kind}.ssm.{name}")) for name in _LINEAR_IN_FILE)),
     )
 
 

@@ -19,11 +19,13 @@ from ..core.writing import read_json, why_not_written
 from ..records import loras
 from ..records.contents import PART, run_of
 from ..train_utils import checkpoint_step
-from .gguf_architectures import OTHER_ROWS, Base, Rows, base_of
+from .gguf_architectures import NOT_ADDED, OTHER_COLUMNS, OTHER_ROWS, Base, Orders, Rows, base_of
 
 CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?P<half>[AB])\.weight$")
+FROZEN = re.compile(r"\.base_layer\.(weight|bias)$")
+"""The model's own head, which PEFT writes beside a LoRA on it, unchanged."""
 OTHER_WAYS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """In PEFT's config: what makes more, or other, than strength x up x down of it."""
 BAKE = "Bake it in instead (merge), and convert the merged model with llama.cpp."
@@ -116,17 +118,19 @@ def _weights(folder: Path) -> dict[str, Rows]:
 
 def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     kind = str(config.get("peft_type", "LORA"))
-    strange = [name for name in weights if not KEY.match(name)]
+    strange = [name for name in weights if not (KEY.match(name) or FROZEN.search(name))]
     if kind != "LORA":
         yield f"it is of the kind {kind}, and llama.cpp knows LoRAs only"
     elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in strange):
         yield "it was trained with DoRA, which llama.cpp does not know"
-    elif any(".bias" in name for name in strange):
+    elif any(name.endswith(".bias") for name in strange):
         yield "it has biases, for which the format has no place"
     elif strange:
         yield f"it holds more than a LoRA on layers, as Train Head makes it ({_some(strange)})"
     if ways := [way for way in OTHER_WAYS if config.get(way)]:
         yield f"it was made with {ways[0]}, which llama.cpp does not know"
+    if other := [name for name, weight in weights.items() if KEY.match(name) and weight.ndim != 2]:
+        yield f"it sits on layers that are not linear ({_some(other)})"
     if experts := [name for name in weights if "experts" in name]:
         yield f"it sits on experts, which llama.cpp keeps in one tensor ({_some(experts)})"
 
@@ -160,8 +164,9 @@ def _as_llama_cpp_has_them(layers: Mapping[str, Layer], base: Base, called: str)
     alpha = next(filter(None, alphas.values()), 1.0)
     tensors: dict[str, Rows] = {}
     for name, layer in layers.items():
-        tensors[f"{names[name]}.weight.lora_a"] = layer.down
-        tensors[f"{names[name]}.weight.lora_b"] = _ordered(name, layer.up, base) * np.float32(alphas[name] / alpha)
+        tensors[f"{names[name]}.weight.lora_a"] = _ordered(name, layer.down.T, base, OTHER_COLUMNS).T
+        up = _ordered(name, layer.up, base, OTHER_ROWS)
+        tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
 
@@ -169,14 +174,20 @@ def _names(layers: Iterable[str], base: Base) -> dict[str, str]:
     """llama.cpp's of those that it has; where head and embeddings are one tensor, it has no head."""
     import gguf
 
-    architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == base.architecture)
-    known = gguf.get_tensor_name_map(architecture, base.layers)
+    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    if base.architecture not in numbers:
+        raise ModelError(
+            f"The package gguf here is too old for {base.name} ({base.architecture}). Get a newer one: "
+            "pip install --upgrade gguf"
+        )
+    known = gguf.get_tensor_name_map(numbers[base.architecture], base.layers)
+    without = (*NOT_ADDED.get(base.architecture, ()), *(["output"] if base.tied else []))
     found = {layer: known.get_name(layer.replace("language_model.", "")) for layer in layers}
-    return {layer: name for layer, name in found.items() if name and not (base.tied and name == "output")}
+    return {layer: name for layer, name in found.items() if name and name not in without}
 
 
-def _ordered(layer: str, rows: Rows, base: Base) -> Rows:
-    order = OTHER_ROWS.get(base.architecture, {}).get(layer.rpartition(".")[2])
+def _ordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders]) -> Rows:
+    order = orders.get(base.architecture, {}).get(layer.rpartition(".")[2])
     if order is None:
         return rows
     try:

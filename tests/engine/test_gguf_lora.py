@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from gguf import GGUFReader
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
@@ -16,8 +17,10 @@ from safetensors.torch import load_file, save_file
 from training_pro.commands.main import main
 from training_pro.core.engine import GgufLora
 from training_pro.core.errors import ModelError, SavingError
+from training_pro.engine import gguf_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.engine.architectures import made, with_lora
+from transformers import AutoModelForCausalLM
 
 LLAMA_LIKE = {
     "model.layers.1.self_attn.q_proj": "blk.1.attn_q",
@@ -60,6 +63,13 @@ ARCHITECTURES = {
     "gpt_neox": "gptneox",
 }
 HEADS, KEY_HEADS = 4, 2
+LLAMA_LIKE_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_HEADS,
+    "intermediate_size": 64,
+}
 WAYS = [
     {"lora_alpha": 12},
     {"lora_alpha": 12, "use_rslora": True, "rank_pattern": {"o_proj": 8}},
@@ -169,6 +179,44 @@ def test_layers_of_a_newer_falcon_lie_by_their_keys(place):
     assert np.allclose(found["blk.1.attn_qkv.weight"], np.concatenate(parts), atol=1e-6)
 
 
+def described(kind, **more):
+    """A random model that the other tests do not have."""
+    values = {**LLAMA_LIKE_SIZES, "vocab_size": 64, **more}
+    return AutoModelForCausalLM.from_config(getattr(transformers, kind)(**values))
+
+
+def test_values_of_linear_attention_lie_one_by_one(place):
+    """Two keys with two values each: in transformers the values of a key side by side."""
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4}
+    model = described(
+        "Qwen3_5TextConfig", **linear, linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"]
+    )
+    model = kept(place, model)
+    reader, found = read(convert(place))
+    assert reader.get_field("general.architecture").contents() == "qwen35"
+    ours = {name.removeprefix("model.layers.0.linear_attn."): delta for name, delta in deltas(model)}
+    order = np.concatenate([np.arange(8) + 8 * value for value in (0, 2, 1, 3)])
+    assert np.allclose(found["blk.0.attn_gate.weight"], ours["in_proj_z"][order], atol=1e-6)
+    assert np.allclose(found["blk.0.ssm_alpha.weight"], ours["in_proj_a"][[0, 2, 1, 3]], atol=1e-6)
+    assert np.allclose(found["blk.0.ssm_beta.weight"], ours["in_proj_b"][[0, 2, 1, 3]], atol=1e-6)
+    assert np.allclose(found["blk.0.ssm_out.weight"], ours["out_proj"][:, order], atol=1e-6)
+    behind = np.concatenate([np.arange(16), 16 + order])  # what asks and the keys stay
+    assert np.allclose(found["blk.0.attn_qkv.weight"], ours["in_proj_qkv"][behind], atol=1e-6)
+    assert np.allclose(found["blk.1.attn_q.weight"], ours["model.layers.1.self_attn.q_proj"], atol=1e-6)
+
+
+def test_a_layer_on_which_llama_cpp_passes_a_lora_over(place):
+    more = {
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 64,
+        "global_head_dim": 8,
+        "head_dim": 8,
+    }
+    kept(place, described("Gemma4TextConfig", **more))
+    said = refused(SavingError, place)
+    assert "llama.cpp's gemma4 has no place for model.per_layer_model_projection. " in said
+
+
 def test_what_stands_in_the_file(place):
     kept(place, made("llama"), lora_alpha=12, use_rslora=True)
     reader, _ = read(convert(place))
@@ -232,7 +280,7 @@ def head_only(place, *, tied):
     model = made("llama", tied=tied)
     model.config.save_pretrained(place.folders.models / "llama")
     config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["lm_head"], init_lora_weights=False)
-    get_peft_model(model, config).save_pretrained(place.lora(), save_embedding_layers=False)
+    get_peft_model(model, config).save_pretrained(place.lora())  # which writes the model's own head beside it
 
 
 def test_a_head_that_is_the_embeddings_is_no_tensor_there(place):
@@ -288,6 +336,15 @@ def test_models_that_are_not_known(place):
     broken.write_bytes(b"GGUF")
     with pytest.raises(ModelError, match=r"broken\.gguf cannot be read as a GGUF file"):
         convert(place, model="broken.gguf")
+
+
+def test_without_a_package_that_knows_it(place, monkeypatch):
+    kept(place, made("llama"))
+    older = {number: name for number, name in gguf.MODEL_ARCH_NAMES.items() if name != "llama"}
+    monkeypatch.setattr(gguf, "MODEL_ARCH_NAMES", older)
+    assert refused(ModelError, place).startswith("The package gguf here is too old for llama (llama). Get a newer")
+    monkeypatch.setattr(gguf_lora, "find_spec", lambda name: None)
+    assert refused(ModelError, place).endswith("Install it with: pip install gguf")
 
 
 def test_a_model_of_other_sizes(place):
