@@ -27,8 +27,10 @@ from . import wording
 from .gradio_versions import private
 from .joined import Joined
 from .merging_here import MergingHere
+from .runs_beside import beside
 
 Act = Callable[[Mapping[Any, Any], Folders], str]
+NOBODY = "no other run"
 HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
 
 
@@ -77,11 +79,15 @@ class RunsTab:
             self._keep = gr.Button(
                 "Keep the note", interactive=may, elem_id="tp-runs-keep", scale=2, elem_classes="tp-beside"
             )
+        self._other = gr.Dropdown(
+            [NOBODY], value=NOBODY, label="Compare it with", elem_id="tp-runs-other", allow_custom_value=True
+        )
+        self._compared = gr.HTML(elem_id="tp-runs-compared")
         self._looked_at = gr.HTML(elem_id="tp-runs-one")
         self._connect(tab)
 
     def _connect(self, tab: gr.Tab) -> None:
-        lists = [self._table, self._chosen]
+        lists = [self._table, self._chosen, self._other]
         given = {self._chosen, self._name, self._note}
         for button, act in (
             (self._delete, self._on_delete),
@@ -97,26 +103,38 @@ class RunsTab:
         for shown in (tab.select, self._refresh.click):
             shown(self._lists, None, lists, **private())
         self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())
+        both = {self._chosen, self._other}
+        gr.on([part.change for part in both], self._both, both, self._compared, **private())
 
     def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
         """The act, and the lists as they are afterwards."""
         return lambda given: (self._joined.said_of(partial(act, given)), *self._lists())
 
-    def _lists(self) -> tuple[str, Any]:
+    def _lists(self) -> tuple[str, Any, Any]:
         try:
             found = inventory.kept(self._joined.host.folders)
         except (TrainingProError, OSError) as error:
-            return wording.problem(in_words(error)), gr.update()
-        return table(found), gr.update(choices=[name for kept in found for name in kept.names])
+            return wording.problem(in_words(error)), gr.update(), gr.update()
+        names = [name for kept in found for name in kept.names]
+        return table(found), gr.update(choices=names), gr.update(choices=[NOBODY, *(kept.name for kept in found)])
 
     def _one(self, name: str | None) -> tuple[str, str]:
         """How the run went, and its note."""
+        kept = self._kept(name)
+        return (how_it_went(kept), kept.note) if kept else ("", "")
+
+    def _both(self, given: Mapping[Any, Any]) -> str:
+        """The run and another one side by side, where two are chosen."""
+        one, other = self._kept(given[self._chosen]), self._kept(given[self._other])
+        return beside(one, other) if one and other and one.folder != other.folder else ""
+
+    def _kept(self, name: str | None) -> Kept | None:
+        """None where nothing is chosen, or it is gone."""
         try:
             folders = self._joined.host.folders
-            kept = inventory.one(_run_of(inventory.named(name or "", folders), folders), folders)
-        except (TrainingProError, OSError):  # nothing is chosen, or it is gone
-            return "", ""
-        return how_it_went(kept), kept.note
+            return inventory.one(_run_of(inventory.named(name or "", folders), folders), folders)
+        except (TrainingProError, OSError):
+            return None
 
     def _on_delete(self, given: Mapping[Any, Any], folders: Folders) -> str:
         name = self._named(given)

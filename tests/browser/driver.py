@@ -73,6 +73,7 @@ PARTS = {
     "runs": "tp-runs-table",
     "runs said": "tp-runs-said",
     "one run": "tp-runs-one",
+    "compared": "tp-runs-compared",
     "queue": "tp-queue",
     "queue said": "tp-queue-said",
 }
