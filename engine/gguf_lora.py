@@ -29,6 +29,7 @@ FROZEN = re.compile(r"\.base_layer\.(weight|bias)$")
 OTHER_WAYS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """In PEFT's config: what makes more, or other, than strength x up x down of it."""
 BAKE = "Bake it in instead (merge), and convert the merged model with llama.cpp."
+OTHER_LAYERS = " Or train one on q-k-v-o alone."
 Tensors = Mapping[str, Rows]
 
 
@@ -95,7 +96,8 @@ def _layers(folder: Path, config: Mapping[str, Any], called: str) -> dict[str, L
     weights = _weights(folder)
     if problems := list(_problems(weights, config)):
         head = f"The LoRA {called!r} cannot be written as GGUF: "
-        raise SavingError(f"{head}{'; '.join(problems)}. {BAKE}")
+        remedy = BAKE + (OTHER_LAYERS if any("experts" in name for name in weights) else "")
+        raise SavingError(f"{head}{'; '.join(problems)}. {remedy}")
     halves = {(m["layer"], m["half"]): weights[m.string] for m in map(KEY.match, weights) if m}
     names = sorted({layer for layer, _ in halves})
     if not names or any((name, half) not in halves for name in names for half in "AB"):
@@ -158,7 +160,7 @@ def _as_llama_cpp_has_them(layers: Mapping[str, Layer], base: Base, called: str)
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
             f"The LoRA {called!r} cannot be written as GGUF: llama.cpp's {base.architecture} has no place for "
-            f"{_some(missing)}. {BAKE}"
+            f"{_some(missing)}. {BAKE}{OTHER_LAYERS}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
     alpha = next(filter(None, alphas.values()), 1.0)
