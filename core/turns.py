@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from .errors import BusyError
@@ -21,6 +22,8 @@ class Turns:
     def __init__(self) -> None:
         self.changing = threading.RLock()
         """Held by whoever reads the queue to change it."""
+        self._number: int | None = None
+        self._held = ExitStack()
         self._going = self._due = False
         self._said = ""
         self._begin: Begin | None = None
@@ -44,6 +47,20 @@ class Turns:
     def take_with(self, begin: Begin, note: Callable[[Job], None]) -> None:
         """`begin` the next one, and `note` how a run ended; whoever was asked earlier is not asked any more."""
         self._begin, self._note = begin, note
+
+    @property
+    def number(self) -> int | None:
+        """Of the run from the queue that is on its way here."""
+        return self._number
+
+    def taken(self, number: int, held: ExitStack) -> None:
+        """A run is on its way; what is `held` says so to other programs, until it is done or this one dies."""
+        self._number, self._held = number, held
+
+    def let_go(self) -> None:
+        """None is on its way any more."""
+        self._number = None
+        self._held.close()
 
     def follow(self) -> None:
         """From now on each begins when the one before has ended."""

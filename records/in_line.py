@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..settings.reading import training_settings
 from ..train_utils import plural
 from . import loras, queue
 from .in_progress import is_in_progress
+from .locks import is_locked, lock, removed
 from .queue import Queue, Waiting
 
 
@@ -34,11 +36,16 @@ class InLine:
         return queue.load(self._host.folders.queue)
 
     def set_right(self) -> None:
-        """What a program that was ended in the middle of a run left in the list."""
-        with self._turns.changing:
-            begun = self.queue.begun
-            if begun is not None and not self._is_going(begun.name):
-                self._change(lambda known: _after_a_restart(known, begun, self._folder(begun)))
+        """What programs that were ended in the middle of a run left in the list."""
+        if self.queue.begun:
+            self._change(self._set_right)
+
+    def _set_right(self, known: Queue) -> Queue:
+        for run in known.begun:
+            if run.number != self._turns.number and not is_locked(self._lock(run)):
+                removed(self._lock(run))
+                known = _after_a_restart(known, run, self._folder(run))
+        return known
 
     def add(self, values: Mapping[str, object]) -> Waiting:
         """Put a run at the end, to begin when the one that goes now has ended; or SettingsError with all that it
@@ -47,13 +54,13 @@ class InLine:
         settings = training_settings(values)
         model = self._host.card().name
         report = self._engine.foresee(settings, self._host)
-        with self._turns.changing:
-            if problems := [*report.problems, *self._of_the_name(settings, going)]:
+
+        def put(known: Queue) -> Queue:
+            if problems := [*report.problems, *_of_the_name(settings, known, going)]:
                 raise SettingsError(list(dict.fromkeys(problems)))
-            self._change(
-                lambda known: known.with_one_more(settings.what.name, model, settings.values(), report.steps)
-            )
-            added = self.queue.waiting[-1]
+            return known.with_one_more(settings.what.name, model, settings.values(), report.steps)
+
+        added = self._change(put).waiting[-1]
         self._follow(going)
         return added
 
@@ -79,55 +86,68 @@ class InLine:
         if going is not None and going.kind == "training" and not going.running and not going.control.stopping:
             self._turns.now()
 
-    def _of_the_name(self, settings: TrainingSettings, going: Job | None) -> Iterator[str]:
-        """Whether a run that comes before has it: one that waits, or the one that goes, or went a moment ago."""
-        name, known = settings.what.name, self.queue
-        earlier = [run.name for run in (*known.waiting, *filter(None, [known.begun]))]
-        if going is not None:
-            earlier.append(going.makes)
-        if problem := queue.name_problem(name, settings.what.if_exists, earlier):
-            yield problem
-
-    def _is_going(self, name: str) -> bool:
-        """Here, or in another program on the same folders."""
-        job = self._session.current
-        return (job is not None and job.makes == name) or is_in_progress(name, self._host.folders)
-
     def _folder(self, run: Waiting) -> Path:
         """Where a run is kept: a LoRA among the LoRAs, a whole model among the models."""
         folders = self._host.folders
         return (folders.models if run.values.get("method") == "full" else folders.loras) / run.name
 
-    def _change(self, change: Callable[[Queue], Queue]) -> None:
-        with self._turns.changing:
+    def _lock(self, run: Waiting) -> Path:
+        """Held by the program in which it is on its way; no LoRA's own has a dot in its name."""
+        return self._host.folders.training / f"queue.{run.number}.lock"
+
+    def _change(self, change: Callable[[Queue], Queue]) -> Queue:
+        """What `change` makes of the queue, no other page and no other program changing it meanwhile."""
+        path = self._host.folders.queue
+        with self._turns.changing, queue.alone_with(path):
             known = self.queue
             if (changed := change(known)) != known:
-                queue.save(self._host.folders.queue, changed)
+                queue.save(path, changed)
+        return changed
 
     def _begin_next(self) -> bool:
-        """The first that can begin now; those before it stay in the list, each with the reason."""
+        """Whether there was one that could."""
         if (busy := self._session.current) is not None:
             raise BusyError(busy.title)
         try:
-            reasons = {run.number: why for run in self.queue.waiting if (why := self._why_not(run))}
-            self._change(lambda known: known.after_skipping(reasons))
-            return self._begun(next((run for run in self.queue.waiting if not run.skipped), None))
+            return self._begun(self._taken())
         except BusyError:
             raise
         except (TrainingProError, OSError) as error:
             self._turns.hold(in_words(error))
             return False
 
+    def _taken(self) -> Waiting | None:
+        """The first that can begin now, for this program alone; those before it stay, each with the reason.
+
+        It is noted before it begins: what cannot be noted would begin twice.
+        """
+        looked, found = self._reasons(self.queue.waiting), list[Waiting]()  # it may take a while: others wait
+        with ExitStack() as held:
+
+            def take(known: Queue) -> Queue:
+                new = [run for run in known.waiting if run.number not in looked]
+                known = known.after_skipping({**looked, **self._reasons(new)})
+                found.extend([run for run in known.waiting if not run.skipped][:1])
+                for run in found:
+                    held.enter_context(_on_its_way(self._lock(run)))
+                    known = known.beginning(run)
+                return known
+
+            self._change(take)
+            for run in found:
+                self._turns.taken(run.number, held.pop_all())
+        return found[0] if found else None
+
     def _begun(self, run: Waiting | None) -> bool:
         if run is None:
             if self.queue.waiting:
                 self._turns.hold("None of those that wait can begin now; each says why.")
             return False
-        self._change(lambda known: known.beginning(run))  # first: what cannot be noted would begin twice
         try:
             self._session.train(run.name, self._host, self._work(run))
         except BusyError:
-            self._change(Queue.put_back)
+            self._turns.let_go()
+            self._change(lambda known: known.put_back(run.number))
             raise
         return True
 
@@ -142,6 +162,9 @@ class InLine:
 
         return work
 
+    def _reasons(self, runs: Sequence[Waiting]) -> dict[int, str]:
+        return {run.number: self._why_not(run) for run in runs}
+
     def _why_not(self, run: Waiting) -> str:
         """Why a run cannot have its turn now; empty where it can."""
         try:
@@ -149,23 +172,46 @@ class InLine:
             loaded = self._host.card().name
         except TrainingProError as error:
             return str(error)
+        if is_in_progress(run.name, self._host.folders):
+            return f"{run.name!r} is being trained just now, by another page or command."
         return "" if loaded == run.model else f"It was made for {run.model}, and {loaded} is loaded."
 
     def _note(self, job: Job) -> None:
         """How a run ended, if it was one of ours."""
-        end = job.end
+        end, number = job.end, self._turns.number
+        if end is None or number is None:
+            return
         try:
-            begun = self.queue.begun
-            if begun is not None and end is not None and job.makes == begun.name:
-                text = first_line(TrainingProError(end.text))
-                self._change(lambda known: known.ended(end.outcome, text))
+            text = first_line(TrainingProError(end.text))
+            self._change(lambda known: known.ended(number, end.outcome, text))
         except (TrainingProError, OSError) as error:
             self._turns.hold(in_words(error))
+        finally:
+            self._turns.let_go()
+
+
+@contextmanager
+def _on_its_way(path: Path) -> Iterator[None]:
+    """Inside, every program sees that somebody has this run; nobody else ever takes its lock."""
+    try:
+        with lock(path):
+            yield
+    finally:
+        removed(path)
+
+
+def _of_the_name(settings: TrainingSettings, known: Queue, going: Job | None) -> Iterator[str]:
+    """Whether a run that comes before has it: one that waits, or one that goes, or went a moment ago."""
+    earlier = [run.name for run in (*known.waiting, *known.begun)]
+    if going is not None:
+        earlier.append(going.makes)
+    if problem := queue.name_problem(settings.what.name, settings.what.if_exists, earlier):
+        yield problem
 
 
 def _after_a_restart(known: Queue, begun: Waiting, folder: Path) -> Queue:
     """Before its first step a run leaves nothing: then it waits again. Else its folder says how far it came."""
     standing = loras.standing(folder) if folder.is_dir() else "nothing"
     if standing == "nothing" or folder.stat().st_mtime < begun.added:
-        return known.put_back()
-    return known.ended(standing, "The program was ended during this run.")
+        return known.put_back(begun.number)
+    return known.ended(begun.number, standing, "The program was ended during this run.")

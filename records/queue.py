@@ -1,18 +1,27 @@
-"""The runs that wait for their turn, as training/queue.json holds them; every change makes a new queue."""
+"""The runs that wait for their turn, as training/queue.json holds them; every change makes a new queue.
+
+Several programs may share the file: each change is made by one alone with it.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import SavingError
 from ..core.writing import why_not_written, write_json
+from .locks import lock
 
 REMEMBERED = 20  # of those that had their turn
+PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
+TRIES, BETWEEN_TRIES_SECONDS = 5, 0.02
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -42,17 +51,20 @@ class Done:
 
 @dataclass(frozen=True)
 class Queue:
-    """Those that wait, the one whose turn it is, and those that had theirs."""
+    """Those that wait, those whose turn it is, one for each program, and those that had theirs."""
 
     waiting: tuple[Waiting, ...] = ()
-    begun: Waiting | None = None
+    begun: tuple[Waiting, ...] = ()
     done: tuple[Done, ...] = ()
+    numbered: int = 0
+    """The last number that was given; none is given twice, since a page may show an older list."""
 
     def with_one_more(self, name: str, model: str, values: Mapping[str, Any], steps: int) -> Queue:
         """At the end; a list that begins anew forgets what came of the one before."""
-        known = [run.number for run in (*self.waiting, *filter(None, [self.begun]))]
-        run = Waiting(max(known, default=0) + 1, name, model, values, steps)
-        return replace(self, waiting=(*self.waiting, run), done=self.done if known else ())
+        known = [run.number for run in (*self.waiting, *self.begun)]
+        run = Waiting(max(self.numbered, *known, 0) + 1, name, model, values, steps)
+        done = self.done if known else ()
+        return replace(self, waiting=(*self.waiting, run), done=done, numbered=run.number)
 
     def without(self, number: int) -> Queue:
         return replace(self, waiting=tuple(run for run in self.waiting if run.number != number))
@@ -72,18 +84,20 @@ class Queue:
         return replace(self, waiting=tuple(waiting))
 
     def beginning(self, run: Waiting) -> Queue:
-        return replace(self.without(run.number), begun=replace(run, skipped=""))
+        return replace(self.without(run.number), begun=(*self.begun, replace(run, skipped="")))
 
-    def ended(self, outcome: str, text: str) -> Queue:
-        """The one that had begun is done."""
-        if self.begun is None:
-            return self
-        done = Done(self.begun.name, outcome, text, self.begun.values)
-        return replace(self, begun=None, done=(*self.done, done)[-REMEMBERED:])
+    def ended(self, number: int, outcome: str, text: str) -> Queue:
+        """One that had begun is done."""
+        done = (Done(run.name, outcome, text, run.values) for run in self.begun if run.number == number)
+        return replace(self._not_begun(number), done=(*self.done, *done)[-REMEMBERED:])
 
-    def put_back(self) -> Queue:
-        """The one that had begun waits again, as the first."""
-        return replace(self, begun=None, waiting=(*filter(None, [self.begun]), *self.waiting))
+    def put_back(self, number: int) -> Queue:
+        """One that had begun waits again, as the first."""
+        back = (run for run in self.begun if run.number == number)
+        return replace(self._not_begun(number), waiting=(*back, *self.waiting))
+
+    def _not_begun(self, number: int) -> Queue:
+        return replace(self, begun=tuple(run for run in self.begun if run.number != number))
 
 
 def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
@@ -96,10 +110,22 @@ def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
     )
 
 
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Inside, no other program changes the queue; its lock is never removed, since another may wait for it."""
+    with lock(path.with_name(f"{path.name}.lock"), patience=PATIENCE_SECONDS) as ours:
+        if not ours:
+            raise SavingError(
+                f"The queue in {path} is held by another program, for {PATIENCE_SECONDS:g} seconds now. Look "
+                "whether that still goes on; then try again."
+            )
+        yield
+
+
 def load(path: Path) -> Queue:
     """An empty one where there is no file; SavingError where there is one that cannot be read."""
     try:
-        return _queue(json.loads(path.read_text(encoding="utf-8")))
+        return _queue(json.loads(_patiently(lambda: path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
         return Queue()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -109,16 +135,27 @@ def load(path: Path) -> Queue:
 def save(path: Path, queue: Queue) -> None:
     """Whole or not at all."""
     try:
-        write_json(path, asdict(queue))
+        _patiently(lambda: write_json(path, asdict(queue)))
     except OSError as error:
         why = why_not_written(error, path.parent)
         raise SavingError(f"The queue cannot be kept in {path}: {why}. Mend that, then try again.") from error
 
 
+def _patiently(act: Callable[[], Found]) -> Found:
+    """On Windows a file cannot be replaced in the moment in which another program reads it."""
+    for _ in range(TRIES - 1):
+        try:
+            return act()
+        except PermissionError:
+            time.sleep(BETWEEN_TRIES_SECONDS)
+    return act()
+
+
 def _queue(known: Mapping[str, Any]) -> Queue:
-    begun = known.get("begun")
+    begun = known.get("begun") or ()
     return Queue(
         tuple(Waiting(**run) for run in known.get("waiting", ())),
-        Waiting(**begun) if begun else None,
+        tuple(Waiting(**run) for run in ([begun] if isinstance(begun, dict) else begun)),
         tuple(Done(**run) for run in known.get("done", ())),
+        int(known.get("numbered", 0)),
     )

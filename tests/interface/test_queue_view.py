@@ -44,7 +44,7 @@ def test_a_row_names_the_run_and_has_its_ways():
 
 def test_what_had_its_turn_is_told_below_and_can_be_had_back():
     known = of(1)
-    known = known.beginning(known.waiting[0]).ended("failed", "Out of <memory>.")
+    known = known.beginning(known.waiting[0]).ended(1, "failed", "Out of <memory>.")
     told = html(known, turns(), trains=False)
     assert "Queue: nothing waits" in told
     assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in told and "Into the form" in told

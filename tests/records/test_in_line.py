@@ -91,8 +91,9 @@ class Night:
 
 
 def restarted(night):
-    """Another program on the same folders; what goes on in the first one is as if it had been killed."""
+    """Another program on the same folders; the first one is as if it had been killed: it holds nothing."""
     night.session.turns.hold("it is gone")
+    night.session.turns.let_go()
     return Night(FakeHost(night.host.folders), going=night.going)
 
 
@@ -202,6 +203,19 @@ def test_what_was_made_for_another_model_is_passed_over_and_stays(night, monkeyp
     assert night.settled().waits == []
 
 
+def test_what_another_program_trains_just_now_is_passed_over(night):
+    night.put("a", "b")
+    with in_progress("a", night.host.folders):
+        night.line.go_on()
+        night.let_go("b")
+        assert night.settled().done == [("b", "finished")]
+    (waiting,) = night.line.queue.waiting
+    assert waiting.skipped == "'a' is being trained just now, by another page or command."
+    night.line.go_on()
+    night.let_go("a")
+    assert night.settled().waits == []
+
+
 def test_everything_that_would_be_refused_is_refused_when_it_is_added(night):
     night.problems = {"bad": "Data: there is no 'story.txt'."}
     night.start("first")
@@ -240,7 +254,7 @@ def test_after_a_restart_nothing_begins_by_itself(night):
     folder = night.host.folders.loras / "a"
     (folder / "checkpoint-3").mkdir(parents=True)
     (folder / "training_log.json").write_text('{"ended": "stopped"}')
-    later = restarted(night)
+    later = restarted(again)
     later.line.set_right()
     assert (later.waits, later.done) == (["b"], [("a", "stopped")])
     later.line.set_right()
@@ -251,11 +265,44 @@ def test_another_program_leaves_alone_what_goes_in_the_first(night):
     night.put("a")
     night.line.go_on()
     night.until(lambda: night.began == ["a"])
-    with in_progress("a", night.host.folders):
-        Night(FakeHost(night.host.folders)).line.set_right()
-    assert (night.waits, night.line.queue.begun.name) == ([], "a")
+    other = Night(FakeHost(night.host.folders))
+    for line in (other.line, night.line, InLine(night.host, night, night.session)):
+        line.set_right()
+    assert (night.waits, [run.name for run in night.line.queue.begun]) == ([], ["a"])
     night.let_go("a")
     assert night.settled().done == [("a", "finished")]
+    assert not list(night.host.folders.training.glob("queue.?.lock"))
+
+
+def test_two_programs_have_a_run_of_the_queue_each(night):
+    other = Night(FakeHost(night.host.folders))
+    night.put("a", "b", "c")
+    night.line.go_on()
+    other.line.go_on()
+    night.until(lambda: (night.began, other.began) == (["a"], ["b"]))
+    assert sorted(run.name for run in other.line.queue.begun) == ["a", "b"]
+    other.session.current.control.stop()
+    other.let_go("b")
+    assert other.settled().done == [("b", "finished")]
+    night.let_go("a", "c")
+    assert night.settled().done == [("b", "finished"), ("a", "finished"), ("c", "finished")]
+    assert (night.line.queue.begun, other.began) == ((), ["b"])
+
+
+def test_what_was_put_in_while_the_others_were_looked_at_can_begin_at_once(night, monkeypatch):
+    other = Night(FakeHost(night.host.folders))
+    night.put("a")
+
+    def looked(run):
+        if other.line.queue.numbered < 2:
+            other.put("b")
+        return "not now" if run.name == "a" else ""
+
+    monkeypatch.setattr(night.line, "_why_not", looked)
+    night.line.go_on()
+    night.let_go("b")
+    assert night.settled().done == [("b", "finished")]
+    assert [(run.name, run.skipped) for run in night.line.queue.waiting] == [("a", "not now")]
 
 
 def test_what_stood_there_before_is_not_taken_for_the_run(night):

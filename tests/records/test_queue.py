@@ -34,34 +34,62 @@ def test_each_keeps_its_number_and_none_is_given_twice():
     assert [(run.number, run.name) for run in known.waiting] == [(2, "b"), (3, "c")]
     begun = known.beginning(known.waiting[1])
     assert [run.number for run in begun.with_one_more("d", "tiny", {}, 0).waiting] == [2, 4]
+    assert [run.number for run in of("a", "b").without(2).with_one_more("c", "tiny", {}, 0).waiting] == [1, 3]
 
 
 def test_one_begins_ends_and_is_remembered_until_a_list_begins_anew():
     known = of("a", "b").after_skipping({1: "made for another model"})
     known = known.beginning(known.waiting[0])
-    assert (known.begun.name, known.begun.skipped, names(known)) == ("a", "", ["b"])
-    known = known.ended("failed", "Out of memory.")
+    assert ([(run.name, run.skipped) for run in known.begun], names(known)) == ([("a", "")], ["b"])
+    known = known.ended(1, "failed", "Out of memory.")
     assert [(run.name, run.outcome, run.text) for run in known.done] == [("a", "failed", "Out of memory.")]
     assert known.done[0].values["data"] == ["story.txt"]
     assert known.with_one_more("c", "tiny", {}, 0).done == known.done
     assert known.without(2).with_one_more("c", "tiny", {}, 0).done == ()
-    assert known.ended("finished", "") == known
+    assert known.ended(1, "finished", "") == known
 
 
 def test_what_was_put_back_is_the_first_again():
     known = of("a", "b")
-    assert names(known.beginning(known.waiting[1]).put_back()) == ["b", "a"]
+    assert names(known.beginning(known.waiting[1]).put_back(2)) == ["b", "a"]
+
+
+def test_of_several_that_have_begun_each_ends_by_itself():
+    known = of("a", "b", "c")
+    for run in known.waiting[:2]:
+        known = known.beginning(run)
+    ended = known.ended(1, "finished", "well")
+    assert ([run.name for run in ended.begun], names(ended)) == (["b"], ["c"])
+    assert [run.name for run in ended.done] == ["a"]
+    assert names(known.put_back(2)) == ["b", "c"]
+    assert known.put_back(9) == known.ended(9, "finished", "") == known
 
 
 def test_as_a_file_it_is_the_same(tmp_path):
     path = tmp_path / "training" / "queue.json"
     assert queue.load(path) == Queue()
     known = of("a", "b", "c")
-    known = known.beginning(known.waiting[0]).ended("finished", "well")
+    known = known.beginning(known.waiting[0]).ended(1, "finished", "well")
     known = known.beginning(known.waiting[0])
     queue.save(path, known)
     assert queue.load(path) == known
     assert [p.name for p in path.parent.iterdir()] == ["queue.json"]
+
+
+def test_a_file_is_waited_for_that_another_program_reads_just_now(tmp_path, monkeypatch):
+    """As Windows has it."""
+    tried, write = [], queue.write_json
+
+    def busy(path, value):
+        tried.append(path)
+        if len(tried) < 3:
+            raise PermissionError(13, "Access is denied", str(path))
+        write(path, value)
+
+    monkeypatch.setattr(queue, "write_json", busy)
+    known = of("a")
+    queue.save(tmp_path / "queue.json", known)
+    assert (len(tried), queue.load(tmp_path / "queue.json")) == (3, known)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"waiting": [{"name": "a"}]}', '{"waiting": [3]}'])

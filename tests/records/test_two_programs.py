@@ -1,0 +1,151 @@
+"""The queue of two real programs on one folder: no run is lost, none begins twice, a kill holds nothing up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+
+import pytest
+from training_pro.core.errors import SavingError
+from training_pro.core.session import Session
+from training_pro.records import queue
+from training_pro.records.in_line import InLine
+from training_pro.tests.conftest import ROOT
+from training_pro.tests.fakes import FakeHost, made_folders
+
+PROGRAM = f"""
+    import importlib.util, sys, time
+    from pathlib import Path
+    from types import SimpleNamespace
+    spec = importlib.util.spec_from_file_location("training_pro", {str(ROOT / "script.py")!r})
+    sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    from training_pro.core.errors import SavingError
+    from training_pro.core.events import Ended
+    from training_pro.core.session import Session
+    from training_pro.hosts.standalone import folders
+    from training_pro.records import queue
+    from training_pro.records.in_line import InLine
+    from training_pro.tests.fakes import FakeHost
+
+    class Engine:
+        def foresee(self, settings, host, *, resume=""):
+            return SimpleNamespace(problems=(), steps=1)
+
+        def train(self, settings, host, job, *, resume=""):
+            print(settings.what.name, flush=True)
+            time.sleep(SECONDS)
+            return Ended(outcome="finished", text="")
+
+    me, SECONDS = sys.argv[2], float(sys.argv[3])
+    host, session = FakeHost(folders(Path(sys.argv[1]))), Session()
+    line = InLine(host, Engine(), session)
+
+    def said():
+        print("ready", flush=True)
+        return sys.stdin.readline()
+"""
+PUT_THEN_TAKE = """
+    said()
+    for number in range(5):
+        line.add({"name": f"{me}-{number}", "data": ["story.txt"]})
+    said()
+    try:
+        line.go_on()
+    except SavingError:  # the other one was quicker
+        pass
+    while (known := line.queue).waiting or known.begun:
+        time.sleep(0.01)
+"""
+TAKE = """
+    line.add({"name": me, "data": ["story.txt"]})
+    line.go_on()
+    time.sleep(60)
+"""
+HOLD = """
+    with queue.alone_with(host.folders.queue):
+        said()
+"""
+
+
+def begun(code, folders, name, seconds=0.03):
+    text = textwrap.dedent(PROGRAM) + textwrap.dedent(code)
+    asked = [sys.executable, "-c", text, str(folders.user_data), name, str(seconds)]
+    return subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def go_on(*programs):
+    for program in programs:
+        assert program.stdout.readline() == "ready\n"
+    for program in programs:
+        program.stdin.write("go on\n")
+        program.stdin.flush()
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return made_folders(tmp_path)
+
+
+@pytest.fixture
+def line(folders):
+    return InLine(FakeHost(folders), None, Session())
+
+
+def test_what_two_put_in_at_once_is_there_and_begins_once(folders, line):
+    two = [begun(PUT_THEN_TAKE, folders, name) for name in "ab"]
+    try:
+        go_on(*two)
+        for program in two:
+            assert program.stdout.readline() == "ready\n"
+        waiting = line.queue.waiting
+        names = [f"{name}-{number}" for name in "ab" for number in range(5)]
+        assert sorted(run.name for run in waiting) == names
+        assert [run.number for run in waiting] == list(range(1, 11))
+        for program in two:
+            program.stdin.write("go on\n")
+            program.stdin.flush()
+        told = [program.communicate(timeout=60)[0].split() for program in two]
+        assert [program.returncode for program in two] == [0, 0]
+    finally:
+        for program in two:
+            program.kill()
+            program.wait()
+    assert Counter(told[0] + told[1]) == Counter(names)
+    known = line.queue
+    assert (known.waiting, known.begun) == ((), ())
+    assert Counter((run.name, run.outcome) for run in known.done) == Counter((name, "finished") for name in names)
+
+
+def test_a_run_belongs_to_its_program_from_the_first_moment_until_that_is_killed(folders, line):
+    """Also before it has a lock of its own on the LoRA's name: reading the data may take a while."""
+    other = begun(TAKE, folders, "a", seconds=60)
+    try:
+        assert other.stdout.readline() == "a\n"
+        line.set_right()
+        assert [run.name for run in line.queue.begun] == ["a"]
+    finally:
+        other.kill()
+        other.wait()
+    line.set_right()
+    known = line.queue
+    assert ([run.name for run in known.waiting], known.begun) == (["a"], ())
+    assert [path.name for path in folders.training.glob("*.lock")] == ["queue.json.lock"]
+
+
+def test_a_change_waits_for_another_and_not_for_one_that_was_killed(folders, line, monkeypatch):
+    queue.save(folders.queue, queue.Queue().with_one_more("a", "toy", {}, 1))
+    monkeypatch.setattr(queue, "PATIENCE_SECONDS", 0.1)
+    other = begun(HOLD, folders, "b")
+    try:
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(SavingError, match=r"is held by another program, for 0\.1 seconds now"):
+            line.remove(1)
+        assert len(line.queue.waiting) == 1  # whoever only looks does not wait
+    finally:
+        other.kill()
+        other.wait()
+    line.remove(1)
+    assert line.queue.waiting == ()
