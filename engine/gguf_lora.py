@@ -43,12 +43,12 @@ class Layer:
 
 
 def written(asked: GgufLora, host: Host) -> Path:
-    """The file, written aside and renamed."""
+    """The file, written aside and renamed; one under our own name in the LoRA's folder is written anew."""
     _need_gguf()
     folder = loras.located(asked.lora, host.folders.loras).absolute()
     out = Path(asked.out).expanduser().absolute() if asked.out else beside(folder)
-    if out.exists():
-        raise SavingError(f"{out} is there already. Delete it, or name another file (--out).")
+    if asked.out and out.exists():
+        raise SavingError(f"{out} is there already. Delete it, or give another name.")
     config = read_json(folder / CONFIG, {})
     if not config:
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing or broken). Choose another one.")

@@ -64,7 +64,7 @@ class ModelPicker:
         self._host, self._session, self._loadings = host, session, loadings
 
     def draw(self) -> None:
-        name, loading = self._host.chosen
+        name, loading = self._meant()
         with gr.Row():
             self._model = gr.Dropdown(
                 self._models(name), value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
@@ -89,9 +89,15 @@ class ModelPicker:
         found = self._host.models()
         return found if not chosen or chosen in found else [chosen, *found]
 
+    def _meant(self) -> tuple[str, str]:
+        """What was chosen; where nothing was, and there is only one model, that."""
+        name, loading = self._host.chosen
+        only = [] if name else self._host.models()
+        return only[0] if len(only) == 1 else name, loading
+
     def _as_chosen(self) -> tuple[Any, Any, str]:
         """A page opened later shows the model that is meant."""
-        name, loading = self._host.chosen
+        name, loading = self._meant()
         return gr.update(choices=self._models(name), value=name or None), loading, needs(self._host, name, loading)
 
     def _told(self, given: Mapping[Any, Any]) -> str:

@@ -369,13 +369,16 @@ def test_half_a_lora(place):
     assert "holds no LoRA (adapter_config.json is missing" in refused(SavingError, place, model="llama")
 
 
-def test_nothing_is_written_over_and_nothing_half(place, tmp_path, monkeypatch):
+def test_only_our_own_is_written_over_and_nothing_half(place, tmp_path, monkeypatch):
+    """A LoRA that was trained further leaves an old one behind."""
     kept(place, made("llama"))
     first = convert(place)
     before = first.read_bytes()
     assert first == place.lora() / "a.gguf"
-    with pytest.raises(SavingError, match=r"is there already\. Delete it, or name another"):
-        convert(place)
+    first.write_bytes(b"of the LoRA as it was before")
+    assert convert(place).read_bytes() == before
+    with pytest.raises(SavingError, match=r"is there already\. Delete it, or give another name"):
+        convert(place, out=str(first))
     assert first.read_bytes() == before
 
     def fail(*_):
@@ -410,7 +413,7 @@ def test_the_command_names_the_file(with_lora, capsys):
     reader, found = read(with_lora.lora() / "a-checkpoint-4-epoch-1.gguf")
     assert reader.get_field("general.name").contents() == "a-checkpoint-4-epoch-1"
     assert len(found) == 14
-    assert main(["gguf", *where, "--lora", "a"]) == 1
+    assert main(["gguf", *where, "--lora", "a", "--out", str(with_lora.lora() / "a.gguf")]) == 1
     assert "is there already" in capsys.readouterr().err
     assert main(["gguf", *where, "--lora", "b"]) == 1
     assert "There is no LoRA 'b'" in capsys.readouterr().err

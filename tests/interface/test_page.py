@@ -13,9 +13,10 @@ import pytest
 from training_pro.core.events import Ended
 from training_pro.core.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADINGS
+from training_pro.hosts.standalone import LOADINGS, StandaloneHost
 from training_pro.interface import page, try_tab
 from training_pro.interface.joined import Joined
+from training_pro.tests.fakes import made_folders
 from training_pro.train_utils import size
 
 PATIENCE_SECONDS = 60
@@ -94,6 +95,18 @@ def test_load_says_that_the_model_is_busy_for_as_long_as_it_is(host, busy):
     refusal, after = said_until_free(stream, done)
     assert "The model is busy: Training &#x27;night&#x27;" in refusal and after == ""
     assert picker._as_chosen()[0]["value"] == host.chosen[0]
+
+
+def test_an_only_model_is_the_one_that_is_meant(tmp_path):
+    """Of several none is chosen for the user."""
+    folders = made_folders(tmp_path)
+    picker = page.ModelPicker(StandaloneHost(folders), Session(), LOADINGS)
+    meant = [picker._meant()[0]]
+    for name in ("one", "other"):
+        (folders.models / name).mkdir(parents=True)
+        (folders.models / name / "config.json").write_text("{}")
+        meant.append(picker._meant()[0])
+    assert meant == ["", "one", ""]
 
 
 @pytest.mark.parametrize(("name", "words"), [("mine", "mine is loaded."), ("nowhere", "nowhere")])
