@@ -124,7 +124,11 @@ class TrainTab:
         cutting = [parts[key].change for key in CUTTING]
         looked = gr.on(cutting, self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest)
         refreshed.then(self._looked_at, self._form.inputs(), [self._data_said, self._found], **private())
-        looked.then(self._changed, seen, told, **private())
+        for seen_anew in (
+            looked,
+            self._line.change(self._looked_again, seen, [self._data_said, self._found], **latest),
+        ):
+            seen_anew.then(self._changed, seen, told, **private())
         on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
         self._clicks.connect()
 
@@ -174,6 +178,13 @@ class TrainTab:
         """What the chosen data are, as far as that can be said in a moment."""
         found = look(self._form.values(given), self._joined)
         return found.html, found
+
+    def _looked_again(self, given: Mapping[Any, Any]) -> tuple[Any, DataLook]:
+        """With another model the same data are other tokens."""
+        found: DataLook = given[self._found]
+        if found.model == self._joined.host.standing().model:
+            return gr.update(), found
+        return self._looked_at(given)
 
     def _cleared(self) -> list[Any]:
         parts = self._form.components

@@ -37,6 +37,15 @@ def test_only_what_concerns_the_data_is_shown_and_shares_are_typed(page):
     page.wait_for_words("together", "Together 4 examples a step, 4 steps")
 
 
+def test_data_chosen_before_the_model_is_loaded_are_counted_then(tmp_path, open_page):
+    with servers.demo(tmp_path) as server:
+        page = open_page(server)
+        page.fill(data=ROWS)
+        page.wait_for_words("data said", "Press Check")
+        page.press("load")
+        page.wait_for_words("data said", "14 examples")
+
+
 def test_what_is_changed_has_its_way_back(page):
     page.fill(rank=64)
     page.wait_for(lambda: page.way_back("rank").count(), "a mark on the rank")
