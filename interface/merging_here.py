@@ -22,16 +22,8 @@ class MergingHere:
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
 
-    def draw(self) -> None:
-        may = not self._joined.host_says_read_only()
-        self._merge = gr.Button(
-            "Merge into a model",
-            interactive=may,
-            elem_id="tp-runs-merge",
-            scale=2,
-            min_width=200,
-            elem_classes="tp-beside",
-        )
+    def draw(self, **looks: Any) -> None:
+        self._merge = gr.Button("Merge into a model", elem_id="tp-runs-merge", **looks)
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, said: gr.HTML) -> None:
         pressed = partial(self._pressed, chosen, name)

@@ -42,7 +42,6 @@ class RunsTab:
         self._merging = MergingHere(joined)
 
     def draw(self, tab: gr.Tab) -> None:
-        may = not self._joined.host_says_read_only()
         self._table = gr.HTML(elem_id="tp-runs-table")
         with gr.Row():
             self._chosen = gr.Dropdown(  # one that is gone by now is told by us, not by Gradio's bare "Error"
@@ -50,41 +49,31 @@ class RunsTab:
             )
             self._refresh = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
         self._said = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
-        with gr.Row(elem_classes="tp-buttons"):
-            self._delete = gr.Button("Delete (into the trash)", interactive=may, elem_id="tp-runs-delete")
-            self._undo = gr.Button("Undo the last delete", interactive=may, elem_id="tp-runs-undo")
-            self._slim = gr.Button("Slim older checkpoints", interactive=may, elem_id="tp-runs-slim")
-            self._empty = gr.Button("Empty the trash", interactive=may, elem_id="tp-runs-empty")
-        with gr.Row():
-            self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
-            self._own = gr.Button(
-                "Copy as a LoRA",
-                interactive=may,
-                elem_id="tp-runs-own",
-                scale=2,
-                min_width=200,
-                elem_classes="tp-beside",
-            )
-            self._merging.draw()
-            self._gguf = gr.Button(
-                "Write as GGUF",
-                interactive=may,
-                elem_id="tp-runs-gguf",
-                scale=2,
-                min_width=200,
-                elem_classes="tp-beside",
-            )
-        with gr.Row():
-            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
-            self._keep = gr.Button(
-                "Keep the note", interactive=may, elem_id="tp-runs-keep", scale=2, elem_classes="tp-beside"
-            )
+        self._draw_buttons()
         self._other = gr.Dropdown(
             [NOBODY], value=NOBODY, label="Compare it with", elem_id="tp-runs-other", allow_custom_value=True
         )
         self._compared = gr.HTML(elem_id="tp-runs-compared")
         self._looked_at = gr.HTML(elem_id="tp-runs-one")
         self._connect(tab)
+
+    def _draw_buttons(self) -> None:
+        """What can be done with what is chosen, each beside what it needs."""
+        may = not self._joined.host_says_read_only()
+        with gr.Row(elem_classes="tp-buttons"):
+            self._delete = gr.Button("Delete (into the trash)", interactive=may, elem_id="tp-runs-delete")
+            self._undo = gr.Button("Undo the last delete", interactive=may, elem_id="tp-runs-undo")
+            self._slim = gr.Button("Slim older checkpoints", interactive=may, elem_id="tp-runs-slim")
+            self._empty = gr.Button("Empty the trash", interactive=may, elem_id="tp-runs-empty")
+        beside_a_box = {"interactive": may, "scale": 2, "elem_classes": "tp-beside"}
+        with gr.Row():
+            self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
+            self._own = gr.Button("Copy as a LoRA", elem_id="tp-runs-own", min_width=200, **beside_a_box)
+            self._merging.draw(min_width=200, **beside_a_box)
+            self._gguf = gr.Button("Write as GGUF", elem_id="tp-runs-gguf", min_width=200, **beside_a_box)
+        with gr.Row():
+            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
+            self._keep = gr.Button("Keep the note", elem_id="tp-runs-keep", **beside_a_box)
 
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._chosen, self._other]

@@ -34,7 +34,7 @@ def test_a_note_that_cannot_be_written(joined):
         tab = RunsTab(joined)
         tab.draw(drawn)
     keep = tab._doing(tab._on_keep)
-    said, table, _ = keep({tab._chosen: "story", tab._note: "the good one"})
+    said, table, *_ = keep({tab._chosen: "story", tab._note: "the good one"})
     assert "notes.txt" in said and "tp-bad" in said
     assert "story" in table
     (story / "notes.txt").rmdir()
