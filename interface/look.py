@@ -26,15 +26,12 @@ class DataLook:
     kinds: tuple[Kind, ...] = ()
     examples: int = 0
     html: str = ""
-    model: str = ""
-    """Whose tokens were counted: none while no model is loaded."""
 
 
 def look(values: Mapping[str, Any], joined: Joined) -> DataLook:
     """What is chosen, and what lies in the folder and is not read."""
-    model = joined.host.standing().model
     found = _of_chosen(values, joined)
-    return replace(found, html=found.html + _not_read(joined), model=model)
+    return replace(found, html=found.html + _not_read(joined))
 
 
 def _of_chosen(values: Mapping[str, Any], joined: Joined) -> DataLook:

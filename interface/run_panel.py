@@ -59,6 +59,10 @@ class RunPanel:
             "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
         )
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
+        self.model = gr.Textbox(
+            self._joined.host.standing().model, label="Model in memory", elem_classes="tp-hidden"
+        )
+        """Changes when another model is loaded, or none is any more."""
         self._again = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
     def draw_live(self) -> None:
@@ -75,7 +79,7 @@ class RunPanel:
         self._buttons.connect(self._form, self._answer)
         self._queue.connect()
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
-        seen = [*drawn, *self._buttons.components]
+        seen = [*drawn, self.model, *self._buttons.components]
         on_load(self._follow, seen, js=script("come_back"), **follows())
         self._again.click(self._follow, None, seen, **follows())
 
@@ -145,7 +149,7 @@ class RunPanel:
         short = f"<b>{view.in_short()}</b>" if view else ""
         updates = {self._beat: f"{short} {now['beat']}"}
         if "line" in fresh:
-            updates[self._line] = now["line"]
+            updates |= {self._line: now["line"], self.model: self._joined.host.standing().model}
         if "run" in fresh:
             updates |= {
                 self._panel: view.html(following=self._queue.following()) if view else FIRST,

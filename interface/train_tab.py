@@ -124,11 +124,12 @@ class TrainTab:
         cutting = [parts[key].change for key in CUTTING]
         looked = gr.on(cutting, self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest)
         refreshed.then(self._looked_at, self._form.inputs(), [self._data_said, self._found], **private())
-        for seen_anew in (
-            looked,
-            self._line.change(self._looked_again, seen, [self._data_said, self._found], **latest),
-        ):
-            seen_anew.then(self._changed, seen, told, **private())
+        looked.then(self._changed, seen, told, **private())
+        # With another model the same data are other tokens; the form is as it was, and is not written.
+        anew = self._run.model.change(
+            self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest
+        )
+        anew.then(self._told, seen, told, **private())
         on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
         self._clicks.connect()
 
@@ -147,11 +148,15 @@ class TrainTab:
         return {**self._form.shown(values), **menus, self._start_from.menu: self._start_from.refreshed()}
 
     def _changed(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What follows from the form at once; and the form is kept as it is."""
-        values, found = self._form.values(given), given[self._found]
+        """The form is kept as it is, and what follows from it is told."""
         if not self._joined.host_says_read_only():
             with suppress(TrainingProError, OSError):  # a form that cannot be kept is still a form
-                presets.leave_form(self._joined.host.folders.form, values)
+                presets.leave_form(self._joined.host.folders.form, self._form.values(given))
+        return self._told(given)
+
+    def _told(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What follows from the form at once."""
+        values, found = self._form.values(given), given[self._found]
         titles = {
             folded: gr.update(label=summary.title(name, FOLDED[name], values))
             for name, folded in self._folded.items()
@@ -178,13 +183,6 @@ class TrainTab:
         """What the chosen data are, as far as that can be said in a moment."""
         found = look(self._form.values(given), self._joined)
         return found.html, found
-
-    def _looked_again(self, given: Mapping[Any, Any]) -> tuple[Any, DataLook]:
-        """With another model the same data are other tokens."""
-        found: DataLook = given[self._found]
-        if found.model == self._joined.host.standing().model:
-            return gr.update(), found
-        return self._looked_at(given)
 
     def _cleared(self) -> list[Any]:
         parts = self._form.components
