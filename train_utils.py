@@ -112,9 +112,14 @@ def size(byte_count: float) -> str:
     return f"{int(byte_count)} bytes"
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: float, one: str, many: str = "") -> str:
     """The word for so many: 'step' for 1, 'steps' for 0 and 2."""
     return one if count == 1 else many or f"{one}s"
+
+
+def several(count: int, one: str, many: str = "") -> str:
+    """'1 step', '2,000 steps'."""
+    return f"{count:,} {plural(count, one, many)}"
 
 
 def times(count: int) -> str:
@@ -167,6 +172,11 @@ class Counted:
     lora: int  # of a LoRA of rank 1 on the layers that were asked for
 
 
+def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says of the part that reads text, where there are others beside it."""
+    return {**config, **_section(config, "text_config")}
+
+
 @dataclass(frozen=True)
 class ModelShape:
     """The sizes of a model, out of its config.json."""
@@ -187,7 +197,7 @@ class ModelShape:
     @staticmethod
     def of(config: Mapping[str, Any], counted: Counted | None = None) -> ModelShape | None:
         """None where the config does not say enough."""
-        known = {**config, **_section(config, "text_config")}
+        known = of_text(config)
         hidden, layers = (
             _size(known, "hidden_size", "n_embd", "d_model"),
             _size(known, "num_hidden_layers", "n_layer"),

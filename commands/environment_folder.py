@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.errors import TrainingProError
+from ..core.writing import write_json
 from .environment_pip import install, last_lines, say, size_of, would_install
 from .environment_torch import torch_arguments
 
@@ -179,10 +180,8 @@ def read_note(folder: Path) -> Note:
 
 
 def write_note(folder: Path, note: Note) -> None:
-    """Written aside and renamed: a marker that can be read is a marker that holds."""
-    aside = folder / (MARKER + ".new")
-    aside.write_text(json.dumps({"lists": note.lists, "torch": note.torch}, indent=1), encoding="utf-8")
-    aside.replace(folder / MARKER)
+    """A marker that can be read is a marker that holds: it is written whole."""
+    write_json(folder / MARKER, {"lists": note.lists, "torch": note.torch})
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from ..hosts.standalone import LOADINGS, StandaloneHost, folders
 from .main import launcher
 
 ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-"""Ctrl+C, an end from outside, a window that is closed, on Windows too; not every system has each."""
+"""Ctrl+C, an end from outside, a window that is closed, Ctrl+Break; not every system has each."""
+UNSAVED = "Ctrl+C saves a run before it ends. Closing this window does not: Windows leaves no time for that."
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -74,6 +75,12 @@ def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
     finally:
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
+
+
+def say_what_saves() -> None:
+    """On Windows a process is ended with its window, whatever its handlers would still do."""
+    if sys.platform == "win32":
+        say(UNSAVED)
 
 
 def located(asked: str, folders: Folders) -> Path:

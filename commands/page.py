@@ -57,6 +57,7 @@ def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool =
         **more,
     )
     say(f"Training PRO is at http://127.0.0.1:{asked.port} - Ctrl+C ends it.")
+    options.say_what_saves()
     _wait(made)
 
 

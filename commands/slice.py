@@ -17,6 +17,7 @@ from ..data.slicing import slices
 from ..settings import flags
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
+from ..train_utils import several
 from . import environment, options
 from .options import say
 
@@ -81,12 +82,12 @@ def _told(block: dict[str, object]) -> str:
 
 
 def _summary(name: str, found: SliceMap) -> str:
-    counts = ((found.blocks, "blocks"), (found.overlaps, "overlap blocks"), (found.windows, "DEMENTOR windows"))
-    cut = ", ".join(f"{number} {word}" for number, word in counts if number)
+    counts = ((found.blocks, "block"), (found.overlaps, "overlap block"), (found.windows, "DEMENTOR window"))
+    cut = ", ".join(several(number, word) for number, word in counts if number)
     unit, made_of = unit_said(found.sentences, found.lines), units_said(found.sentences, found.lines)
     seen = f"each {unit} seen {found.seen.least} to {found.seen.most} times, {found.seen.mean:g} on average"
     return (
-        f"{name}: {found.sections} parts, {made_of}, {found.tokens} tokens -> "
+        f"{name}: {several(found.sections, 'part')}, {made_of}, {several(found.tokens, 'token')} -> "
         f"{cut or 'no block'}, ending at {found.ends}; {found.trained_tokens} tokens trained a pass "
         f"({found.growth:.2f} times the text), {seen}; {found.proof}"
     )

@@ -20,6 +20,7 @@ from ..core.events import Ended, FromQueue, Note, Progress
 from ..core.host import Folders, Host
 from ..core.session import SESSION, Job
 from ..data.library import named_at
+from ..records.run_folder import under_its_name
 from ..settings import files, flags, presets
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
@@ -33,6 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     """Train; Ctrl+C saves a full checkpoint and stops, a second one stops at once."""
     asked = _parsed(arguments)
     host = options.host(asked)
+    options.say_what_saves()
     if len(asked.settings) > 1:
         return _several(asked, host)
     settings = settings_from(asked, host, next(iter(asked.settings), None))
@@ -64,6 +66,8 @@ def trained(
             job.log.append(FromQueue(text=told))
         return engine.train(settings, host, job, resume=resume)
 
+    if not resume:
+        settings = under_its_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
     with _stopping(job):
         narrator.tell(job, say)

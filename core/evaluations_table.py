@@ -56,7 +56,7 @@ def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
     if not file.is_file():
         return [], []
     try:
-        with file.open(encoding="utf-8", newline="") as opened:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.DictReader(opened, strict=True, restkey="more")
             rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:

@@ -48,6 +48,9 @@ class Planned(Event):
     """The curve of a run that goes on, up to where it begins again: entries as in training_graph.json."""
     disk: str = ""
     """What the run will write, and what is free, in words."""
+    evaluate_every: int = 0
+    answer_every: int = 0
+    """After so many steps, before the first and at the end; 0 is never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,7 @@ class MachineUse(Event):
     @property
     def words(self) -> str:
         """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
-        what = plural(self.cards, "graphics card") if self.cards else "memory"
+        what = plural(self.cards, "graphics card") if self.cards else "memory of the whole program"
         there = f" of {size(self.total)}" if self.total else ""
         readings = ((self.busy, "% busy"), (self.celsius, "\u00b0C"), (self.watts, "W"))
         told = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
@@ -243,8 +246,21 @@ class Probed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """One of many equal stretches of a text: how it begins, and how well what stands in it is known."""
+
+    begins: str
+    tokens: int
+    loss: float
+    right: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PerplexityFound(Event):
-    """The perplexity of a text: a row of the table. `lora` is '-' for the model without one."""
+    """The perplexity of a text: a row of the table. `lora` is '-' for the model without one.
+
+    `right` is the share of the tokens that the model's first guess was, `stretches` the same along the text.
+    """
 
     model: str
     lora: str
@@ -255,6 +271,8 @@ class PerplexityFound(Event):
     stride: int
     max_length: int
     seconds: float
+    right: float
+    stretches: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

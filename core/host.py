@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..train_utils import Counted
+from ..train_utils import Counted, of_text
 from .evaluations_table import Row
 
 
@@ -26,6 +26,10 @@ class Folders:
     def training(self) -> Path:
         """What is ours beside models and LoRAs."""
         return self.user_data / "training"
+
+    def kept(self, *, whole_model: bool) -> Path:
+        """Where what a run makes is kept: a LoRA among the LoRAs, a whole model among the models."""
+        return self.models if whole_model else self.loras
 
     @property
     def datasets(self) -> Path:
@@ -79,7 +83,7 @@ class ModelCard:
     def context(self) -> int:
         """The longest text it can read, in tokens; 0 where its config does not say."""
         for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
-            if isinstance(length := self.config.get(key), int):
+            if isinstance(length := of_text(self.config).get(key), int):
                 return length
         return 0
 
@@ -100,6 +104,11 @@ class LoadedModel:
     card: ModelCard
     model: Any
     loras: tuple[str, ...] = ()
+
+
+def bare(model: Any) -> Any:
+    """A model without PEFT's around it; what PEFT has put into it stays there."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,10 @@ class Host(Protocol):
     def load(self, name: str, loading: str) -> None: ...
 
     def unload(self) -> None: ...
+
+    def load_again(self, card: ModelCard) -> None:
+        """The model that was unloaded, as it was loaded then; whatever was loaded meanwhile goes."""
+        ...
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
         """From now on `model` stands for the loaded one, with these LoRAs on."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from statistics import median
 from textwrap import shorten
 from typing import Any
 
@@ -32,59 +29,14 @@ from .events import (
     Stage,
     TimeLimited,
 )
+from .pace import Pace
 from .session import Job
 
 Write = Callable[[str], object]
 PAUSE_SECONDS = 2.0
 MACHINE_SECONDS = 60.0
-RECENT_STEPS = 20
 IN_SHORT = 100  # characters of a prompt, and of its answer
 TO_DEVELOPERS = ("FutureWarning: ", "DeprecationWarning: ")
-
-
-class Pace:
-    """How fast steps come, by the median of the last ones: one slow step changes nothing."""
-
-    def __init__(self) -> None:
-        self._recent: deque[Progress] = deque(maxlen=RECENT_STEPS)
-        self._begun: float | None = None
-        self._steps, self._beside = 0, 0.0
-        self._most = math.inf
-
-    def add(self, progress: Progress) -> None:
-        self._recent.append(progress)
-        self._steps, self._beside = self._steps + 1, self._beside + progress.beside
-        self._begun = progress.at if self._begun is None else self._begun
-
-    def limit(self, event: TimeLimited) -> None:
-        """From its first step on the run takes no longer than that."""
-        self._most = event.seconds
-
-    @property
-    def seconds_a_step(self) -> float:
-        return median(p.seconds for p in self._recent)
-
-    @property
-    def tokens_a_second(self) -> float:
-        return sum(p.tokens for p in self._recent) / max(1e-9, sum(p.seconds for p in self._recent))
-
-    @property
-    def seconds_left(self) -> float:
-        last = self._recent[-1]
-        # What comes between steps comes now and then: its share of all the steps so far.
-        by_steps = (last.steps - last.step) * (self.seconds_a_step + self._beside / self._steps)
-        return max(0.0, min(by_steps, self._most - self._gone))
-
-    @property
-    def share(self) -> float:
-        """How much of the run is done: of its steps, or of its time where that ends first."""
-        last = self._recent[-1]
-        return max(last.step / last.steps, self._gone / self._most)
-
-    @property
-    def _gone(self) -> float:
-        """Seconds from the first step to the last one that is done."""
-        return self._recent[-1].at - (self._begun or 0.0)
 
 
 class Narrator:
@@ -101,11 +53,11 @@ class Narrator:
         self._machine_told = float("-inf")
 
     def line(self, event: Event) -> str:
+        self._pace.hear(event)
         tell = _TELL.get(type(event))
         return tell(self, event) if tell else ""
 
     def _progress(self, event: Progress) -> str:
-        self._pace.add(event)
         if event.at - self._told < PAUSE_SECONDS and event.step != event.steps:
             return ""
         self._told = event.at
@@ -136,7 +88,6 @@ class Narrator:
         return f"{event.text}{share} ..."
 
     def _limited(self, event: TimeLimited) -> str:
-        self._pace.limit(event)
         return f"At most {duration(event.seconds)} from the first step on."
 
     def _planned(self, event: Planned) -> str:
@@ -167,8 +118,8 @@ class Narrator:
     def _perplexity(self, event: PerplexityFound) -> str:
         lora = "without a LoRA" if event.lora == "-" else f"with {event.lora}"
         return (
-            f"{event.dataset} {lora}: perplexity {event.perplexity:.4f} over {event.tokens:,} tokens "
-            f"({duration(event.seconds)})"
+            f"{event.dataset} {lora}: perplexity {event.perplexity:.4f}, {event.right:.1%} of "
+            f"{event.tokens:,} tokens right ({duration(event.seconds)})"
         )
 
     def _sampled(self, event: Sampled) -> str:

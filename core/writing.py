@@ -7,25 +7,66 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..train_utils import size
 from .errors import first_line
 
+PART = ".part"
+"""Behind a name, or alone: it is on its way, in or out."""
+PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Between tries: a page has read a file in less, and a virus scanner a new one in most cases."""
+NO_ROOM = 100_000
+"""So few bytes are none."""
+
+Found = TypeVar("Found")
+
+
+@contextmanager
+def written_whole(path: Path, name: str = "") -> Iterator[Path]:
+    """Where to write a file or folder, beside its place: it comes there when all went well, else it goes."""
+    aside = path.with_name(name or path.name + PART)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if aside.is_dir():  # left by a kill
+        shutil.rmtree(aside)
+    try:
+        yield aside
+        moved(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+        raise
+
+
+def moved(path: Path, place: Path) -> Path:
+    """Rename it, patiently; in one move, so that a kill leaves it here or there."""
+    return patiently(lambda: path.replace(place))
+
+
+def patiently(act: Callable[[], Found]) -> Found:
+    """On Windows nothing is moved or opened while another program looks at it, a virus scanner or a page."""
+    for pause in PAUSES_SECONDS:
+        try:
+            return act()
+        except PermissionError:
+            time.sleep(pause)
+    return act()
+
 
 def write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(path.name + ".part")
-    written.write_text(text, encoding="utf-8")
-    written.replace(path)
+    with written_whole(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
     """What stands in a JSON file, if it is of the same kind as `otherwise`; that where it cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return otherwise
     return found if isinstance(found, type(otherwise)) else otherwise
@@ -54,19 +95,23 @@ def settle(folder: Path) -> None:
     """Wait until the files of a folder are on the disk itself, so that a power cut leaves them whole."""
     for file in folder.iterdir():
         if file.is_file():
-            with file.open("rb+") as opened:
+            with patiently(partial(file.open, "rb+")) as opened:
                 os.fsync(opened.fileno())
+
+
+def is_full(error: Exception, folder: Path) -> bool:
+    """Whether the disk is full, or the user's share of it; some libraries say so in their own words, or never."""
+    number = getattr(error, "errno", None)
+    return number in (errno.ENOSPC, errno.EDQUOT) or "space left" in str(error) or free_bytes(folder) < NO_ROOM
 
 
 def why_not_written(error: Exception, folder: Path) -> str:
     """What stands in the way of writing, in words."""
-    number = getattr(error, "errno", None)
-    free = free_bytes(folder)
-    if number in (errno.ENOSPC, errno.EDQUOT) or "space left" in str(error) or free < 100_000:
-        return f"the disk is full ({size(free)} free)"
+    if is_full(error, folder):
+        return f"the disk is full ({size(free_bytes(folder))} free)"
     if isinstance(error, PermissionError):
         return f"{Path(error.filename or folder).name} may not be written, or another program holds it open"
-    if number == errno.EROFS:
+    if getattr(error, "errno", None) == errno.EROFS:
         return "the folder is read-only"
     return first_line(error)
 

@@ -12,13 +12,14 @@ from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
 from ..settings.declared import Text, TrainingSettings
-from ..train_utils import StepPlan
+from ..train_utils import StepPlan, plural, several
 from . import counting, planned, prepared
 from .aside import RUN_WORDS, shared_rows, shared_runs
 from .disk import disk_plan
 from .examples import Examples, TextSource
 from .expecting import Expecting
 from .making import Made, make, make_test
+from .marks import cuts
 from .opening import AUTO_CUTOFF, Say, Tokenizer, Work, cutoff_of, opened_sets
 from .prepared import Store
 from .report import DatasetReport
@@ -120,7 +121,8 @@ def _why_nothing(settings: TrainingSettings) -> str:
 def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
     lengths, expected = examples.lengths(), Expecting.of(work.card, examples, work.machine)
     longest = {"longest_row": made.longest_row, "cutoff": cut.cutoff, "context": work.card.context}
-    disk = disk_plan(work.settings, work.card, plan, work.folders.loras, work.machine)
+    place = work.folders.kept(whole_model=work.settings.lora.whole_model)
+    disk = disk_plan(work.settings, work.card, plan, place, work.machine)
     return DatasetReport(
         examples=len(examples),
         tokens=sum(lengths),
@@ -149,7 +151,7 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         resolved=_resolved(work, cut, plan, expected),
         lengths=counting.lengths(lengths),
         kept_aside=counting.kept(made.kept.examples),
-        suggestions=tuple(suggestions(work.settings, plan, **longest)),
+        suggestions=(*suggestions(work.settings, plan, **longest), *cuts(made.learned.sources)),
         padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
         memory=expected.memory(work.settings) if expected else None,
         disk=disk,
@@ -179,8 +181,9 @@ def _leaks(made: Made) -> Iterator[str]:
     if not len(made.kept.sources):
         return
     if runs := shared_runs(made.kept.texts, made.learned.texts):
+        many = plural(len(runs), "passage stands", "passages stand")
         yield (
-            f"Kept aside: {len(runs)} passages of {RUN_WORDS} words and more stand in the training text too, "
+            f"Kept aside: {len(runs)} {many} in the training text too, {RUN_WORDS} words and longer, "
             f"since the text repeats itself; one begins {runs[0][:60]!r}."
         )
     if both := shared_rows(made.kept.sources, made.learned.sources):
@@ -208,8 +211,8 @@ def _problems(card: ModelCard, cut: Cutting) -> list[str]:
 def _advice(cut: Cutting, plan: StepPlan) -> Iterator[str]:
     if plan.accumulated < plan.accumulation:
         yield (
-            f"Gradient Accumulation {plan.accumulation} is more than the {plan.batches} batches of an epoch: "
-            f"it is lowered to {plan.accumulated}."
+            f"Gradient Accumulation {plan.accumulation} is more than the "
+            f"{several(plan.batches, 'batch', 'batches')} of an epoch: it is lowered to {plan.accumulated}."
         )
     if cut.eos is None and cut.add_eos != "never":
         yield "This tokenizer has no end token: the model will not learn where a text ends."

@@ -82,7 +82,7 @@ def disk_plan(
 def _bytes(settings: TrainingSettings, shape: ModelShape, own: int) -> tuple[int, int]:
     """Of what is made, and of what its optimizer keeps; a LoRA is float32, all else has the model's own type."""
     state = expecting.state_bytes(settings)
-    if settings.lora.method == "full":
+    if settings.lora.whole_model:
         weights = shape.linear_weights + shape.other_weights
         return own * weights, round(kept_of_a_weight(state, own) * weights)
     lora = shape.lora_weights(settings.lora.rank, expecting.parts(settings))
@@ -103,7 +103,7 @@ def _filled(settings: TrainingSettings, made: int, full: int, count: int, free: 
         written=count * full + made + RECORDS,
         most=(whole + backups) * full + slimmed * made + made + RECORDS,
         free=free,
-        whole=settings.lora.method == "full",
+        whole=settings.lora.whole_model,
     )
 
 

@@ -71,7 +71,7 @@ class TextSource:
     def __len__(self) -> int:
         return len(self.sliced)
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
         lengths: Ints = self.sliced.lengths - self._unended if self.open_end else self.sliced.lengths
         return lengths

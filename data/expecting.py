@@ -76,7 +76,7 @@ class Expecting:
             dropout=lora.dropout > 0,
             state_bytes=0.0 if "paged" in settings.learning.optimizer else state_bytes(settings),
             train_head=lora.train_head,
-            whole=lora.method == "full",
+            whole=lora.whole_model,
             graphics_card=self.on_card,
         )
         return memory_estimate(self.shape, load)

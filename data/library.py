@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +44,15 @@ def found(names: Sequence[str], folders: Folders) -> list[DataSet]:
             sets.append(_found(name, folders))
         except DataError as error:
             problems.append(str(error))
+    problems += _doubled([one.name.rstrip("/") for one in sets])
     if problems:
         raise DataError("\n".join(problems))
     return sets
+
+
+def _doubled(names: Sequence[str]) -> Iterator[str]:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"Data: {name!r} is named twice. Name it once; {name}:200 learns from it twice."
 
 
 def _found(name: str, folders: Folders) -> DataSet:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..chunking import Cutting
-from ..train_utils import plural
+from ..train_utils import plural, several
 from . import counting, fitting, keeping, mixing, prepared, unread
 from .aside import Stretch, divided, divided_rows, whole
 from .examples import Examples, RowSource, Source, TextSource
@@ -158,7 +158,7 @@ def _nothing_aside(name: str, kept: Sized) -> Iterator[str]:
 
 def _share_said(share: Share, taken: int) -> Iterator[str]:
     if share.per_cent != 100:
-        yield f"{share.per_cent:g} % of it is used: {taken:,} examples."
+        yield f"{share.per_cent:g} % of it is used: {several(taken, 'example')}."
 
 
 def _make_rows(made: Made, work: Work, data: DataSet, rows: RowSet, cut: Cutting) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..schedulers import Phase, Plan, crossed_points, schedule_named
 from ..settings.declared import TrainingSettings
-from ..train_utils import StepPlan, times
+from ..train_utils import StepPlan, several, times
 from . import batching
 from .examples import Examples
 
@@ -47,13 +47,25 @@ def notes(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> I
 
 def evaluations(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
     """How often the part kept aside is gone through."""
-    return plan.looks(settings.aside.eval_every or plan.steps_per_epoch) if len(kept_aside) else 0
+    every = evaluate_every(settings, plan, kept_aside)
+    return plan.looks(every) if every else 0
+
+
+def evaluate_every(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
+    """After how many steps that is; 0 where there is nothing to go through."""
+    return (settings.aside.eval_every or plan.steps_per_epoch) if len(kept_aside) else 0
 
 
 def sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
     """How often the sample prompts are answered."""
+    every = answer_every(settings, plan)
+    return plan.looks(every) if every else 0
+
+
+def answer_every(settings: TrainingSettings, plan: StepPlan) -> int:
+    """After how many steps that is; 0 for never."""
     every = settings.samples.sample_every
-    return 0 if every == "never" else plan.looks(plan.steps_per_epoch if every == "epoch" else int(every))
+    return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
 
 
 def _warm_up_ends(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
@@ -63,8 +75,8 @@ def _warm_up_ends(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
     first = schedule_named(settings.learning.schedule).phases(Plan(steps, plan.steps_per_epoch, int(asked)))[0]
     if first.words == "warm-up":  # some schedules have none
         yield (
-            f"Warm-up {asked:g}: the run has {steps} steps, and the rate rises until step {first.end}. Use 0.05: "
-            "below 1 it is a share of the run."
+            f"Warm-up {asked:g}: the run has {several(steps, 'step')}, and the rate rises until step {first.end}. "
+            "Use 0.05: below 1 it is a share of the run."
         )
 
 
@@ -83,8 +95,8 @@ def _early_stopping_may_come(settings: TrainingSettings, plan: StepPlan) -> Iter
     if before_the_end < patience:
         better = (plan.steps - 1) // patience
         yield (
-            f"Early stopping {patience}: a run of {plan.steps} steps with an evaluation every {every} has "
-            f"{before_the_end} before its end, so it is never ended early. "
+            f"Early stopping {patience}: a run of {several(plan.steps, 'step')} with an evaluation every {every} "
+            f"has {before_the_end} before its end, so it is never ended early. "
             + (f"Set Evaluate every to {better} or less." if better else "Leave it off (0).")
         )
 

@@ -21,9 +21,10 @@ from typing import Any
 
 from ..core.host import Folders
 from ..core.version import VERSION
+from ..core.writing import PART, written_whole
 from . import reading
 
-ENDING, PART = ".arrow", ".part"
+ENDING = ".arrow"
 LARGEST = 4 * 10**9  # bytes, of all files together
 OLD_PART_SECONDS = 86_400
 OURS = b"training_pro"
@@ -69,14 +70,9 @@ class Store:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return
-        aside = self.folder / f".{key}-{os.getpid()}{PART}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        path, alone = self.folder / (key + ENDING), f".{key}-{os.getpid()}{PART}"
+        with suppress(OSError, arrow.ArrowException), written_whole(path, alone) as aside:
             _write(arrow, aside, key, entry)
-            aside.replace(self.folder / (key + ENDING))
-        except (OSError, arrow.ArrowException):
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
         _let_go(self.folder, self.largest)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ..train_utils import MemoryEstimate, plural, times_seen
+from ..train_utils import MemoryEstimate, plural, several, times_seen
 from .disk import DiskPlan
 from .showing import Shown
 from .slice_map import SliceMap, ends_said, unit_said, units_said
@@ -77,10 +77,10 @@ class SourceReport:
     def short(self) -> str:
         """What it is, in one sentence."""
         if self.rows:
-            return f"{self.name}: {self.what}, {_several(self.examples, 'example')}, {self.tokens:,} tokens."
+            return f"{self.name}: {self.what}, {several(self.examples, 'example')}, {self.tokens:,} tokens."
         text = self.text or TextReport()
-        blocks = _several(text.blocks, "block")
-        files, parts = _several(self.files, "file"), _several(text.parts, "part")
+        blocks = several(text.blocks, "block")
+        files, parts = several(self.files, "file"), several(text.parts, "part")
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
     @property
@@ -100,6 +100,10 @@ class Stops:
     stopping: int
     of: int
 
+    def words(self) -> str:
+        ends = plural(self.of, "end is", "ends are")
+        return f"{self.stopping} of {self.of} {ends} learned with a stop token"
+
 
 @dataclass(frozen=True)
 class KeptAside:
@@ -111,8 +115,8 @@ class KeptAside:
     trained_tokens: int
 
     def words(self) -> str:
-        parts, examples = _several(self.parts, "part"), _several(self.examples, "example")
-        return f"{parts}, {examples}, {_several(self.tokens, 'token')}"
+        parts, examples = several(self.parts, "part"), several(self.examples, "example")
+        return f"{parts}, {examples}, {several(self.tokens, 'token')}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class DatasetReport:
     def _told(self) -> Iterator[str]:
         """Padding, stop tokens, memory, disk."""
         if self.stops:
-            yield f"Will it stop: {self.stops.stopping} of {self.stops.of} ends are learned with a stop token"
+            yield f"Will it stop: {self.stops.words()}"
         if self.tokens_known:
             yield "Tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
         if self.padding:
@@ -189,10 +193,6 @@ class DatasetReport:
             yield f"Memory expected: {self.memory.words()}"
         if self.disk:
             yield f"Disk: {self.disk.words()}"
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def _without_maps(source: SourceReport) -> SourceReport:

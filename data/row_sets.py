@@ -11,17 +11,19 @@ from ..core.errors import DataError
 from ..core.host import Folders
 from ..settings import columns as naming
 from ..settings.columns import Columns
-from ..settings.declared import TrainingSettings
-from ..train_utils import plural
+from ..settings.declared import SETTINGS, TrainingSettings
+from ..train_utils import plural, several
 from . import databases, exports, format_files, parquet_files, prepared, shapes, tables
 from .encoding import Counts, Learning, RowEncoder, RowTokenizer
 from .examples import RowSource
 from .inspection import Inspector, refusals
 from .rows import Row, Table, json_table, jsonl_table
-from .shapes import Chats, Pair, Plain, Shape
+from .shapes import Chats, Completion, Pair, Plain, Shape
+from .templates import own_system
 
 FIRST_ROWS = 200  # looked at to see what the columns mean
 MOST_LISTED = 10
+MOST_SHOWN = 200
 MOST_SKIPPED = 0.1
 READERS: dict[str, Callable[[Path, str], Table]] = {
     ".json": json_table,
@@ -67,7 +69,7 @@ def row_set(
     encoder = RowEncoder(table.unit, shape, tokenizer, _learning(settings), inspector)
     source = encoder.encoded(table, say)
     counts = encoder.counts
-    notes = (*table.notes, *_notes(shape, counts, settings, tokenizer))
+    notes = (*table.notes, *_unused(table, shape, asked), *_notes(shape, counts, settings, tokenizer))
     problems = tuple(_problems(table, counts, settings))
     advice = (*unnamed, *inspector.said(name, "row"))
     return RowSet(source, counts, _what(table, shape), notes, problems, advice)
@@ -162,6 +164,22 @@ def _first(table: Table) -> list[Row]:
     return list(islice((row for row in table.rows() if not row.problem and not row.without_reply), FIRST_ROWS))
 
 
+def _unused(table: Table, shape: Shape, asked: Columns) -> Iterator[str]:
+    """The columns that nothing is learned from; chats and templates say themselves what they take."""
+    if not isinstance(shape, (Pair, Plain, Completion)):
+        return
+    taken = {getattr(shape, part, "") for part in TAKEN}
+    taken = {name.strip().lower() for name in (*taken, *map(asked.names.get, taken), *asked.names) if name}
+    there = dict.fromkeys(str(column) for row in _first(table) for column in row.columns)
+    unused = [repr(column) for column in there if column.strip().lower() not in taken][:MOST_LISTED]
+    if unused:
+        yield f"{plural(len(unused), 'Column')} {', '.join(unused)} {plural(len(unused), 'is', 'are')} not used."
+
+
+TAKEN = ("question", "more", "answer", "own_system", "column", "prompt", "completion")
+"""What a shape has the names of columns in."""
+
+
 def marks(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
     """BOS and EOS as they would be spelled."""
     bos, eos = tokenizer.bos, tokenizer.eos
@@ -173,6 +191,8 @@ def _notes(shape: Shape, counts: Counts, settings: TrainingSettings, tokenizer: 
     said = []
     if isinstance(shape, (Chats, Pair)):
         said.append(f"Chats are written by {tokenizer.chat_template.origin}.")
+        if not settings.rows.system and (own := own_system(tokenizer.chat_template)):
+            said.append(f"Where a chat has no system message, the template writes one: {own[:MOST_SHOWN]!r}.")
     if many := counts.merged_systems:
         said.append(
             f"The template takes no system message: in {many} {plural(many, 'row')} it stands before the first "
@@ -203,12 +223,14 @@ def _problems(table: Table, counts: Counts, settings: TrainingSettings) -> list[
         return []
     said = [f"{table.name}, {table.unit} {number}: {_joined(what)}" for number, what in bad[:MOST_LISTED]]
     if len(bad) > MOST_LISTED:
-        said.append(f"{table.name}: {len(bad) - MOST_LISTED} more rows cannot be read.")
+        said.append(f"{table.name}: {several(len(bad) - MOST_LISTED, 'more row')} cannot be read.")
     if settings.rows.bad_rows == "skip":
         said.append(
             f"{table.name}: {len(bad)} of {counts.rows} rows cannot be read, more than a tenth. "
             "Mend them, or choose another format."
         )
+    elif len(bad) <= MOST_SKIPPED * counts.rows:
+        said.append(f"{SETTINGS['bad_rows'].label}: {len(bad)} of {counts.rows}. Mend them, or choose: skip them.")
     return said
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..chunking import KINDS
-from ..train_utils import plural
+from ..train_utils import plural, several
 
 if TYPE_CHECKING:
     from ..chunking import Ints, Kind, Sliced
@@ -77,7 +77,8 @@ class SliceMap:
         if self.lost_characters:
             said += f" ({', '.join(map(repr, self.lost))}: no ids, or more than a block holds)"
         if self.left_out:
-            said += f"; left out for being short: {self.left_out} blocks, {self.left_out_characters} characters"
+            blocks, characters = several(self.left_out, "block"), several(self.left_out_characters, "character")
+            said += f"; left out for being short: {blocks}, {characters}"
         return said
 
 

@@ -42,13 +42,20 @@ def said(sources: Sequence[Source], ids: Collection[int]) -> Iterator[str]:
                     f"{source.name}: only {found.stopping} of {found.of} examples end in a stop token that is "
                     "learned: the model may not learn to stop."
                 )
-    texts = [source for source in sources if isinstance(source, TextSource)]
-    parts = Counter[str]()
+    texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
+    blocks, parts = Counter[str](), Counter[str]()
     for text in texts:  # what is kept aside may divide one text into several
+        blocks[text.name] += len(text)
         parts[text.name] += len(text.sliced.sections) - text.open_end
-    for text in texts:
-        if text.sliced.rules.closing and len(text) >= LONG_TEXT and parts[text.name] == 1 and not text.open_end:
-            yield (
-                f"{text.name}: no hard cut was found, so an end token stands only at the end of the whole text: "
-                "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."
-            )
+    yield from (f"{name}: {_ENDS[parts[name]]}" for name in blocks if _few_ends(blocks[name], parts[name]))
+
+
+def _few_ends(blocks: int, parts: int) -> bool:
+    return blocks >= LONG_TEXT and parts in _ENDS
+
+
+_ON_AND_ON = "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."
+_ENDS = {
+    0: f"no hard cut was found, and its end is kept aside, so no end token is learned: {_ON_AND_ON}",
+    1: f"no hard cut was found, so an end token stands only at the end of the whole text: {_ON_AND_ON}",
+}

@@ -50,9 +50,9 @@ def suggestions(
             yield Suggestion(
                 "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to learn from."
             )
-    if not settings.saving.save_every and plan.steps_per_epoch > LONG_EPOCH:
+    if not settings.saving.save_every and min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH:
         every = round(plan.steps_per_epoch / PARTS_OF_AN_EPOCH, -2)
-        yield Suggestion("save_every", every, f"An epoch is {plan.steps_per_epoch} steps long.")
+        yield Suggestion("save_every", every, f"An epoch is {plan.steps_per_epoch:,} steps long.")
 
 
 def padding(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:

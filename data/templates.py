@@ -215,6 +215,24 @@ class Renderer:
         return len(opening), len(whole)
 
 
+def own_system(template: ChatTemplate) -> str:
+    """The system message that a template writes where a chat has none; nothing for one that writes none."""
+    user = {"role": "user", "content": _QUESTION}
+    try:
+        given = template.render([{"role": "system", "content": _SYSTEM}, user], (), opening=False)
+        bare = template.render([user], (), opening=False).partition(_QUESTION)[0]
+    except ValueError:  # refused: then there is none
+        return ""
+    before, _, rest = given.partition(_SYSTEM)
+    behind = rest.partition(_QUESTION)[0]
+    if not rest or not bare.startswith(before) or not bare.endswith(behind):
+        return ""
+    return bare[len(before) : len(bare) - len(behind)].strip()
+
+
+_SYSTEM, _QUESTION = "what the system says", "what is asked"
+
+
 def _alike(one: str, other: str) -> int:
     """How many letters two texts have in common at their beginnings."""
     shorter = min(len(one), len(other))

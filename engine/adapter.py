@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
-from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..core.errors import ModelError, SavingError, SettingsError
-from ..core.host import Host
+from ..core.host import Host, bare
 from ..records import loras
 from ..settings.declared import Lora
 from .borrowing import borrowed
 from .misfits import why
+from .own_layers import OF_PEFT, own
 from .placing import weights_written
 from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
@@ -128,14 +129,19 @@ def loaded_onto(
     with borrowed(base), ExitStack() as undoing:
         undoing.callback(take_out, base)
         try:
-            # To PEFT it is a module's name, in which no dot may stand.
-            model = PeftModel.from_pretrained(base, str(folder), adapter_name=name.replace(".", "_"))
+            model = PeftModel.from_pretrained(base, str(folder), adapter_name=_to_peft(name))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = why(error, folder, base)
             raise SavingError(f"The LoRA {(called or name)!r} does not fit on this model: {reason}") from error
         undoing.pop_all()
     _weigh(model, strength)
     return model
+
+
+def _to_peft(name: str) -> str:
+    """To PEFT it is a module's name: no dot may stand in it, nor may it be a word of torch's, such as 'half'."""
+    free = name.replace(".", "_")
+    return f"{free}_" if hasattr(torch.nn.ModuleDict, free) else free
 
 
 def _weigh(model: PeftModel, strength: float) -> None:
@@ -146,17 +152,25 @@ def _weigh(model: PeftModel, strength: float) -> None:
 
 
 def put_on(name: str, strength: float, host: Host) -> None:
-    """Put a LoRA, or a checkpoint of one, on the host's model, instead of whatever is on it."""
-    folder = lora_folder(name, host)
-    take_off(host)
-    host.note_loras(loaded_onto(host.loaded().model, folder, name, strength), (name,))
+    """Put a LoRA, or a checkpoint of one, on the host's model; where it fails, what is on it stays."""
+    folder, loaded = lora_folder(name, host), host.loaded()
+    base = bare(loaded.model)
+    try:
+        with ExitStack() as undoing:
+            undoing.callback(take_out(base))
+            model = loaded_onto(base, folder, name, strength)
+            undoing.pop_all()
+    except SavingError as error:
+        stays = f" {', '.join(loaded.loras)} stays on." if loaded.loras else ""
+        raise SavingError(f"{error}{stays}") from error
+    host.note_loras(model, (name,))
 
 
 def take_off(host: Host) -> tuple[str, ...]:
     """Take every LoRA off the host's model; the base is bit for bit what it was. Says which were on."""
     loaded = host.loaded()
     if isinstance(loaded.model, PeftModel):
-        base = loaded.model.get_base_model()
+        base = bare(loaded.model)
         take_out(base)
         host.note_loras(base, ())
     return loaded.loras
@@ -166,16 +180,15 @@ def take_off(host: Host) -> tuple[str, ...]:
 def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]]]:
     """The host's model on loan, with nothing on it, and what was; back on afterwards, the very same."""
     loaded = host.loaded()
-    on = isinstance(loaded.model, PeftModel)
-    base = loaded.model.get_base_model() if on else loaded.model
+    on, base = isinstance(loaded.model, PeftModel), bare(loaded.model)
     with borrowed(base):
-        places = take_out(base)
+        put_back = take_out(base)
         if on:
             host.note_loras(base, ())
         try:
             yield base, loaded.loras
         finally:
-            _put_back(places)
+            put_back()
             if on:
                 host.note_loras(loaded.model, loaded.loras)
 
@@ -188,27 +201,25 @@ class _Place(NamedTuple):
     layer: torch.nn.Module
 
 
-def take_out(base: torch.nn.Module) -> list[_Place]:
-    """Stand the model's own layers where PEFT's stand now. PEFT's unload() would keep a trained head."""
+def take_out(base: torch.nn.Module) -> Callable[[], None]:
+    """Stand the model's own layers where PEFT's stand now; how to put these back. PEFT's unload() would keep a
+    trained head."""
     places = [
         _Place(parent, name, layer)
         for parent in base.modules()
         for name, layer in parent.named_children()
-        if isinstance(layer, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+        if isinstance(layer, OF_PEFT)
     ]
     for place in places:
-        setattr(place.parent, place.name, _own(place.layer))
-    for name in ("peft_config", "_hf_peft_config_loaded"):
-        if name in vars(base):
-            delattr(base, name)
-    return places
+        setattr(place.parent, place.name, own(place.layer))
+    said = {name: vars(base).pop(name) for name in _SAID_BY_PEFT if name in vars(base)}
+    return partial(_put_back, base, places, said)
 
 
-def _own(layer: Any) -> torch.nn.Module:
-    own: torch.nn.Module = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer.original_module
-    return own
+_SAID_BY_PEFT = ("peft_config", "_hf_peft_config_loaded")
 
 
-def _put_back(places: Sequence[_Place]) -> None:
+def _put_back(base: torch.nn.Module, places: Sequence[_Place], said: Mapping[str, Any]) -> None:
+    vars(base).update(said)
     for place in reversed(places):  # one inside another comes first
         setattr(place.parent, place.name, place.layer)

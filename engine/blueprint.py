@@ -19,11 +19,9 @@ from .rates import Rates
 SAMPLE = 10
 _SWITCHES = tuple(f.name for f in fields(Switching))
 DATA = "data and slicing"
+_OF_A_LORA = ("rank", "alpha", "rslora", "targets", "dora", "train_head")
 _UNCHANGEABLE = (
-    "rank",
-    "targets",
-    "dora",
-    "train_head",
+    *_OF_A_LORA,
     "optimizer",
     "batch_size",
     "batching",
@@ -31,9 +29,6 @@ _UNCHANGEABLE = (
     "packing",
     "seed",
 )
-
-
-_OF_A_LORA = ("rank", "targets", "dora", "train_head")
 
 
 @dataclass(frozen=True)
@@ -60,10 +55,6 @@ class Blueprint:
         expecting = Expecting.of(self.card, self.data.examples, machine)
         return remedies(expecting, self.settings, self.data.report.cutoff) if expecting else []
 
-    def open_folder(self) -> None:
-        """Called when the first step is done: from now on there is something to keep."""
-        self.folder.open(self.settings, self.sample())
-
     def sample(self) -> list[dict[str, str]]:
         """The first examples as trained."""
         examples = self.data.examples
@@ -73,7 +64,7 @@ class Blueprint:
         """What a run that goes on must have in common with its checkpoint."""
         asked = self.settings.values()
         kept = {key: asked[key] for key in _UNCHANGEABLE}
-        if self.settings.lora.method == "full":
+        if self.settings.lora.whole_model:
             kept = {key: value for key, value in kept.items() if key not in _OF_A_LORA} | {"method": "full"}
         return {
             DATA: self.data.examples.digest(),

@@ -25,6 +25,7 @@ from .evaluation import Testing
 from .halving import Piece
 from .machine_use import MachineWatch
 from .ordering import Phases
+from .placing import record
 from .rates import Rates, give
 from .saving_rules import Evaluation, Moment
 from .steering import Steering
@@ -82,9 +83,18 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
-            self._blueprint.open_folder()
+            self._open_folder()
         if self._control.pausing and not self._control.freeing:
             self._pause(state.global_step)
+
+    def _open_folder(self) -> None:
+        """From now on there is something to keep."""
+        run, folder = self._blueprint, self._blueprint.folder
+        if folder.is_open:  # by an earlier part, whose plan was another one
+            record(lambda: folder.keep_settings(run.settings), folder.path, self._log)
+            return
+        folder.open(run.settings)
+        record(lambda: folder.keep_sample(run.sample()), folder.path, self._log)
 
     def _pause(self, step: int) -> None:
         """Wait here, in the training thread, until the run may go on."""
@@ -167,14 +177,14 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._pulse.saved()
         self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
         with suppress(OSError):  # what another program holds open is slimmed after the next one
-            thinning.thinned(folder.path, live.saving.keep_checkpoints, self.steering.best.step)
+            thinning.thinned(folder.path, live.saving.keep_checkpoints, self.steering.best.step, folder.began_at)
         return ""
 
-    def make_room(self) -> None:
-        """For the next try, or for what comes later."""
+    def could_not_save(self, *, for_want_of_room: bool) -> None:
+        """What is half written goes before the next try, and older checkpoints where there was no room."""
         self._blueprint.folder.drop_unfinished()
-        with suppress(OSError):
-            thinning.make_room(self._blueprint.folder.path)
+        if for_want_of_room:
+            thinning.make_room(self._blueprint.folder.path, self._blueprint.folder.start)
 
     def _do_without(self, step: int, control: TrainerControl) -> None:
         """The run goes on without this checkpoint; what would have gone on from it does not happen."""

@@ -16,12 +16,14 @@ from ..train_utils import perplexity
 from . import together
 from .blueprint import Blueprint
 from .context_gain import context_gain, laters
-from .measuring import Pass, Sums, measuring
+from .measuring import Pass, Sums, Told, measuring
 from .saving_rules import Evaluation
 from .tokenizer import working_tokenizer
 from .trial import Ways
 
 NOTHING_ASIDE = "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)."
+
+EVALUATING, TELLS_SECONDS = "Evaluating on the part kept aside", 3.0
 
 
 class Testing:
@@ -35,10 +37,17 @@ class Testing:
         self.kept_aside = blueprint.data.kept_aside.digest() if self._there else ""
         self.evaluations = evaluations.evaluations_of(graph, self.kept_aside) if self._there else []
         self.measure: Callable[[], Measured | None] = lambda: None
+        self._stage_told = 0.0
 
     def stopping(self) -> bool:
         """Whether there is somebody waiting for the run to stop."""
         return self._control.stopping
+
+    def told(self, share: float) -> None:
+        """How far the evaluation is that goes on now; nothing of one that is over in a moment."""
+        if time.monotonic() - self._stage_told > TELLS_SECONDS:
+            self._log.append(Stage(text=EVALUATING, share=share))
+            self._stage_told = time.monotonic()
 
     def let_go(self) -> None:
         """Hold on to nothing that holds the model."""
@@ -71,8 +80,8 @@ class Testing:
 
     def _evaluated(self, step: int, why: Occasion) -> Evaluation | None:
         """One evaluation; where it cannot be done that is said, and the run goes on."""
-        self._log.append(Stage(text="Evaluating on the part kept aside"))
-        began = time.monotonic()
+        self._log.append(Stage(text=EVALUATING))
+        began = self._stage_told = time.monotonic()
         try:
             found = self.measure()
         except Exception as error:  # noqa: BLE001 - whatever it is, hours of training do not end for it
@@ -120,19 +129,27 @@ class Measured:
 class Measuring:
     """Goes through the part kept aside with a model in training, which it leaves as it found it."""
 
-    def __init__(self, blueprint: Blueprint, model: Any, ways: Ways, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        model: Any,
+        ways: Ways,
+        stopping: Callable[[], bool],
+        told: Told = lambda share: None,
+    ) -> None:
         kept, settings, card = blueprint.data.kept_aside, blueprint.settings, blueprint.card
         bos = working_tokenizer(card.tokenizer).bos  # some have one that they never put: a marker of turns
         in_order = settings.steps.batching == "length_then_order"
         self._examples, self._origins = list(kept), origins(kept, settings)
         self._groups = self._origins.of(self._examples)
+        self._told = told
         self._laters = laters(kept, bos, card.context, rows_too=in_order)
         self._pass = Pass(model, ways, settings.steps.batch_size, stopping)
 
     def __call__(self) -> Measured | None:
         """None where the run is to stop meanwhile."""
         with measuring(self._pass.model):
-            sums = self._pass.sums(self._examples, self._groups, len(self._origins.names))
+            sums = self._pass.sums(self._examples, self._groups, len(self._origins.names), self._told)
             if sums is None:
                 return None
             return self._measured(sums, context_gain(self._pass, self._laters))

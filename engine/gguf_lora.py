@@ -15,9 +15,9 @@ import numpy as np
 from ..core.engine import GgufLora
 from ..core.errors import ModelError, SavingError
 from ..core.host import Host
-from ..core.writing import read_json, why_not_written
+from ..core.writing import read_json, why_not_written, written_whole
 from ..records import loras
-from ..records.contents import PART, run_of
+from ..records.contents import run_of
 from ..train_utils import checkpoint_step
 from .gguf_architectures import NOT_ADDED, OTHER_COLUMNS, OTHER_ROWS, Base, Orders, Rows, base_of
 
@@ -202,21 +202,17 @@ def _ordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders]) -
 
 
 def _write(tensors: Tensors, alpha: float, base: Base, folder: Path, out: Path) -> None:
-    part = out.with_name(out.name + PART)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _fill(part, tensors, alpha, base, folder)
-        part.replace(out)
+        with written_whole(out) as aside:
+            _fill(aside, tensors, alpha, base, folder)
     except OSError as error:
         raise SavingError(f"{out} cannot be written: {why_not_written(error, out.parent)}.") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
-def _fill(part: Path, tensors: Tensors, alpha: float, base: Base, folder: Path) -> None:
+def _fill(file: Path, tensors: Tensors, alpha: float, base: Base, folder: Path) -> None:
     import gguf
 
-    writer = gguf.GGUFWriter(part, base.architecture)
+    writer = gguf.GGUFWriter(file, base.architecture)
     try:
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")

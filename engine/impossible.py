@@ -14,7 +14,6 @@ from ..core.host import Host, ModelCard
 from ..data.expecting import weights_as
 from ..settings.declared import SETTINGS, Lora, TrainingSettings
 from ..train_utils import ModelShape
-from .method import is_whole
 from .method import problems as of_the_method
 from .optimizers import optimizer_problems
 
@@ -63,7 +62,7 @@ def problems(settings: TrainingSettings, host: Host) -> list[str]:
 
 
 def _layers(settings: TrainingSettings, host: Host) -> Iterator[str]:
-    if is_whole(settings) or not _is_a_question(settings.lora, host):
+    if settings.lora.whole_model or not _is_a_question(settings.lora, host):
         return
     from .skeleton import lora_problems
 
@@ -96,7 +95,7 @@ def float16_problems(settings: TrainingSettings, kind: str) -> Iterator[str]:
     """The optimizer's small numbers are zero in float16, and what is divided by them is none."""
     if kind != "float16":
         return
-    if is_whole(settings):
+    if settings.lora.whole_model:
         yield (
             "Method full: the model is held in float16, in which a step of the optimizer makes its weights NaN. "
             "Load it in bfloat16 or float32."
@@ -151,7 +150,7 @@ def _workers(settings: TrainingSettings, here: Here) -> Iterator[str]:
 _RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
     lambda settings, here: optimizer_problems(settings.learning.optimizer, here.device),
     lambda settings, here: float16_problems(settings, here.kind),
-    lambda settings, here: dora_problems(settings.lora.dora and not is_whole(settings), here.held),
+    lambda settings, here: dora_problems(settings.lora.dora and not settings.lora.whole_model, here.held),
     lambda settings, here: attention_problems(settings.machine.attention, here.device),
     lambda settings, here: liger_problems(settings.machine.liger, here.device),
     _report_to,

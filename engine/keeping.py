@@ -16,11 +16,11 @@ import torch
 from peft import PeftModel
 
 from ..core.events import Ended, FromQueue, Outcome, Stage, most_memory
-from ..core.host import Folders
+from ..core.host import Folders, bare
 from ..core.session import Job
 from ..core.version import VERSION
 from ..core.writing import write_json
-from ..records import log, loras, picture
+from ..records import log, loras, picture, thinning
 from ..records.contents import GRAPH, LOG, PARAMETERS, PICTURE
 from ..records.curve import Mark
 from ..records.evaluations import number, steps_of
@@ -31,7 +31,6 @@ from ..settings import files
 from ..train_utils import checkpoint_step, duration
 from .blueprint import Blueprint
 from .callback import BetweenSteps
-from .method import is_whole
 from .placing import Write, placed, record
 from .precision import computing_type
 from .trial import Ways
@@ -53,7 +52,7 @@ class Trained:
 
 def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     """The LoRA, which `write` puts into a folder, and the records of its run, on disk."""
-    what = "the model" if is_whole(trained.run.settings) else "the LoRA"
+    what = "the model" if trained.run.settings.lora.whole_model else "the LoRA"
     job.log.append(Stage(text=f"Saving {what}"))
     own, best = trained.run.folder, _better_one(trained)
     folder = placed(own, folders, copy_of(best.folder) if best else write, job)  # before all that can fail
@@ -65,8 +64,11 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     judged = verdict(trained.between.course.graph, _saved(own), kept_aside, best.step if best else 0)
     _draw(trained, folder.path, folders, job)
     _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
-    if not trained.broken:
+    if outcome == "finished" or not (trained.broken or trained.between.unsaved):  # else they are all there is
         folder.drop_backups()
+        with suppress(OSError):  # the earlier part of a run that went on was spared until now
+            saving = trained.between.steering.live.saving
+            thinning.thinned(folder.path, saving.keep_checkpoints, trained.between.steering.best.step)
     said = (trained.broken, _said(trained, what, outcome, folder, best), _warned(trained, best), judged.text)
     text = "\n".join(filter(None, said))
     over = trained.between.steering.time_over and not trained.broken
@@ -110,7 +112,7 @@ def _told_on_the_way(job: Job) -> dict[str, Any]:
 
 def _taken_along(own: RunFolder, place: RunFolder, entry: dict[str, Any], job: Job) -> None:
     """Records follow a LoRA that came to lie elsewhere; in its own folder the run counts as stopped."""
-    record(lambda: own.moved_to(place), place.path, job)
+    record(lambda: own.moved_to(place), place.path, job.log)
     stopped = entry | {"ended": "stopped", "ended_because": f"its end is in {place.path}"}
     with suppress(OSError):  # it may be for this that it lies elsewhere
         write_json(own.path / LOG, log.log_entry(stopped))
@@ -126,16 +128,16 @@ def _outcome(trained: Trained) -> Outcome:
 def _draw(trained: Trained, path: Path, folders: Folders, job: Job) -> None:
     graph, title, cache = trained.between.course.graph, _title(trained.run), folders.training / "matplotlib"
     marks = _marks(trained.run.folder)
-    record(lambda: picture.draw(graph, title, path / PICTURE, marks, cache=cache), path, job)
+    record(lambda: picture.draw(graph, title, path / PICTURE, marks, cache=cache), path, job.log)
 
 
 def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
     """The log comes last: it says that the run has ended, and that all that belongs to it is there."""
     path = folder.path
-    record(lambda: write_json(path / GRAPH, trained.between.course.graph), path, job)
+    record(lambda: write_json(path / GRAPH, trained.between.course.graph), path, job.log)
     if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
-        record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job)
-    record(lambda: write_json(path / LOG, log.log_entry(entry)), path, job)
+        record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job.log)
+    record(lambda: write_json(path / LOG, log.log_entry(entry)), path, job.log)
 
 
 def thrown_away(run: Blueprint, step: int) -> Ended:
@@ -180,7 +182,7 @@ def _better_one(trained: Trained) -> _Better | None:
 
 def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
     """What the log says of the model, for as long as it is there to be asked."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = bare(model)
     return {
         "base_model_name": run.card.name,
         "base_model_class": type(base).__name__,
@@ -258,6 +260,6 @@ def _title(run: Blueprint) -> str:
     lora, learning = run.settings.lora, run.settings.learning
     what = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
     return (
-        f"{run.folder.name} on {run.card.name} - {'whole model' if is_whole(run.settings) else what}, "
+        f"{run.folder.name} on {run.card.name} - {'whole model' if run.settings.lora.whole_model else what}, "
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run.data.report.cutoff}"
     )

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
+from ..core.host import bare
 from ..data.examples import IGNORED
 from ..train_utils import rows_at_once
 
@@ -214,7 +215,7 @@ def chosen(model: Any, trial: Mapping[str, Any], labels: torch.Tensor, smoothing
 
 
 def _head(model: Any) -> Head | None:
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = bare(model)
     module = base.get_output_embeddings()
     if module is None:
         return None

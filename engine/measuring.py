@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..data.examples import Example
+from ..data.examples import IGNORED, Example
 from . import together
 from .borrowing import same_chance
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
@@ -20,6 +20,10 @@ from .loss import Loss
 from .precision import device, in_its_type
 from .trial import Ways, quiet
 
+Group = int | np.ndarray[Any, Any]
+"""Of all tokens of an example, or of each of them."""
+Told = Callable[[float], None]
+"""Hears how much is done."""
 TRIED = 3
 """So many batches tell how long all of them take."""
 
@@ -57,12 +61,14 @@ class Pass:
         self._loss: Loss = replace(way, smoothing=0.0)  # what is measured is not what is made easier to learn
         self._packed = ways.packed
 
-    def sums(self, examples: Sequence[Example], groups: Sequence[int], count: int) -> Sums | None:
+    def sums(
+        self, examples: Sequence[Example], groups: Sequence[Group], count: int, told: Told = lambda share: None
+    ) -> Sums | None:
         """Added up by group, over all processes; None where the run is to stop meanwhile."""
         found, stopped = Sums.none(count), False
         wrong: Exception | None = None
         try:
-            stopped = not self._add_share(found, examples, groups)
+            stopped = not self._add_share(found, examples, groups, told)
         except Exception as error:  # noqa: BLE001 - raised below: the other processes wait to hear of it
             wrong = error
         stopped, failed = together.heard(stopped, wrong is not None)
@@ -73,12 +79,14 @@ class Pass:
         together.add_up(found)
         return found
 
-    def _add_share(self, found: Sums, examples: Sequence[Example], groups: Sequence[int]) -> bool:
+    def _add_share(self, found: Sums, examples: Sequence[Example], groups: Sequence[Group], told: Told) -> bool:
         """Of several processes each does every other batch; False where the run is to stop meanwhile."""
-        for numbers in together.share(self._batches(examples)):
+        ours = together.share(self._batches(examples))
+        for done, numbers in enumerate(ours, start=1):
             if self._stopping():
                 return False
-            self._add(found, [examples[n] for n in numbers], np.array([groups[n] for n in numbers]))
+            self._add(found, [examples[n] for n in numbers], [groups[n] for n in numbers])
+            told(done / len(ours))
         return True
 
     def _batches(self, examples: Sequence[Example]) -> list[list[int]]:
@@ -92,7 +100,7 @@ class Pass:
         tried = np.linspace(0, len(batches) - 1, min(TRIED, len(batches))).round().astype(int)
         some, began = [batches[n] for n in tried], time.perf_counter()
         for batch in some:
-            self._add(Sums.none(1), batch, np.zeros(len(batch), int))
+            self._add(Sums.none(1), batch, [0] * len(batch))
         seconds = time.perf_counter() - began
         return seconds * sum(map(self._size, batches)) / sum(map(self._size, some))
 
@@ -100,7 +108,7 @@ class Pass:
         lengths = [len(example.ids) for example in batch]
         return sum(lengths) if self._packed else len(lengths) * max(lengths)
 
-    def _add(self, found: Sums, examples: Sequence[Example], groups: np.ndarray[Any, Any]) -> None:
+    def _add(self, found: Sums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
         """A batch at once, or in halves where that is too much for the memory."""
         try:
             self._add_at_once(found, examples, groups)
@@ -112,14 +120,20 @@ class Pass:
         self._add(found, examples[:half], groups[:half])
         self._add(found, examples[half:], groups[half:])
 
-    def _add_at_once(self, found: Sums, examples: Sequence[Example], groups: np.ndarray[Any, Any]) -> None:
+    def _add_at_once(self, found: Sums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
         batch = batched(examples, in_one_row=self._packed)
-        owners, labels = batch.pop(OWNERS), batch.pop("labels")
-        for name in (TOKENS, EXAMPLES, JOINS):
+        labels = batch.pop("labels")
+        for name in (OWNERS, TOKENS, EXAMPLES, JOINS):
             del batch[name]
         place = device(self.model)
         rows = self._loss(self.model, {k: v.to(place) for k, v in batch.items()}, labels.to(place))
-        of_rows = groups[rows.of_owners(owners.to(rows.places.device)).cpu().numpy()]
+        of_rows = np.concatenate([_of_learned(e, group) for e, group in zip(examples, groups, strict=True)])
         np.add.at(found.losses, of_rows, rows.losses.double().cpu().numpy())
         np.add.at(found.hits, of_rows, rows.hits.cpu().numpy())
         np.add.at(found.tokens, of_rows, 1)
+
+
+def _of_learned(example: Example, group: Group) -> np.ndarray[Any, Any]:
+    """The group of each token that is predicted, in their order in the batch."""
+    learned: np.ndarray[Any, Any] = np.broadcast_to(group, len(example.ids))[example.labels != IGNORED]
+    return learned

@@ -17,6 +17,7 @@ from ..core.errors import ModelError, SavingError
 from ..core.events import Ended, Stage
 from ..core.host import Host, precision_of
 from ..core.session import Job
+from ..core.writing import PART, moved
 from ..train_utils import size
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .placing import weights_written
@@ -163,16 +164,20 @@ def _said_in_config(base: Any, *, untied: bool) -> Iterator[None]:
 
 @contextmanager
 def _aside(out: Path) -> Iterator[Path]:
-    """A folder beside the wanted one, which takes its place when everything in it is whole."""
-    written = out.with_name(out.name + ".part")
-    shutil.rmtree(written, ignore_errors=True)
+    """A folder that takes the wanted one's place when everything in it is whole.
+
+    It lies in one of its own: whoever lists models looks only one folder deep, and never meets half of one.
+    """
+    around = out.with_name(out.name + PART)
+    written = around / out.name
+    shutil.rmtree(around, ignore_errors=True)
     try:
         written.mkdir(parents=True)
         yield written
         if out.is_dir():
             out.rmdir()  # it is empty
-        written.replace(out)
+        moved(written, out)
     except OSError as error:
         raise SavingError(f"{out} cannot be written: {error}. Name another folder.") from error
     finally:
-        shutil.rmtree(written, ignore_errors=True)
+        shutil.rmtree(around, ignore_errors=True)

@@ -1,41 +1,14 @@
-"""A LoRA or the whole model: why not the latter, and where what is made is kept."""
+"""A LoRA or the whole model: why not the latter."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, cast
-
-from ..core.host import Folders, Host
+from ..core.host import Host
 from ..settings.declared import TrainingSettings
-
-
-class _AmongModels:
-    """A host whose runs are kept among its models; all else is its own."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    @property
-    def folders(self) -> Folders:
-        own = self._host.folders
-        return replace(own, loras=own.models)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
-
-
-def is_whole(settings: TrainingSettings) -> bool:
-    return settings.lora.method == "full"
-
-
-def keeping_place(settings: TrainingSettings, host: Host) -> Host:
-    """Where a run is kept: a LoRA among the LoRAs, a whole model among the models."""
-    return cast(Host, _AmongModels(host)) if is_whole(settings) else host
 
 
 def problems(settings: TrainingSettings, host: Host) -> list[str]:
     """Why not the whole model, before anything is loaded."""
-    if not is_whole(settings):
+    if not settings.lora.whole_model:
         return []
     if not host.own_process:
         return [

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import torch
-from peft.utils import CONFIG_NAME
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
+from safetensors import SafetensorError
 
 from ..core.errors import first_line
 from ..core.writing import read_json
+from ..train_utils import several
 
 _SIZE = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
@@ -21,7 +23,15 @@ _OF_PEFT = re.compile(r"^base_model\.model\.|\.(lora_|modules_to_save).*$")
 
 def why(error: Exception, folder: Path, base: torch.nn.Module) -> str:
     """What PEFT and torch say goes over pages; where it tells of nothing else, its first line."""
-    return _sizes(error) or _lacking(folder, base) or first_line(error)
+    return _unreadable(error) or _sizes(error) or _lacking(folder, base) or first_line(error)
+
+
+def _unreadable(error: Exception) -> str:
+    if not isinstance(error, SafetensorError):
+        return ""
+    said = first_line(error).removeprefix("Error while deserializing header: ")
+    remedy = "it is broken or not whole. Copy or download it anew."
+    return f"{SAFETENSORS_WEIGHTS_NAME} cannot be read ({said}): {remedy}"
 
 
 def _sizes(error: Exception) -> str:
@@ -29,7 +39,7 @@ def _sizes(error: Exception) -> str:
     if not found:
         return ""
     layer, (own, here) = found.popitem()
-    more = f", and {len(found)} more layers differ" if found else ""
+    more = f", and {several(len(found), 'more layer')} differ" if found else ""
     return f"for {layer} it has weights of {_times(own)}, and here they must be {_times(here)}{more}. {ELSEWHERE}"
 
 

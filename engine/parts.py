@@ -8,9 +8,11 @@ from pathlib import Path
 from ..core.events import Ended, Note, Replanned
 from ..core.host import Host
 from ..core.session import Job
+from ..train_utils import plural
 from .blueprint import Blueprint, blueprint
 from .checkpoints import RunState, state_of
 from .keeping import Trained, copy_of, kept, thrown_away
+from .laid_aside import laid_aside, off
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,23 @@ def next_part(trained: Trained, host: Host, job: Job) -> Part | Ended:
     more = wanted.more_epochs + job.control.take_epochs()
     part = Part(_longer(run, more), state_of(between.last_saved), between.last_saved, first=False)
     if more:
-        _tell_plan(part, between.course.rates_used(), f"{more:g} epochs more", job)
+        _tell_plan(part, between.course.rates_used(), f"{more:g} {plural(more, 'epoch')} more", job)
     return part
 
 
 def _waited(trained: Trained, host: Host, job: Job) -> bool:
     """Whether the run goes on, after a pause in which its model is out of memory."""
+    on = laid_aside(host)
     host.unload()
     job.log.append(Note(text=f"Paused after step {trained.step}; the model is out of memory."))
     job.control.wait_while_pausing()
     if job.control.stopping:
+        if on.names:
+            job.log.append(Note(text=f"The model stays out of memory, so {off(on.names)}"))
         return False
     job.log.append(Note(text=f"Going on after step {trained.step}: the model is loaded again."))
-    card = trained.run.card
-    if host.loaded().card.name != card.name:
-        host.load(card.name, card.loading)
+    host.load_again(trained.run.card)
+    on.put_on(host)
     return True
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.engine import GgufLora, Merge, PerplexityOf, Question
+from ..core.errors import ModelError, SettingsError
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.session import Job
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
-from .method import keeping_place
 
 
 class PeftEngine:
@@ -30,7 +30,7 @@ class PeftEngine:
         tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
         report = checked(
             settings,
-            keeping_place(settings, host).folders,
+            host.folders,
             card,
             tokenizer,
             lambda text, share: None,
@@ -52,10 +52,22 @@ class PeftEngine:
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         _starting(host, job)
         from . import run
+        from .impossible import problems
         from .reporting import reported
 
-        place = keeping_place(settings, host)
-        return reported(lambda: run.train(settings, place, job, resume=resume), place.folders, job)
+        if found := problems(settings, host):
+            raise SettingsError(self._with_the_rest(found, settings, host, job, resume))
+        return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
+
+    def _with_the_rest(
+        self, found: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
+    ) -> Sequence[str]:
+        """All problems, so that they can be mended in one go; what is read for it is kept for the next start."""
+        job.log.append(Stage(text="Looking for all that stands in the way"))
+        try:
+            return self.foresee(settings, host, resume=resume).problems
+        except ModelError:  # of a model that sleeps Check knows nothing
+            return found
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         _starting(host, job)

@@ -1,10 +1,10 @@
-"""Perplexity of a text, without a LoRA and with each of some: a window slides over it, every token counts once."""
+"""How well a text is known, without a LoRA and with each of some: each token counts once, in a sliding window."""
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ from ..data.examples import Example
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .measuring import Pass, Sums, measuring
 from .ready import card_of
-from .tokenizer import WorkingTokenizer, working_tokenizer
+from .stretches import Numbers, Stretches
+from .tokenizer import working_tokenizer
 from .trial import Ways, usual_loss
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ TELLS = 10
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows over a text, and their sizes."""
+    """The windows over a text, their sizes, and of each of their tokens the stretch that it is in."""
 
     examples: tuple[Example, ...]
+    places: tuple[Numbers, ...]
+    stretches: Stretches
     stride: int
     max_length: int
 
@@ -82,13 +85,24 @@ def _windows(path: Path, asked: PerplexityOf, card: ModelCard) -> Windows:
     if problems := list(_problems(length, stride, card)):
         raise SettingsError(problems)
     tokenizer = working_tokenizer(card.tokenizer)
-    found = texts.read(path)
-    examples = tuple(
-        window for text in found for window in _over(_ids(text.text, tokenizer), tokenizer.bos, length, stride)
-    )
-    if not examples:
+    written = [text.text for text in texts.read(path)]
+    stretches = Stretches(written, tokenizer.encode(written))
+    found = [
+        (window, _places(window, numbers, tokenizer.bos))
+        for one, numbers in zip(stretches.encoded, stretches.of_tokens, strict=True)
+        for window in _over(one.ids, tokenizer.bos, length, stride)
+    ]
+    if not found:
         raise DataError(f"{path.name} is too short: a text of at least two tokens is needed.")
-    return Windows(examples, stride, length)
+    examples, places = zip(*found, strict=True)
+    return Windows(examples, places, stretches, stride, length)
+
+
+def _places(window: Example, numbers: Numbers, bos: int | None) -> Numbers:
+    """Of a window's tokens the stretches; a start token is never predicted, so that any will do for it."""
+    first = window.number - (bos is not None)
+    places: Numbers = numbers[np.arange(first, first + len(window.ids)).clip(0)]
+    return places
 
 
 def _problems(length: int, stride: int, card: ModelCard) -> Iterator[str]:
@@ -98,12 +112,6 @@ def _problems(length: int, stride: int, card: ModelCard) -> Iterator[str]:
         yield f"Longest window: {length} is more than {card.name} takes ({card.context} tokens). Use that or less."
     if not 0 < stride <= max(length - 1, 1):
         yield f"Stride: {stride} would leave tokens out, or count some twice. Use 1 to {max(length - 1, 1)}."
-
-
-def _ids(text: str, tokenizer: WorkingTokenizer) -> np.ndarray[Any, Any]:
-    (encoded,) = tokenizer.encode([text])
-    ids: np.ndarray[Any, Any] = encoded.ids
-    return ids
 
 
 def _over(ids: np.ndarray[Any, Any], bos: int | None, length: int, stride: int) -> Iterator[Example]:
@@ -136,11 +144,11 @@ def _found(
     model: Any, windows: Windows, name: str, dataset: str, card: ModelCard, job: Job
 ) -> PerplexityFound | None:
     """None where the user does not want to wait for it."""
-    began, sums = time.monotonic(), Sums.none(1)
+    began, sums = time.monotonic(), Sums.none(windows.stretches.count)
     with measuring(model):
         passing = Pass(model, Ways(usual_loss(model), packed=False), 1, lambda: job.control.stopping)
-        for share, part in _parts(windows.examples):
-            added = passing.sums(part, [0] * len(part), 1)
+        for share, part in _parts(len(windows.examples)):
+            added = passing.sums(windows.examples[part], windows.places[part], windows.stretches.count)
             if added is None:
                 return None
             for total, more in zip(sums, added, strict=True):
@@ -156,13 +164,16 @@ def _found(
         stride=windows.stride,
         max_length=windows.max_length,
         seconds=time.monotonic() - began,
+        right=float(sums.hits.sum() / sums.tokens.sum()),
+        stretches=windows.stretches.told(sums),
     )
 
 
-def _parts(examples: Sequence[Example]) -> Iterator[tuple[float, Sequence[Example]]]:
-    size = -(-len(examples) // TELLS)
-    for start in range(0, len(examples), size):
-        yield min(1.0, (start + size) / len(examples)), examples[start : start + size]
+def _parts(count: int) -> Iterator[tuple[float, slice]]:
+    """Which of so many come next, and how much is done with them."""
+    size = -(-count // TELLS)
+    for start in range(0, count, size):
+        yield min(1.0, (start + size) / count), slice(start, start + size)
 
 
 def _told(found: PerplexityFound, comment: str, host: Host, job: Job) -> None:

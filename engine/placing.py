@@ -6,17 +6,17 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from ..core.errors import SavingError
-from ..core.events import Advice, Note
+from ..core.events import Advice, EventLog, Note
 from ..core.host import Folders
 from ..core.session import Job
-from ..core.writing import why_not_written
+from ..core.writing import is_full, why_not_written
 from ..records import loras, thinning
 from ..records.run_folder import RunFolder
 
@@ -36,8 +36,6 @@ def placed(folder: RunFolder, folders: Folders, write: Write, job: Job) -> RunFo
                 if place is not folder:
                     job.log.append(Advice(text=f"{problems[0]} The LoRA is in {place.path} instead."))
                 return place
-            with suppress(OSError, SavingError):  # on a disk that takes nothing no room can be made either
-                thinning.make_room(folder.path)
         _wait(problems, job)
 
 
@@ -70,7 +68,10 @@ def _is_placed(place: RunFolder, write: Write, problems: list[str]) -> bool:
         place.keep(written)
     except OSError as error:
         problems.append(f"{place.path} could not be written: {why_not_written(error, place.path)}.")
+        full = is_full(error, place.path)  # asked before what is half written goes
         shutil.rmtree(written if there else place.path, ignore_errors=True)
+        if full:
+            thinning.make_room(place.path, place.start)
         return False
     return True
 
@@ -90,9 +91,9 @@ def _wait(problems: list[str], job: Job) -> None:
     time.sleep(LATER_SECONDS)
 
 
-def record(write: Callable[[], object], folder: Path, job: Job) -> None:
+def record(write: Callable[[], object], folder: Path, log: EventLog) -> None:
     """Write what is beside the LoRA; where that fails it is said, and the LoRA is kept all the same."""
     try:
         write()
     except OSError as error:
-        job.log.append(Note(text=f"A record beside the LoRA is missing: {why_not_written(error, folder)}."))
+        log.append(Note(text=f"A record beside the LoRA is missing: {why_not_written(error, folder)}."))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..core.events import Ended, Probed, Stage
-from ..core.host import Host
+from ..core.host import Host, bare
 from ..core.session import Job
 from ..data.examples import Example
 from ..data.expecting import Expecting, changed, fitted_to_card, largest_batch
@@ -72,8 +72,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
 def layers(host: Host) -> Mapping[str, int]:
     """By the model in memory, or by the skeleton that its config describes."""
     if not host.standing().problem:
-        model = host.loaded().model
-        return kinds(model.get_base_model() if hasattr(model, "get_base_model") else model)
+        return kinds(bare(host.loaded().model))
     return kinds(skeleton(host.card()))
 
 

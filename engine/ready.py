@@ -22,7 +22,6 @@ from .fewer_passes import loras_in_fewer_passes
 from .further import begin_with
 from .impossible import dora_problems, float16_problems, refuse_for
 from .machine import compiled, set_up
-from .method import is_whole
 from .rounding import rounding_advice
 from .targets import adapted, refuse_if_elsewhere, resolved
 from .tokenizer import working_tokenizer
@@ -82,7 +81,7 @@ def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
 def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     """The model with what is trained: a LoRA in it, or all of it."""
     settings = run.settings
-    if is_whole(settings):
+    if settings.lora.whole_model:
         job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
         with whole.opened(base) as model:
             _told_by_types(model, settings, job)

@@ -19,6 +19,7 @@ from ..records import evaluations, inventory, loras
 from ..records.contents import GRAPH, LOG, REPORT, STATE
 from ..records.report import Story, page
 from ..records.samples import samples
+from ..settings.declared import FULL
 from .course import graph_entry
 
 
@@ -47,7 +48,7 @@ def _leave(ended: Ended, folders: Folders, job: Job) -> None:
     begun = any(isinstance(event, Progress) for event in events)
     if planned is None or not begun or not processes.is_first():
         return
-    folder = ended.folder or folders.loras / planned.name
+    folder = ended.folder or folders.kept(whole_model=planned.settings.get("method") == FULL) / planned.name
     try:
         if folder.is_dir():
             write_text(folder / REPORT, page(_story(ended, folder, folders, job)))

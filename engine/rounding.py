@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ..core.host import Host
 from ..settings.declared import TrainingSettings
 from .impossible import Here
-from .method import is_whole
 
 SMALL = 1e-4
 """Below it a good part of what steps change was lost, measured: docs/engine.md."""
@@ -27,7 +26,7 @@ def rounding_advice(settings: TrainingSettings, kind: str) -> Iterator[str]:
         "the model is held in bfloat16, and a step that changes a weight by less than 1/256 is rounded away. At a "
         f"learning rate of {rate:g}"
     )
-    if is_whole(settings):
+    if settings.lora.whole_model:
         yield f"Method full: {why} many of them are. Load the model in float32, or use {SMALL:g} or more."
     elif settings.lora.train_head:
         yield (

@@ -12,6 +12,7 @@ from ..core.awake import awake
 from ..core.events import Ended, Note, Planned, Stage
 from ..core.host import Host
 from ..core.session import Job
+from ..data import planned
 from ..records.in_progress import in_progress, refuse_in_progress
 from ..records.run_folder import run_folder
 from ..schedulers import described
@@ -24,7 +25,6 @@ from .checkpoints import RunState, refuse_changes, state_of
 from .counted import counted
 from .faults import BreakdownError, told_where_memory_runs_out
 from .further import refuse_other_shape
-from .impossible import refuse
 from .keeping import Trained, about, kept, thrown_away
 from .parts import Part, next_part
 from .precision import computing_type
@@ -38,11 +38,11 @@ from .trial import Ways, tried
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
-    refuse(settings, host)  # before anything is read or loaded
     folder = run_folder(settings, host.folders, resume)
     refuse_in_progress(folder.name, host.folders)
     if folder.begins_with is not None:
         refuse_other_shape(settings.lora, folder.begins_with)
+    settings = settings.called(folder.name)
     card = counted(card_of(host), settings)
     run = blueprint(settings, card, prepared(settings, host, card, job), folder)
     if (done := folder.finished()) and done.planned >= run.plan.steps:
@@ -123,7 +123,7 @@ def _nothing_left(run: Blueprint, done: int) -> Ended:
     steps = (
         f"{done} of {asked} steps are done" if done <= asked else f"{done} steps are done, {asked} are asked for"
     )
-    text = f"'{run.folder.name}' is finished: {steps}. For more, raise Epochs or Steps at most."
+    text = f"'{run.folder.name}' is finished: {steps}. For more, raise Epochs, or Steps where they are set."
     return Ended(outcome="finished", text=text, folder=run.folder.path)
 
 
@@ -158,6 +158,8 @@ def _announce(part: Part, between: BetweenSteps, base: Any, ways: Ways, job: Job
             settings=run.settings.values(),
             earlier=tuple(dict(entry) for entry in part.state.graph),
             disk=run.data.report.disk.words() if run.data.report.disk else "",
+            evaluate_every=planned.evaluate_every(run.settings, plan, run.data.kept_aside),
+            answer_every=planned.answer_every(run.settings, plan),
         )
     )
     job.log.append(

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..core.errors import ModelError, SettingsError
-from ..core.host import Host, ModelCard
+from ..core.host import Host, ModelCard, bare
 from ..settings.declared import Lora
 from ..train_utils import Counted, ModelShape
 from .adapter import injected, lora_config
@@ -49,10 +49,8 @@ def skeleton(card: ModelCard) -> Any:
 
 
 def _layers(host: Host) -> Any:
-    """The model in memory, or a skeleton of it; a LoRA that is on hides the names of the layers below it."""
-    if not host.standing().problem and not (loaded := host.loaded()).loras:
-        return loaded.model
-    return _skeleton(host)
+    """The model in memory, whatever LoRA is in it, or a skeleton of it."""
+    return _skeleton(host) if host.standing().problem else bare(host.loaded().model)
 
 
 def _skeleton(host: Host) -> Any:

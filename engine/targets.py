@@ -18,6 +18,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from ..core.errors import SettingsError
 from ..data.expecting import PARTS
+from .own_layers import own, own_modules
 
 ALL = "all-linear"
 OWN = "a list of your own"
@@ -71,8 +72,8 @@ def _wanted(asked: str | tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """The layers that a LoRA can sit on, by their whole names: neither the head nor what looks at pictures."""
-    head, text = model.get_output_embeddings(), _of_text(model)
-    for name, module in model.named_modules():
+    head, text = own(model.get_output_embeddings()), _of_text(model)
+    for name, module in own_modules(model):
         if module is not head and module in text and is_linear(module):
             yield name, module
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ..core.errors import ModelError
-from ..core.writing import why_not_written
+from ..core.writing import is_full, why_not_written
 from ..data.batching import Place
 from ..data.examples import Example, Examples
 from ..data.origins import origins
@@ -29,7 +29,6 @@ from .faults import broken_down, cannot_halve, does_not_fit, memory_of, spoiled,
 from .halving import Halving, Piece, Work
 from .impossible import refuse_for
 from .machine import workers
-from .method import is_whole
 from .noise import noisy
 from .optimizers import optimizer_problems
 from .ordering import EachEpoch
@@ -98,7 +97,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             callback.spilling = Spilling()
         callback.course.by_source = self._apart.taken
         if len(blueprint.data.kept_aside):
-            callback.testing.measure = Measuring(blueprint, model, ways, callback.testing.stopping)
+            testing = callback.testing
+            testing.measure = Measuring(blueprint, model, ways, testing.stopping, testing.told)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
@@ -153,7 +153,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         """Several would have to do so together; of a whole model's gradients there is no room for two."""
         if self.accelerator.num_processes > 1:
             return "with several processes"
-        return "with the whole model in training" if is_whole(self._blueprint.settings) else ""
+        return "with the whole model in training" if self._blueprint.settings.lora.whole_model else ""
 
     def _does_not_fit(self, piece: Piece) -> ModelError:
         plan, saved = self._blueprint.plan, self._between.last_saved
@@ -214,19 +214,21 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """A checkpoint that cannot be written does not end the run: the callback is told why."""
         for _ in range(TRIES):
-            self._between.unsaved = self._why_unsaved(model, trial)
+            self._between.unsaved, full = self._why_unsaved(model, trial)
             if not self._between.unsaved:
                 return
-            self._between.make_room()  # by now nothing holds the half-written file any more
+            self._between.could_not_save(for_want_of_room=full)  # nothing holds the half-written file any more
 
-    def _why_unsaved(self, model: Any, trial: Any) -> str:
+    def _why_unsaved(self, model: Any, trial: Any) -> tuple[str, bool]:
+        """Why the checkpoint could not be written, and whether the disk is full."""
+        folder = self._blueprint.folder.path
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError) as error:  # torch.save says RuntimeError where the disk is full
             if not is_about_files(error):
                 raise
-            return why_not_written(error, self._blueprint.folder.path)
-        return ""
+            return why_not_written(error, folder), is_full(error, folder)
+        return "", False
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._blueprint.folder.aside)

@@ -14,7 +14,7 @@ from ..core.session import Job
 from ..settings.declared import TrainingSettings
 from . import adapter
 from .blueprint import Blueprint
-from .method import is_whole
+from .laid_aside import off
 from .placing import weights_written
 
 
@@ -24,9 +24,12 @@ def let_go_afterwards(settings: TrainingSettings, host: Host, job: Job) -> Itera
     try:
         yield
     finally:
-        if is_whole(settings) and any(isinstance(event, Planned) for event in job.log.since(0)):
+        if settings.lora.whole_model and any(isinstance(event, Planned) for event in job.log.since(0)):
+            names = host.standing().loras
             host.unload()
             words = "The model in memory was trained itself: it is let go of, and loaded anew when it is needed."
+            if names:
+                words += f" So {off(names)}"
             job.log.append(Note(text=words))
 
 
@@ -41,7 +44,7 @@ def opened(base: Any) -> Iterator[Any]:
 
 def write(run: Blueprint, model: Any, folder: Path) -> None:
     """What the run makes: the LoRA, or the model as transformers loads it, in shards, its tokenizer beside it."""
-    if not is_whole(run.settings):
+    if not run.settings.lora.whole_model:
         adapter.write(model, folder)
         return
     folder.mkdir(parents=True, exist_ok=True)

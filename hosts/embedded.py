@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ModelError
+from ..core.writing import moved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,7 +55,7 @@ def _make(folder: Path, say: Callable[[str], None]) -> None:
         say(f"Downloading {NAME} ({DOWNLOAD_MB} MB) for {folder}")
         weights = _unpacked(_downloaded(Path(aside)))
         say(f"Writing {NAME} as a transformers folder (270 MB); this takes half a minute")
-        _converted(weights, Path(aside) / NAME).rename(folder)
+        moved(_converted(weights, Path(aside) / NAME), folder)
         say(f"{NAME} is ready; it says: {QUESTION} {ANSWER}")
 
 

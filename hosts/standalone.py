@@ -92,13 +92,24 @@ class StandaloneHost:
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
+        """What is in memory makes room first, also the same model: both may not fit."""
+        before = self.standing().model
+        self.unload()
         self.choose(name, loading)
-        card = self.card()
-        self._loaded = LoadedModel(card, _weights(self._path(), card, loading))
+        try:
+            card = self.card()
+            self._loaded = LoadedModel(card, _weights(self._path(), card, loading))
+        except ModelError as error:
+            gone = f" {before} made room for it: no model is in memory now." if before else ""
+            raise ModelError(f"{error}{gone}") from error
 
     def unload(self) -> None:
         self._loaded = None
         _forget_freed_memory()
+
+    def load_again(self, card: ModelCard) -> None:
+        """It is still the one that is chosen: whoever chooses another waits for exclusive use."""
+        self.loaded()
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
         if self._loaded is not None:
@@ -174,9 +185,17 @@ def _weights(path: Path, card: ModelCard, loading: str) -> Any:
     folder, more = _where(path)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, **more, **_how(loading, card.config))
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
+        helps = _help(error, loading)
+        raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}{helps}") from error
     return _never_repacked(model.eval())
+
+
+def _help(error: Exception, loading: str) -> str:
+    """What may help where memory ran out: torch says so in one word, on a card and beside it."""
+    if not isinstance(error, MemoryError) and "memory" not in str(error).lower():
+        return ""
+    return " Choose a smaller model." if loading == "4bit" else " Load it as 4bit, or choose a smaller model."
 
 
 def _never_repacked(model: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ModelError
+from ..core.writing import moved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -59,7 +60,7 @@ def make_tiny(folder: Path, text: str = SAMPLE, *, adds_bos: bool = True) -> Pat
         tokenizer.save_pretrained(whole)
         if folder.exists():
             folder.rmdir()  # Windows renames onto nothing, not even onto an empty folder
-        whole.rename(folder)
+        moved(whole, folder)
     return folder
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import Row
-from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
+from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, bare, precision_of
 from . import memory
 
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -30,6 +30,9 @@ class WebuiHost:
     """Lends what `modules.shared` holds. Its modules are imported when a method is called."""
 
     own_process = False
+
+    def __init__(self) -> None:
+        self._loaded_with: dict[str, Any] = {}
 
     @property
     def folders(self) -> Folders:
@@ -84,12 +87,18 @@ class WebuiHost:
 
     def unload(self) -> None:
         """Take the model out of memory; its name stays, so that it can be loaded again."""
+        self._loaded_with = dict(vars(_shared().args))
         _module("models").unload_model(keep_model_name=True)
+
+    def load_again(self, card: ModelCard) -> None:
+        """By the loader and the boxes of then, however the Model tab is set by now."""
+        vars(_shared().args).update(self._loaded_with)
+        self.load(card.name, card.loading)
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
         """Of the model that is loaded: where the webui has let go of it meanwhile, it stays so."""
         shared = _shared()
-        if _bare(shared.model) is _bare(model):
+        if bare(shared.model) is bare(model):
             shared.model, shared.lora_names = model, list(names)
 
     def exclusive_use(self) -> AbstractContextManager[Any]:
@@ -133,11 +142,6 @@ def _shared() -> Any:
             "Update Training PRO, or run it on its own: python3 script.py page"
         )
     return shared
-
-
-def _bare(model: Any) -> Any:
-    """The model itself, without PEFT's around it."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _idle_unloaded(shared: Any) -> bool:

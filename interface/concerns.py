@@ -21,6 +21,8 @@ def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[
         gone |= set(ROWS)
     if "text" not in kinds and "rows" in kinds:
         gone |= set(TEXT)
+    if values.get("max_steps") not in (None, "", 0, "0"):
+        gone.add("epochs")
     gone.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
     return gone | _of_switching(values)
 

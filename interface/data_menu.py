@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders
+from ..core.writing import PART, written_whole
 from ..data import library, mixing, unread
 from ..train_utils import size
 from .joined import Joined
@@ -46,8 +49,24 @@ def still_there(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> lis
     return [name for name in names if named(name) in there]
 
 
-def take_in(folders: Folders, uploaded: Sequence[str]) -> list[str]:
-    """Copy uploaded files among the data sets, under safe names that are free; the names they got."""
+@dataclass(frozen=True)
+class Taken:
+    """An uploaded file under the name it has among the data sets; `known` if the same bytes were there before."""
+
+    uploaded: str
+    name: str
+    known: bool
+
+    @property
+    def words(self) -> str:
+        if not self.known:
+            return f"Added: {self.name}."
+        told = "" if self.uploaded == self.name else f" as {self.name}"
+        return f"{self.uploaded} is there already{told}: it is chosen, and not added again."
+
+
+def take_in(folders: Folders, uploaded: Sequence[str]) -> list[Taken]:
+    """Copy uploaded files among the data sets, under safe names that are free; those that are there stay."""
     folder = folders.datasets
     sources = [Path(path) for path in uploaded]
     if strange := [path.name for path in sources if path.suffix.lower() not in library.KINDS]:
@@ -62,14 +81,33 @@ def take_in(folders: Folders, uploaded: Sequence[str]) -> list[str]:
                 f"Copy it into {folder} yourself."
             )
     folder.mkdir(parents=True, exist_ok=True)
-    return [_copied(path, folder) for path in sources]
+    return [_taken(path, folder) for path in sources]
+
+
+def chosen_with(chosen: Iterable[str], taken: Iterable[Taken]) -> list[str]:
+    """What is chosen with these besides, none twice."""
+    found = list(chosen)
+    for one in taken:
+        if one.name not in map(named, found):
+            found.append(one.name)
+    return found
+
+
+def _taken(path: Path, folder: Path) -> Taken:
+    known = _same(path, folder)
+    return Taken(path.name, known or _copied(path, folder), known=bool(known))
+
+
+def _same(path: Path, folder: Path) -> str:
+    """The file of the same kind and the same bytes that is there already: both would be learned from twice."""
+    alike = (p for p in sorted(folder.iterdir()) if p.is_file() and p.suffix.lower() == path.suffix.lower())
+    return next((p.name for p in alike if filecmp.cmp(p, path, shallow=False)), "")
 
 
 def _copied(path: Path, folder: Path) -> str:
     target = _free(folder, safe_name(path.name))
-    aside = target.with_name(f".{target.name}.part")
-    shutil.copyfile(path, aside)
-    aside.replace(target)
+    with written_whole(target, f".{target.name}{PART}") as aside:
+        shutil.copyfile(path, aside)
     return target.name
 
 

@@ -69,7 +69,7 @@ def component(setting: Setting, **more: Any) -> Any:
     if setting.kind == "texts":
         return gr.Textbox(**{"lines": 3, **common})
     if setting.kind == "whole" and not setting.words:
-        return gr.Number(**{"precision": 0, **common})  # its bounds are ours to tell: Gradio only says "Error"
+        return gr.Number(**common)  # bounds and whole numbers are ours to tell: Gradio says "Error", or rounds
     return gr.Textbox(**{"max_lines": 1, **common})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -17,6 +18,19 @@ def private() -> dict[str, Any]:
 def follows() -> dict[str, Any]:
     """Options of a handler that goes on for as long as its page is open: every page has its own."""
     return {"concurrency_limit": None, **private()}
+
+
+def new_choices(event: Any, menu: gr.Dropdown, choices: Callable[[], list[str]]) -> None:
+    """After this event the menu has these, what is chosen staying.
+
+    Gradio 4 keeps what is chosen by its place, and new ones move the places: it is taken out and put back.
+    """
+    if _newest():
+        event.then(lambda: gr.update(choices=choices()), None, menu, **private())
+        return
+    kept = gr.State()
+    emptied = event.then(lambda chosen: (chosen, gr.update(value=None)), menu, [kept, menu], **private())
+    emptied.then(lambda chosen: gr.update(choices=choices(), value=chosen), kept, menu, **private())
 
 
 def blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gradio.context import Context
 
 from ..core.engine import Engine
-from ..core.errors import BusyError, TrainingProError, in_words
+from ..core.errors import BusyError, SettingsError, TrainingProError, in_words
 from ..core.events import Ended, Event, Stage
 from ..core.host import Folders, Host
 from ..core.session import Job, Session
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
+from ..settings.reading import training_settings
 from . import wording
 
 PAUSE_SECONDS = 0.2
@@ -23,11 +24,12 @@ PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Joined:
-    """Host, engine and session, handed to every part of the page."""
+    """Host, engine and session, handed to every part of the page; `models` is the menu of a page of our own."""
 
     host: Host
     engine: Engine[TrainingSettings, DatasetReport]
     session: Session
+    models: Any = None
 
     def host_says_read_only(self) -> str:
         """Why this page may only look; a host that cannot be asked is said elsewhere on the page."""
@@ -41,6 +43,14 @@ class Joined:
         job = self.session.current
         return job is not None and bool(name) and job.makes == name
 
+    def asked(self, values: Mapping[str, object]) -> TrainingSettings:
+        """What a form asks for; a SettingsError has everything that is wrong, a model that is missing among it."""
+        try:
+            return training_settings(values)
+        except SettingsError as error:
+            missing = self.host.standing().problem
+            raise SettingsError([*error.problems, *([missing] if missing else [])]) from None
+
     def refuse_where_read_only(self) -> None:
         if reason := self.host_says_read_only():
             raise BusyError(reason)
@@ -49,7 +59,7 @@ class Joined:
         """What something done on disk says, or in words why it was not done."""
         try:
             self.refuse_where_read_only()
-            return wording.paragraph(act(self.host.folders), quiet=True)
+            return wording.card("", wording.paragraph(act(self.host.folders)), mood="good")
         except (TrainingProError, OSError) as error:
             return wording.problem(in_words(error))
 
@@ -61,14 +71,14 @@ def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: A
 
 
 async def refused(session: Session, error: TrainingProError) -> AsyncIterator[str]:
-    """Why a wish was refused; where a job has the model, for as long as that goes on."""
+    """Why a wish was refused; where a job has the model, until that is over, and then that it is."""
     busy = session.current
     yield wording.problem(str(error))
     if busy is None or not isinstance(error, BusyError):
         return
     async for _ in news(busy):
         pass
-    yield ""
+    yield wording.paragraph(f"{busy.title} is over: what was refused can be pressed again.", quiet=True)
 
 
 async def news(job: Job) -> AsyncIterator[list[Event]]:

@@ -12,7 +12,8 @@ from ..core.engine import Merge
 from ..core.errors import SavingError, TrainingProError
 from ..core.session import Job
 from ..settings.names import name_problem
-from .gradio_versions import follows
+from . import wording
+from .gradio_versions import follows, new_choices
 from .joined import Joined, news, refused, said_last
 
 
@@ -27,7 +28,9 @@ class MergingHere:
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, said: gr.HTML) -> None:
         pressed = partial(self._pressed, chosen, name)
-        self._merge.click(pressed, {chosen, name}, said, **follows())
+        merged = self._merge.click(pressed, {chosen, name}, said, **follows())
+        if self._joined.models:
+            new_choices(merged, self._joined.models, self._joined.host.models)
 
     async def _pressed(self, chosen: Any, name: Any, given: Mapping[Any, Any]) -> AsyncIterator[str]:
         """How far it is; a refusal for as long as what it names goes on."""
@@ -41,6 +44,15 @@ class MergingHere:
         async for fresh in news(job):
             said = said_last(fresh, said)
             yield said
+        if job.end and job.end.outcome == "finished":
+            yield self._made(job.end.text)
+
+    def _made(self, text: str) -> str:
+        """And where it is to be chosen: the menu of a page of our own has it at once."""
+        where = "above" if self._joined.models else "of the Model tab, once that is refreshed"
+        return wording.card(
+            "", wording.paragraph(f"{text}. It stands in the menu of models {where}."), mood="good"
+        )
 
     def _begun(self, lora: str, name: str) -> Job:
         joined = self._joined
@@ -49,7 +61,7 @@ class MergingHere:
             raise SavingError("Choose a run first.")
         if not name:
             raise SavingError("New name is empty. Type what the model is to be called.")
-        if problem := name_problem(name):
+        if problem := name_problem(name, "model"):
             raise SavingError(f"New name: {problem}")
         out = joined.host.folders.models / name
         if out.exists():

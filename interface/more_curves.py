@@ -114,7 +114,7 @@ def chart(title: str, series: Mapping[str, Places]) -> str:
     frame = Frame.around(drawn)
     lines = "".join(_line(name, drawn[name], frame, colour) for name, colour in _coloured(drawn))
     return (
-        f'<p class="tp-quiet tp-key">{escape(title)} {_key(drawn)}</p>'
+        f'<p class="tp-quiet tp-key"><span>{escape(title)}</span> {_key(drawn)}</p>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" class="tp-chart" '
         f'aria-label="{escape(_said(title, drawn))}">{"".join(_axis(frame))}{lines}</svg>'
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..core.errors import TrainingProError
 from ..records import loras
+from ..settings.declared import FULL
 from . import wording
 from .joined import Joined
 
@@ -16,10 +17,11 @@ def taken(joined: Joined, name: str, chosen: str, method: str) -> str:
         return ""
     try:
         folders = joined.host.folders
-        folder = (folders.models if method == "full" else folders.loras) / name
+        folder = folders.kept(whole_model=method == FULL) / name
         if loras.standing(folder) == "nothing":
             return ""
-        return wording.exists(name, loras.what_stands(folder), _going_on(folder), chosen)
+        free = loras.free_name(folder.parent, name)
+        return wording.exists(name, loras.what_stands(folder), _going_on(folder), chosen, free)
     except (TrainingProError, OSError, ValueError):  # also a name longer than the system can have
         return ""
 

@@ -19,7 +19,7 @@ from ..settings.declared import TrainingSettings
 from ..train_utils import ModelShape, size, weights_in_memory
 from . import tab, wording
 from .first_look import FirstLook
-from .gradio_versions import blocks, follows, private
+from .gradio_versions import blocks, follows, new_choices, private
 from .joined import Joined, news, on_load, refused, said_last
 from .style import CSS
 
@@ -50,10 +50,11 @@ def page(
     """The page, and what its launch() must be told besides."""
     made, more = blocks("Training PRO", CSS)
     with made:
-        ModelPicker(host, session, loadings).draw()
+        picker = ModelPicker(host, session, loadings)
+        picker.draw()
         if first_look:
             FirstLook(Joined(host, engine, session)).draw()
-        tab.draw(host, engine, session)
+        tab.draw(host, engine, session, picker.menu)
     return made, more
 
 
@@ -81,9 +82,13 @@ class ModelPicker:
         self._said = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
         chosen = {self._model, self._loading}
         self._load.click(self._load_it, chosen, self._said, **follows())
-        self._refresh.click(lambda: gr.update(choices=self._models("")), None, self._model, **private())
+        new_choices(self._refresh.click(None, **private()), self._model, self._host.models)
         gr.on([part.change for part in (self._model, self._loading)], self._told, chosen, self._needs, **private())
         on_load(self._as_chosen, [self._model, self._loading, self._needs], **private())
+
+    @property
+    def menu(self) -> Any:
+        return self._model
 
     def _models(self, chosen: str) -> list[str]:
         found = self._host.models()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,8 +18,9 @@ from ..records import loras
 from . import data_menu, wording
 from .gradio_versions import follows, private
 from .joined import Joined, news, on_load, refused, said_last
+from .known_along import known_along
 
-HEAD = ("text", "model", "LoRA", "perplexity", "loss a token", "tokens", "took")
+HEAD = ("text", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
 EARLIER = 30
 
 
@@ -41,7 +43,7 @@ class PerplexityTab:
                 elem_id="tp-perplexity-loras",
             )
         with gr.Row():
-            self._without = gr.Checkbox(True, label="Without a LoRA, too")
+            self._without = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
             self._length = gr.Number(
                 0, precision=0, label="Window, tokens", info="0: what the model takes, to 2048"
             )
@@ -85,11 +87,12 @@ class PerplexityTab:
         return gr.update(choices=texts), gr.update(choices=names), self._table_so_far()
 
     async def _work(self, given: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
-        joined, asked = self._joined, self._asked(given)
+        joined = self._joined
         try:
             joined.refuse_where_read_only()
+            asked = self._asked(given)
             work = partial(joined.engine.perplexity, asked, joined.host)
-            job = joined.session.start("perplexity", f"Perplexity of {asked.data}", joined.host, work)
+            job = joined.session.start("perplexity", f"Perplexity of {Path(asked.data).name}", joined.host, work)
         except TrainingProError as error:
             async for said in refused(joined.session, error):
                 yield said, "", gr.update()
@@ -102,8 +105,10 @@ class PerplexityTab:
         yield said, table(found), self._table_so_far()
 
     def _asked(self, given: Mapping[Any, Any]) -> PerplexityOf:
+        """Of a data set by its name: whoever sees the page sees no other file of this machine."""
+        name = str(given[self._data] or "").strip()
         return PerplexityOf(
-            data=str(given[self._data] or ""),
+            data=str(library.found([name], self._joined.host.folders)[0].path) if name else "",
             loras=tuple(given[self._loras] or ()),
             without=bool(given[self._without]),
             stride=int(given[self._stride] or 0),
@@ -134,14 +139,17 @@ def table(found: Sequence[PerplexityFound]) -> str:
     """What was worked out now, the best first."""
     if not found:
         return ""
-    best_first = [
-        (f.dataset, f.model, f.lora, f"{f.perplexity:.4f}", f"{f.loss:.4f}", f"{f.tokens:,}", f"{f.seconds:.1f} s")
-        for f in sorted(found, key=lambda f: f.perplexity)
-    ]
-    return wording.table(HEAD, best_first)
+    best_first = sorted(found, key=lambda one: one.perplexity)
+    return wording.table(HEAD, [_row(one) for one in best_first]) + known_along(best_first)
+
+
+def _row(one: PerplexityFound) -> tuple[str, ...]:
+    known = f"{one.perplexity:.4f}", f"{one.loss:.4f}", f"{one.right:.1%}"
+    return one.dataset, one.model, one.lora, *known, f"{one.tokens:,}", f"{one.seconds:.1f} s"
 
 
 EXPLAINED = (
     "Perplexity is between how many tokens the model hesitates at each place of a text: lower is better known. On "
-    "a text that was not trained on it tells whether a LoRA, or which checkpoint, learned something that holds."
+    "a text that was not trained on it tells whether a LoRA, or which checkpoint, learned something that holds; "
+    "on the text that was, how far it is known by heart, and where in it."
 )

@@ -71,5 +71,10 @@ def row_id(row: Sequence[str]) -> str:
 
 def part_of(key: str) -> str:
     """The id of the folded part that a setting stands in; empty where it is visible at once."""
-    found = (part_id(title) for title, rows in FOLDED.items() for row in rows if key in row)
-    return next(found, "")
+    title = where(key)
+    return part_id(title) if title else ""
+
+
+def where(key: str) -> str:
+    """The title of that part."""
+    return next((title for title, rows in FOLDED.items() for row in rows if key in row), "")

@@ -10,7 +10,7 @@ from ..data.slice_map import Bar, SliceMap
 from ..records.curve import Mark, svg
 from ..schedulers import Phase, Plan, described, multipliers
 from ..settings.declared import TrainingSettings
-from ..train_utils import StepPlan
+from ..train_utils import StepPlan, several
 
 WIDTH = 640
 MOST_BARS = 300
@@ -21,7 +21,14 @@ KEY = (("#2f74c0", "blocks", {"block", "dementor"}), ("#c98a10", "overlap blocks
 def slice_map(found: SliceMap) -> str:
     """A text from its beginning to its end: blocks, overlap blocks, hard cuts, and how often each part is seen."""
     bars = _bars(_drawn(found))
-    label = f"{found.blocks + found.windows} blocks, {found.overlaps} overlap blocks, {found.sections} parts"
+    label = ", ".join(
+        several(count, what)
+        for count, what in (
+            (found.blocks + found.windows, "block"),
+            (found.overlaps, "overlap block"),
+            (found.sections, "part"),
+        )
+    )
     return (
         f'<svg viewBox="0 0 {WIDTH} 62" class="tp-map" role="img" aria-label="{label}">'
         f"{''.join(bars)}{''.join(_heat(found))}{''.join(_cuts(found.hard_cuts))}</svg>"

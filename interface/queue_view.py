@@ -44,7 +44,7 @@ class QueueView:
             self._line.set_right()
         self._said = gr.HTML(elem_id="tp-queue-said", elem_classes="tp-said")
         self._list = gr.HTML(elem_id="tp-queue", elem_classes="tp-said")
-        self._go_on = gr.Button("Go on with the queue", visible=False, elem_id="tp-queue-go-on")
+        self._go_on = gr.Button(GO_ON, visible=False, elem_id="tp-queue-go-on")
         self._wish = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
         self._again = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
@@ -58,14 +58,15 @@ class QueueView:
 
     def following(self) -> str:
         """The name of the run that begins by itself when this one ends."""
-        if not self._joined.session.turns.going:
+        session = self._joined.session
+        if not session.turns.going or (session.current is not None and session.current.control.stopping):
             return ""
         return next((run.name for run in self._seen()[0].waiting if not run.skipped), "")
 
     def _on_put(self, given: Mapping[Any, Any]) -> Iterator[str]:
         yield wording.paragraph("Checking it first ...", quiet=True)
         values = self._form.values(given)
-        yield self._done(lambda line: line.add(values))
+        yield self._done(lambda line: (self._joined.asked(values), line.add(values)))
 
     def _on_wish(self, wish: str) -> str:
         what, number = json.loads(wish)["queue"].split()
@@ -94,7 +95,7 @@ class QueueView:
                 offered = bool(waits) and not (turns.going and (trains or turns.due))
                 yield {
                     self._list: (wording.problem(problem) if problem else "") + html(known, turns, trains=trains),
-                    self._go_on: gr.update(visible=offered, value=_offer(waits, turns)),
+                    self._go_on: gr.update(visible=offered, value=_offer(waits, turns, trains=trains)),
                     self._put: gr.update(value="Start after this one" if trains else PUT),
                 }
             await asyncio.sleep(LOOK_SECONDS)
@@ -152,13 +153,19 @@ def _how_it_goes_on(turns: Turns, *, trains: bool) -> str:
     if turns.going and trains:
         return "The next one begins by itself when this run ends, also when it fails. Stop ends the queue as well."
     if turns.going:
-        return "They begin after the next run that you start, or at once:"
-    return f"{turns.said or 'After a start of the program the queue does not begin by itself.'} To go on, press:"
+        return f"They begin after the next run that you start, or at once with {START}."
+    why = turns.said or "After a start of the program the queue does not begin by itself."
+    if trains:
+        return f"{why} The queue does not follow the run that goes now, unless you press {AFTER_IT}."
+    return f"{why} Press {GO_ON}."
 
 
-def _offer(waits: int, turns: Turns) -> str:
-    words = "Start the queue" if turns.going else "Go on with the queue"
+def _offer(waits: int, turns: Turns, *, trains: bool) -> str:
+    words = START if turns.going else AFTER_IT if trains else GO_ON
     return f"{words} ({waits} {plural(waits, 'waits', 'wait')})"
+
+
+START, GO_ON, AFTER_IT = "Start the queue", "Go on with the queue", "Let the queue follow this run"
 
 
 PUT = "Put into the queue"

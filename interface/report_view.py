@@ -9,7 +9,7 @@ from ..data.report import DatasetReport, Lengths, RowReport, SourceReport, TextR
 from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap, unit_said, units_said
 from ..settings.declared import SETTINGS
-from ..train_utils import plural, size, times_seen
+from ..train_utils import plural, several, size, times_seen
 from . import plots, wording
 from .ways import pointing, use, way_to
 
@@ -79,9 +79,7 @@ def _expected(report: DatasetReport) -> str:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f} %" for name, n in report.padding.items())
         said.append(f"Share of a step that is padding: {shares}.")
     if report.stops:
-        said.append(
-            f"Will it stop: {report.stops.stopping} of {report.stops.of} ends are learned with a stop token."
-        )
+        said.append(f"Will it stop: {report.stops.words()}.")
     if report.kept_aside:
         said.append(f"Kept aside for testing: {report.kept_aside.words()}.")
     return wording.bullets(said, quiet=True)
@@ -113,7 +111,7 @@ def _examples(shown: Sequence[Shown]) -> str:
     if not shown:
         return ""
     told = "".join(
-        wording.paragraph(f"{s.source}, {s.place}, {s.tokens} tokens", quiet=True)
+        wording.paragraph(f"{s.source}, {s.place}, {several(s.tokens, 'token')}", quiet=True)
         + f'<pre style="white-space:pre-wrap">{"".join(map(_piece, s.pieces))}</pre>'
         for s in shown
     )

@@ -30,7 +30,7 @@ class RunButtons:
         self._wishes: dict[Any, Wish] = {}
 
     def draw(self) -> None:
-        with gr.Row(elem_classes="tp-buttons"):
+        with gr.Row(elem_classes=["tp-buttons", "tp-run-buttons"]):
             self._button("Stop", RunControl.stop, "tp-stop", variant="stop")
             self._pause = self._button("Pause", _pause_or_go_on, "tp-pause")
             self._button("Save checkpoint", RunControl.save_checkpoint, "tp-save")

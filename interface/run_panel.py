@@ -12,9 +12,9 @@ import gradio as gr
 from ..core.errors import TrainingProError, in_words
 from ..core.events import Planned
 from ..core.session import Job
+from ..records.run_folder import under_its_name
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
-from ..settings.reading import training_settings
 from ..train_utils import StepPlan
 from . import model_line, plots, report_view, wording
 from .clicks import script
@@ -86,7 +86,7 @@ class RunPanel:
     def _on_check(self, given: Mapping[Any, Any]) -> str:
         """What a run with this form would learn from, or everything that is wrong with the form."""
         try:
-            return checked(training_settings(self._form.values(given)), self._joined)
+            return checked(self._joined.asked(self._form.values(given)), self._joined)
         except (TrainingProError, OSError) as error:
             return wording.problem(in_words(error))
 
@@ -94,10 +94,11 @@ class RunPanel:
         host, engine = self._joined.host, self._joined.engine
         try:
             self._joined.refuse_where_read_only()
-            settings = training_settings(self._form.values(given))
+            settings = self._joined.asked(self._form.values(given))
             if asks := self._asks(settings):
                 yield asks
                 return
+            settings = under_its_name(settings, host.folders)
             self._joined.session.train(settings.what.name, host, partial(engine.train, settings, host))
         except TrainingProError as error:
             async for said in refused(self._joined.session, error):

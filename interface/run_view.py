@@ -21,9 +21,8 @@ from ..core.events import (
     Replanned,
     Sampled,
     Stage,
-    TimeLimited,
 )
-from ..core.narrator import Pace
+from ..core.pace import Pace
 from ..core.session import Job
 from ..records.curve import AsideLoss, Mark, Point, svg
 from ..records.evaluations import aside_losses, points_of
@@ -39,7 +38,7 @@ WISHES: Mapping[Callable[[RunControl[Any]], object], str] = {
     lambda c: c.throwing_away: "stopping after this step, to be thrown away ...",
     lambda c: c.stopping: "stopping after this step ...",
     lambda c: c.freeing: "saving a checkpoint after this step, then freeing the card ...",
-    lambda c: c.pausing: "paused after this step",
+    lambda c: c.pausing: "after this step it waits until you go on",
     lambda c: c.winding_down: "winding down from this step on ...",
     lambda c: c.extending: "going on for longer after this step ...",
     lambda c: c.saving: "saving a checkpoint after this step ...",
@@ -124,12 +123,11 @@ class RunView:
         return samples_view.html(self._sampled)
 
     def _take(self, event: Event) -> None:
+        self._pace.hear(event)
         if isinstance(event, Progress):
             self._step(event)
         elif isinstance(event, Stage):
             self._stage = event.text + ("" if event.share is None else f" {event.share:.0%}")
-        elif isinstance(event, TimeLimited):
-            self._pace.limit(event)
         elif isinstance(event, Planned):
             self._planned = event
             self._points = points_of(event.earlier)
@@ -165,7 +163,6 @@ class RunView:
         if event.phase and event.phase != (self._last.phase if self._last else ""):
             self._marks.append(Mark(event.step, event.phase))
         self._last = event
-        self._pace.add(event)
         self._curves.step(event)
         self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
@@ -177,7 +174,7 @@ class RunView:
     def _glance(self) -> str:
         last = self._last
         if last is None:
-            return wording.paragraph("The first step is on its way.", quiet=True) if self._planned else ""
+            return wording.paragraph("No step is done yet.", quiet=True) if self._planned else ""
         return wording.figures(
             [
                 ("step", f"{last.step} / {last.steps}"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +24,26 @@ from ..records.inventory import Kept
 from ..records.own_lora import as_lora
 from ..records.verdict import verdict_text
 from ..settings.names import name_problem
-from ..train_utils import size
+from ..train_utils import plural, size
 from . import wording
-from .gradio_versions import private
+from .gradio_versions import follows, private
 from .joined import Joined
 from .merging_here import MergingHere
 from .runs_beside import beside
 
 Act = Callable[[Mapping[Any, Any], Folders], str]
 NOBODY = "no other run"
+EMPTY = "Empty the trash"
+ASKS_SECONDS = 8
 HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whether the trash is really to be emptied, of what it held, and how long a click means yes."""
+
+    words: str = ""
+    until: float = 0.0
 
 
 class RunsTab:
@@ -64,7 +76,8 @@ class RunsTab:
             self._delete = gr.Button("Delete (into the trash)", interactive=may, elem_id="tp-runs-delete")
             self._undo = gr.Button("Undo the last delete", interactive=may, elem_id="tp-runs-undo")
             self._slim = gr.Button("Slim older checkpoints", interactive=may, elem_id="tp-runs-slim")
-            self._empty = gr.Button("Empty the trash", interactive=may, elem_id="tp-runs-empty")
+            self._empty = gr.Button(EMPTY, interactive=may, elem_id="tp-runs-empty")
+        self._asked = gr.State(Asked())
         beside_a_box = {"interactive": may, "scale": 2, "elem_classes": "tp-beside"}
         with gr.Row():
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
@@ -77,35 +90,49 @@ class RunsTab:
 
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._chosen, self._other]
-        given = {self._chosen, self._name, self._note}
+        about = {self._chosen, self._other}
+        given = {*about, self._name, self._note}
         for button, act in (
             (self._delete, self._on_delete),
             (self._undo, self._on_undo),
             (self._slim, self._on_slim),
-            (self._empty, self._on_empty),
             (self._gguf, self._on_gguf),
             (self._own, self._on_own),
             (self._keep, self._on_keep),
         ):
-            button.click(self._doing(act), given, [self._said, *lists], **private())
+            button.click(self._doing(act), given, [self._said, *lists, self._looked_at], **private())
+        asked = {*about, self._asked}
+        emptied = [self._said, self._empty, self._asked, *lists]
+        again = {"trigger_mode": "multiple", **follows()}  # the second click comes while the first one waits
+        self._empty.click(self._on_empty, asked, emptied, **again)
         self._merging.connect(self._chosen, self._name, self._said)
         for shown in (tab.select, self._refresh.click):
-            shown(self._lists, None, lists, **private())
+            shown(self._lists, about, lists, **private())
         self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())
-        both = {self._chosen, self._other}
-        gr.on([part.change for part in both], self._both, both, self._compared, **private())
+        gr.on([part.change for part in about], self._both, about, self._compared, **private())
 
     def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
-        """The act, and the lists as they are afterwards."""
-        return lambda given: (self._joined.said_of(partial(act, given)), *self._lists())
+        """The act, and the lists and the run as they are afterwards."""
 
-    def _lists(self) -> tuple[str, Any, Any]:
+        def done(given: Mapping[Any, Any]) -> tuple[Any, ...]:
+            said = self._joined.said_of(partial(act, given))
+            return said, *self._lists(given), self._one(given[self._chosen])[0]
+
+        return done
+
+    def _lists(self, given: Mapping[Any, Any]) -> tuple[str, Any, Any]:
+        """What there is; what is chosen and gone by now is let go of, and with it what is shown of it."""
         try:
             found = inventory.kept(self._joined.host.folders)
         except (TrainingProError, OSError) as error:
             return wording.problem(in_words(error)), gr.update(), gr.update()
-        names = [name for kept in found for name in kept.names]
-        return table(found), gr.update(choices=names), gr.update(choices=[NOBODY, *(kept.name for kept in found)])
+        names, runs = [name for kept in found for name in kept.names], [NOBODY, *(kept.name for kept in found)]
+        chosen, other = given.get(self._chosen), given.get(self._other)
+        return (
+            table(found),
+            gr.update(choices=names, value=chosen if chosen in names else None),
+            gr.update(choices=runs, value=other if other in runs else NOBODY),
+        )
 
     def _one(self, name: str | None) -> tuple[str, str]:
         """How the run went, and its note."""
@@ -148,17 +175,49 @@ class RunsTab:
             return "Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole."
         return f"{len(chosen)} slimmed to the LoRA itself, {size(freed)} freed; no run can go on from them."
 
-    def _on_empty(self, given: Mapping[Any, Any], folders: Folders) -> str:
+    async def _on_empty(self, given: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        """What is gone then is gone for good: the first click asks, a second one soon after it does it."""
+        inside, before = self._in_trash(), given[self._asked]
+        if inside and (before.words != inside or time.monotonic() > before.until):
+            yield {
+                self._said: "",
+                self._empty: inside,
+                self._asked: Asked(inside, time.monotonic() + ASKS_SECONDS),
+            }
+            await asyncio.sleep(ASKS_SECONDS)
+            yield {self._empty: EMPTY}
+            return
+        said = self._joined.said_of(self._emptied)
+        lists = zip((self._table, self._chosen, self._other), self._lists(given), strict=True)
+        yield {self._said: said, self._empty: EMPTY, self._asked: Asked(), **dict(lists)}
+
+    def _in_trash(self) -> str:
+        """What would be gone, as a question; nothing where nothing is in the trash, or none may be asked."""
+        try:
+            things = trash.thrown(self._joined.host.folders)
+        except (TrainingProError, OSError):
+            return ""
+        many = f"{len(things)} {plural(len(things), 'thing')}"
+        return f"Really: {many}, {size(sum(thing.size for thing in things))}" if things else ""
+
+    def _emptied(self, folders: Folders) -> str:
+        if not trash.thrown(folders):
+            raise SavingError("There is nothing in the trash.")
         return f"The trash is empty; {size(trash.empty(folders))} are free again."
 
     def _on_gguf(self, given: Mapping[Any, Any], folders: Folders) -> str:
         lora, name = self._named(given), (given[self._name] or "").strip()
-        if problem := name_problem(name) if name else "":
+        if problem := name_problem(name, "GGUF file") if name else "":
             raise SavingError(f"New name: {problem}")
-        out = str(_run_of(inventory.named(lora, folders), folders) / f"{name}.gguf") if name else ""
-        file = self._joined.engine.gguf(GgufLora(lora, out), self._joined.host)
+        folder = _run_of(inventory.named(lora, folders), folders)
+        before = {file.name for file in folder.glob("*.gguf")}
+        file = self._joined.engine.gguf(
+            GgufLora(lora, str(folder / f"{name}.gguf") if name else ""), self._joined.host
+        )
+        written = "is written again" if file.name in before else "is written"
         return (
-            f"{file} ({size(file.stat().st_size)}) is for llama.cpp: --lora beside a GGUF file of the same model."
+            f"{file} ({size(file.stat().st_size)}) {written}. It is for llama.cpp: --lora beside a GGUF file of "
+            "the same model."
         )
 
     def _on_own(self, given: Mapping[Any, Any], folders: Folders) -> str:
@@ -206,7 +265,8 @@ def how_it_went(kept: Kept) -> str:
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
     verdict = verdict_text(read_json(kept.folder / LOG, {}))
     said = wording.paragraph(verdict) if verdict else ""
-    folded = f"<details><summary>{len(parts)} checkpoints and backups</summary>{wording.bullets(parts)}</details>"
+    many = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
+    folded = f"<details><summary>{many}</summary>{wording.bullets(parts)}</details>"
     return wording.card(kept.name, said, _curve(kept.folder), folded if parts else "")
 
 

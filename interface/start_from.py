@@ -16,6 +16,7 @@ from ..records.contents import PARAMETERS
 from ..settings import files, presets
 from ..settings.declared import SETTINGS
 from . import wording
+from .as_command import as_command
 from .form import Form
 from .gradio_versions import private
 from .joined import Joined
@@ -41,7 +42,7 @@ class StartFrom:
         self._tables[menu] = gr.HTML(elem_id=f"tp-{kind}-said", elem_classes="tp-said")
 
     def draw_keeping(self) -> None:
-        """Saving and deleting presets, and what differs from the defaults."""
+        """Saving and deleting presets, what differs from the defaults, and the form as a command."""
         with gr.Row():
             self._name = gr.Textbox(
                 label="Preset of your own", max_lines=1, elem_id="tp-preset-name", min_width=120
@@ -57,6 +58,7 @@ class StartFrom:
         with gr.Row():
             self._differs = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
             self._reset = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
+            self._command = gr.Button("As a command", size="sm", elem_id="tp-command")
         self._kept = gr.HTML(elem_id="tp-preset-said")
 
     def connect(self) -> None:
@@ -72,6 +74,7 @@ class StartFrom:
             menu.input(partial(self._fill, menu, said), {*form, menu}, row, **private())
         self._reset.click(self._back, form, filled, **private())
         self._differs.click(self._differences, form, self._kept, **private())
+        self._command.click(self._as_command, form, self._kept, **private())
         self._save.click(self._keep, {*form, self._name}, [self._kept, self._menu], **private())
         self._delete.click(self._drop, {self._name}, [self._kept, self._menu], **private())
 
@@ -135,6 +138,9 @@ class StartFrom:
         values = {k: v for k, v in self._form.values(given).items() if k not in presets.UNTOUCHED}
         changed = presets.changes(_defaults(), values)
         return wording.bullets(changed) or wording.paragraph("Everything is at its default.", quiet=True)
+
+    def _as_command(self, given: Mapping[Any, Any]) -> str:
+        return as_command(self._form.values(given), self._joined.host)
 
     def _keep(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
         name = (given[self._name] or "").strip()

@@ -31,7 +31,7 @@ CSS = """
 .tp-loss {stroke: #7fa6d6; stroke-width: 1.2; opacity: 0.75;} .tp-smoothed {stroke: #2f74c0; stroke-width: 2.4;}
 .tp-rate {stroke: #c98a10; stroke-width: 1.4; stroke-dasharray: 5 4;}
 .tp-grid {stroke: var(--border-color-primary); stroke-width: 1; opacity: 0.6;}
-.tp-kept {stroke: #8a3fb0; stroke-width: 1.8;} .tp-kept-dot {fill: #8a3fb0;}
+.tp-smoothed-dot {fill: #2f74c0;} .tp-kept {stroke: #8a3fb0; stroke-width: 1.8;} .tp-kept-dot {fill: #8a3fb0;}
 .tp-mark {stroke: #2f9e5b; stroke-width: 3; opacity: 0.55;}
 .tp-axis {fill: var(--tp-quiet); font-size: 12px;}
 .tp-rate-axis {fill: color-mix(in srgb, #c98a10 50%, var(--body-text-color));}
@@ -39,6 +39,10 @@ CSS = """
 .tp-map {width: 100%; height: auto; display: block; margin: 4px 0;}
 .tp-block, .tp-dementor {fill: #2f74c0;} .tp-odd {fill-opacity: 0.85;} .tp-even {fill-opacity: 0.5;}
 .tp-overlap {fill: #c98a10;} .tp-heat {fill: #7a4fb5;} .tp-cut {stroke: #cf3f3f; stroke-width: 1.6;}
+.tp-code {white-space: pre-wrap; overflow-wrap: anywhere; user-select: all; padding: 8px 10px; margin: 4px 0;
+  border: 1px solid var(--border-color-primary); border-radius: 6px;}
+.tp-code span {display: inline-block; max-width: 100%;}
+.tp-along {height: 22px; margin-bottom: 10px;}
 .tp-key span {display: inline-block; margin-right: 12px;}
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin-right: 5px;}
 .tp-point {fill: currentColor;}
@@ -60,6 +64,8 @@ CSS = """
 .tp-table th {color: var(--tp-quiet); font-size: 0.92em;}
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
+/* Gradio 4 lays a setting's ground over the lines at its frame's sides; the frame has the same ground. */
+.tp-form .form > .block {background: transparent !important;}
 .tp-setting {position: relative;}
 .tp-form .form, .form:has(> .tp-answer) {column-gap: 8px; background: var(--block-background-fill);}
 .tp-form .form > .tp-setting:not(.tp-tick) {display: flex; flex-direction: column; justify-content: flex-end;}
@@ -79,7 +85,7 @@ CSS = """
 .tp-setting [data-testid="block-info"]:hover + div,
 .tp-setting:focus-within:not(:has([aria-expanded="true"])):not(:has(ul.options)) [data-testid="block-info"] + div,
 .tp-tick:hover > div:not(.wrap), .tp-tick:focus-within > div:not(.wrap) {display: block;}
-.tp-chart {width: 100%; height: auto; display: block; margin: 0 0 8px 0;}
+.tp-chart {width: 100%; max-width: 806px; height: auto; display: block; margin: 0 auto 8px auto;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
 .tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
 .tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
@@ -97,10 +103,14 @@ CSS = """
   /* Check and Start stay in sight while the form is gone through. */
   .tp-right {display: contents !important;}
   .tp-right > div {width: 100%;}
-  .tp-buttons.tp-first-buttons {position: sticky; align-items: stretch !important; bottom: 0; z-index: 45;
+  .tp-first-buttons, .tp-run-buttons {align-items: stretch !important; bottom: 0; z-index: 45;
     padding: 8px 0; gap: 8px; background: var(--background-fill-primary);}
-  .tp-buttons.tp-first-buttons button {flex: 1 1 54px; min-width: 54px !important;
-    padding: 6px; white-space: normal; font-size: 0.9rem; line-height: 1.25;}
+  .tp-first-buttons button, .tp-run-buttons button {flex: 1 1 54px !important; min-width: 54px !important;
+    padding: 6px !important; white-space: normal !important; font-size: 0.9rem; line-height: 1.25;}
+  .tp-first-buttons {position: sticky;}
+  /* While a run goes, Stop and what stands beside it do so instead. */
+  .tp-right:has(#tp-stop:not([disabled])) .tp-first-buttons {position: static;}
+  .tp-right:has(#tp-stop:not([disabled])) .tp-run-buttons {position: sticky;}
 }
 .tp-answer textarea {font-size: 1.02em; line-height: 1.45;}
 .tp-buttons {flex-wrap: wrap; align-items: flex-end !important;}
@@ -126,8 +136,7 @@ CSS = """
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);
   border: 1px solid var(--border-color-primary);}
 .tp-setting:has(> .tp-back) [data-testid="block-info"] {display: block; margin-right: 32px;}
-:is(.tp-setting, #tp-model, #tp-loading, #tp-start-from, #tp-lora) .secondary-wrap input {
-  padding-right: 26px; text-overflow: ellipsis;}
+[id^="tp-"] .secondary-wrap input {padding-right: 26px; text-overflow: ellipsis;}
 .tp-setting:has(> .tp-back) {box-shadow: inset 3px 0 0 var(--color-accent);}
 .tp-pointed-at {outline: 2px solid var(--color-accent); outline-offset: 2px;}
 .tp-use {margin: 0 0 0 6px; padding: 1px 10px; border-radius: 9px; cursor: pointer; font-size: 0.92em;

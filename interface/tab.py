@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gradio as gr
 
 from ..core.engine import Engine
@@ -16,9 +18,11 @@ from .train_tab import TrainTab
 from .try_tab import TryTab
 
 
-def draw(host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session) -> Joined:
-    """Draw the tab into the page that is being made."""
-    joined = Joined(host, engine, session)
+def draw(
+    host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
+) -> Joined:
+    """Draw the tab into the page that is being made; `models` is the page's own menu of them."""
+    joined = Joined(host, engine, session, models)
     with gr.Tabs():
         with gr.Tab("Train"):
             TrainTab(joined).draw()

@@ -69,6 +69,7 @@ class TrainTab:
             with gr.Column(scale=2, min_width=110):
                 self._add = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
+        self._add_said = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
         self._data_said = gr.HTML(look({}, self._joined).html, elem_id="tp-data-said")
         for keys in VISIBLE:
             self._form.draw_row(*keys)
@@ -113,7 +114,8 @@ class TrainTab:
         # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new files move the places.
         emptied = self._refresh.click(self._emptied, {data, parts["eval_data"]}, self._cleared(), **private())
         refreshed = emptied.then(self._new_choices, {self._chosen}, told, **private())
-        self._add.upload(self._take_in, {self._add, data}, [data, self._data_said], **private())
+        self._add.upload(self._take_in, {self._add, data}, [data, self._add_said], **private())
+        gr.on([data.input, self._refresh.click], lambda: "", None, self._add_said, **private())
         data.change(self._named, {data, name}, name, **private())
         standing = {name, parts["if_exists"], parts["method"]}
         gr.on([part.change for part in standing], self._standing, standing, self._name_said, **private())
@@ -200,14 +202,14 @@ class TrainTab:
 
     def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add files from the browser to the data sets, and choose them."""
-        chosen = list(given[self._form.components["data"]] or [])
+        taken: list[data_menu.Taken] = []
 
         def take_in(folders: Folders) -> str:
-            taken = data_menu.take_in(folders, given[self._add] or [])
-            chosen.extend(taken)
-            return f"Added: {', '.join(taken)}."
+            taken.extend(data_menu.take_in(folders, given[self._add] or []))
+            return " ".join(one.words for one in taken)
 
         said = self._joined.said_of(take_in)
+        chosen = data_menu.chosen_with(given[self._form.components["data"]] or [], taken)
         return gr.update(choices=data_menu.choices(self._joined), value=chosen), said
 
     def _named(self, given: Mapping[Any, Any]) -> Any:

@@ -23,6 +23,8 @@ from .joined import Joined, news, on_load, refused, said_last
 
 NONE = "(no LoRA)"
 OPENING_WORDS = 10
+MOST_SHOWN = 200
+NO_PROMPT = "The beginning, or the message, is empty. Type one; where a LoRA is chosen its own text begins one."
 
 
 class TryTab:
@@ -72,6 +74,7 @@ class TryTab:
             self._take_off = gr.Button("Take off", interactive=may, elem_id="tp-take-off")
         self._put_said = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
         self._said = gr.HTML(elem_id="tp-try-said")
+        self._of = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
         with gr.Row():
             self._without = _answer_box("Without", "tp-without")
             self._with = _answer_box("With the LoRA", "tp-with")
@@ -80,7 +83,7 @@ class TryTab:
 
     def _connect(self, tab: gr.Tab) -> None:
         asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
-        answers = [self._said, self._without, self._with]
+        answers = [self._said, self._of, self._without, self._with]
         self._go.click(self._answer, asked, answers, **follows())
         self._stop.click(self._stop_answer, None, self._said, **private())
         self._put_on.click(self._put, {self._lora, self._strength}, self._put_said, **follows())
@@ -98,10 +101,11 @@ class TryTab:
     def _opened(self, given: dict[Any, Any]) -> tuple[Any, ...]:
         """The LoRAs that there are now; the last run's is chosen, unless another one is."""
         chosen = given[self._lora]
-        if chosen in (None, NONE):
+        there = lora_choices(self._joined)
+        if chosen == NONE or chosen not in there:
             chosen = _last_trained(self._joined)
         begun = self._begun({**given, self._lora: chosen})
-        return gr.update(choices=lora_choices(self._joined), value=chosen), *begun
+        return gr.update(choices=there, value=chosen), *begun
 
     def _begun(self, given: dict[Any, Any]) -> tuple[str, bool, str]:
         """What the LoRA was trained on begins so, unless the user has typed something."""
@@ -111,12 +115,20 @@ class TryTab:
         opening = opening_of(self._joined, given[self._lora])
         return opening.words, opening.as_chat, opening.words
 
-    async def _answer(self, given: dict[Any, Any]) -> AsyncIterator[tuple[Any, ...]]:
+    async def _answer(self, given: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        """Both answers and what they answer; those that are there stay where nothing is asked."""
         question = self._question(given)
+        if not question.prompt.strip():
+            yield {self._said: wording.problem(NO_PROMPT)}
+            return
         joined = self._joined
         work = partial(joined.engine.answer, question, joined.host)
         async for said, texts in answers(joined, "Answering", work):
-            yield said, texts["without"], texts["with"]
+            if texts:
+                written = {self._without: texts["without"], self._with: texts["with"]}
+                yield {self._said: said, self._of: answers_to(question), **written}
+            else:
+                yield {self._said: said}
 
     def _question(self, given: dict[Any, Any]) -> Question:
         name = given[self._lora]
@@ -155,20 +167,31 @@ class TryTab:
 async def answers(
     joined: Joined, title: str, work: Callable[[Job], Ended]
 ) -> AsyncIterator[tuple[str, dict[str, str]]]:
-    """Start a job on the model and follow it: what to say, and the answers as far as they are written."""
+    """Start a job on the model and follow it: what to say, and the answers as far as they are written.
+
+    Where it cannot be started there are none.
+    """
     texts = {"without": "", "with": ""}
     try:
         joined.refuse_where_read_only()
         job = joined.session.start("answer", title, joined.host, work)
     except BusyError as error:
         async for words in refused(joined.session, error):
-            yield words, texts
+            yield words, {}
         return
     said = ""
     async for fresh in news(job):
         take_in(fresh, texts)
         said = said_last(fresh, said)
         yield said, texts
+
+
+def answers_to(question: Question) -> str:
+    """What the answers below belong to, also when the boxes above hold something else by now."""
+    text = question.prompt if len(question.prompt) <= MOST_SHOWN else f"... {question.prompt[-MOST_SHOWN:]}"
+    lora = f", {question.lora} at {question.strength:.0%}" if question.lora else ""
+    words = "Answers to" if question.as_chat else "Going on from"
+    return wording.paragraph(f"{words} \u201c{text}\u201d{lora}:", quiet=True)
 
 
 def take_in(fresh: Sequence[Event], texts: dict[str, str]) -> None:

@@ -80,7 +80,8 @@ class Unfinished:
         """Under its own settings, to the bit as if it had never been cut off."""
         joined = self._joined
         loaded = files.load(run.folder / PARAMETERS, folders.datasets)
-        settings = training_settings({**loaded.values, "if_exists": "continue"})
+        # Under the name of its folder, which may have been given another one since.
+        settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
         work = partial(joined.engine.train, settings, joined.host, resume="newest")
         joined.session.train(run.name, joined.host, work)
         return f"{run.name} goes on."

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from html import escape
 
 from ..settings.declared import SETTINGS
-from .places import part_of
+from .places import part_of, where
 
 
 def use(words: str, values: Mapping[str, object], *, chosen: bool = False) -> str:
@@ -18,7 +19,8 @@ def use(words: str, values: Mapping[str, object], *, chosen: bool = False) -> st
 
 def way_to(key: str, words: str) -> str:
     """A link in HTML that jumps to a setting."""
-    return f'<a href="#tp-{key}" data-tp-go="{key}" data-tp-part="{part_of(key)}">{escape(words)}</a>'
+    title = f' title="Under {escape(folded)}"' if (folded := where(key)) else ""
+    return f'<a href="#tp-{key}" data-tp-go="{key}" data-tp-part="{part_of(key)}"{title}>{escape(words)}</a>'
 
 
 def way_back(key: str, default: str) -> str:
@@ -36,7 +38,13 @@ def _wish(values: Mapping[str, object]) -> str:
 
 
 def pointing(text: str) -> str:
-    """A sentence that begins with a setting's label and a colon, its label made the way to it."""
+    """A sentence with the way to its setting: the label that it begins with, or that 'under' stands before."""
     label, colon, rest = text.partition(":")
-    key = next((key for key, setting in SETTINGS.items() if setting.label == label), "")
-    return f"{way_to(key, label)}:{escape(rest)}" if colon and key else escape(text)
+    if colon and label in _KEYS:
+        return f"{way_to(_KEYS[label], label)}:{pointing(rest)}"
+    parts = _UNDER.split(text)  # what is between, a label, what is between ...
+    return "".join(way_to(_KEYS[part], part) if n % 2 else escape(part) for n, part in enumerate(parts))
+
+
+_KEYS = {setting.label: key for key, setting in SETTINGS.items()}
+_UNDER = re.compile(rf"(?<=\bunder )({'|'.join(map(re.escape, sorted(_KEYS, key=len, reverse=True)))})(?!\w)")

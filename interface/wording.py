@@ -49,6 +49,11 @@ def folded(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
+def code(words: Iterable[str]) -> str:
+    """A line to be copied, which goes on in the next only between its words."""
+    return f'<pre class="tp-code">{" ".join(f"<span>{escape(word)}</span>" for word in words)}</pre>'
+
+
 def legend(colours: Iterable[tuple[str, str]]) -> str:
     """What each colour of a picture means; a colour and its words stay on one line."""
     pairs = (f'<i style="background:{colour}"></i>{escape(words)}' for colour, words in colours)
@@ -113,8 +118,12 @@ def clock(seconds_from_now: float) -> str:
     return time_of_day(now + seconds_from_now, now)
 
 
-def exists(name: str, what: str, going_on: str, chosen: str) -> str:
+def exists(name: str, what: str, going_on: str, chosen: str, free: str) -> str:
     """What stands under a name already, and what may be done about it, with a click each."""
-    ways = {"continue": going_on, "replace": "replace it (a backup is kept)", "new_name": "use a new name"}
+    ways = {
+        "continue": going_on,
+        "replace": "replace it (a backup is kept)",
+        "new_name": f"use a new name: {free}",
+    }
     buttons = "".join(use(words, {"if_exists": way}, chosen=way == chosen) for way, words in ways.items() if words)
     return f'<p class="tp-quiet">{escape(name)} exists: {what}. {buttons}</p>'

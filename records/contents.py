@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..core.writing import PART as PART
+
 LOG = "training_log.json"
 GRAPH = "training_graph.json"
 PICTURE = "training_graph.png"
@@ -23,9 +25,6 @@ STATE = "run_state.json"
 TIMED = "backup"
 EARLIER = "Backup-"
 BEST, BY_HAND = "-best", "-user"
-PART = ".part"
-"""Behind a name, or alone: it is on its way, in or out."""
-
 HIDDEN = "-np"
 """Behind a name: the webui lists no such folder, and neither do we."""
 

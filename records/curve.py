@@ -96,6 +96,9 @@ def _losses(points: Sequence[Point], kept: Sequence[AsideLoss], x: Callable[[flo
     y = _scale(low, high, HEIGHT - BOTTOM, TOP)
     raw = _line([(x(p.step), y(p.loss)) for p in drawn], "tp-loss")
     smooth = _line([(x(p.step), y(p.smoothed)) for p in drawn], "tp-smoothed")
+    if len(drawn) == 1:  # a line of one point is not to be seen
+        only = drawn[0]
+        smooth += f'<circle cx="{x(only.step):.1f}" cy="{y(only.smoothed):.1f}" r="4" class="tp-smoothed-dot"/>'
     hover = [_hover(p, x(p.step), y(p.smoothed)) for p in drawn[:: max(1, len(drawn) // 200)]]
     return [*_loss_axis(low, high, y), raw, smooth, *_measured(kept, x, y), *hover]
 

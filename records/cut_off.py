@@ -48,9 +48,8 @@ class CutOff:
 
 def cut_off_runs(folders: Folders) -> list[CutOff]:
     """Those that nobody is training now, the last one first."""
-    if not folders.loras.is_dir():
-        return []
-    found = [_looked_at(path) for path in folders.loras.iterdir() if path.is_dir()]
+    homes = [home for home in (folders.loras, folders.models) if home.is_dir()]
+    found = [_looked_at(path) for home in homes for path in home.iterdir() if path.is_dir()]
     there = [run for run in found if run is not None and not is_in_progress(run.name, folders)]
     return sorted(there, key=lambda run: -run.at)
 

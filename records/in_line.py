@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from ..core.errors import BusyError, SavingError, SettingsError, TrainingProErro
 from ..core.events import Ended, FromQueue
 from ..core.host import Host
 from ..core.session import Job, Session
-from ..settings.declared import TrainingSettings
+from ..settings.declared import FULL, TrainingSettings
 from ..settings.reading import training_settings
 from ..train_utils import plural
 from . import loras, queue
 from .in_progress import is_in_progress
 from .locks import is_locked, lock, removed
 from .queue import Queue, Waiting
+from .run_folder import under_its_name
 
 
 class InLine:
@@ -86,10 +88,13 @@ class InLine:
         if going is not None and going.kind == "training" and not going.running and not going.control.stopping:
             self._turns.now()
 
+    def _named(self, run: Waiting) -> Waiting:
+        """Under the name that it will get: by it its folder is found again."""
+        settings = under_its_name(training_settings(run.values), self._host.folders)
+        return replace(run, name=settings.what.name, values=settings.values())
+
     def _folder(self, run: Waiting) -> Path:
-        """Where a run is kept: a LoRA among the LoRAs, a whole model among the models."""
-        folders = self._host.folders
-        return (folders.models if run.values.get("method") == "full" else folders.loras) / run.name
+        return self._host.folders.kept(whole_model=run.values.get("method") == FULL) / run.name
 
     def _lock(self, run: Waiting) -> Path:
         """Held by the program in which it is on its way; no LoRA's own has a dot in its name."""
@@ -127,7 +132,7 @@ class InLine:
             def take(known: Queue) -> Queue:
                 new = [run for run in known.waiting if run.number not in looked]
                 known = known.after_skipping({**looked, **self._reasons(new)})
-                found.extend([run for run in known.waiting if not run.skipped][:1])
+                found.extend(map(self._named, [run for run in known.waiting if not run.skipped][:1]))
                 for run in found:
                     held.enter_context(_on_its_way(self._lock(run)))
                     known = known.beginning(run)

@@ -13,23 +13,22 @@ from ..core.errors import SavingError
 from ..core.writing import why_not_written
 
 LOOK_AGAIN_SECONDS = 0.02
+LOOKS_SECONDS = 0.2
+"""Whoever looks has the lock for that moment; this is long enough for many looks."""
 
 
 @contextmanager
-def lock(path: Path, *, patience: float = 0.0) -> Iterator[bool]:
+def lock(path: Path, *, patience: float = LOOKS_SECONDS) -> Iterator[bool]:
     """Inside, whether it is ours; for so many seconds it is waited for."""
     with _opened(path) as file:
-        until = time.monotonic() + patience
-        while not (ours := _locked(file)) and time.monotonic() < until:
-            time.sleep(LOOK_AGAIN_SECONDS)
-        yield ours
+        yield _locked_in(patience, file)
 
 
 def is_locked(path: Path) -> bool:
     """Whether somebody has it now; what a crash left behind does not count."""
     try:
         with path.open("r+b") as file:
-            return not _locked(file)
+            return not _locked_in(LOOK_AGAIN_SECONDS, file)  # not for a look of another's
     except OSError:
         return False
 
@@ -49,6 +48,13 @@ def _opened(path: Path) -> IO[bytes]:
         raise SavingError(
             f"{path.parent} cannot be written: {why}. Mend that, or choose another folder."
         ) from error
+
+
+def _locked_in(seconds: float, file: IO[bytes]) -> bool:
+    until = time.monotonic() + seconds
+    while not (ours := _locked(file)) and time.monotonic() < until:
+        time.sleep(LOOK_AGAIN_SECONDS)
+    return ours
 
 
 def _locked(file: IO[bytes]) -> bool:

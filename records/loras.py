@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core.errors import SavingError
+from ..core.writing import moved, read_json
 from ..train_utils import checkpoint_step, natural_key
 from .contents import LOG, PART, STATE, TIMED, is_hidden
 
@@ -143,11 +143,8 @@ def _ended(folder: Path) -> Standing | None:
 
 
 def _log(folder: Path) -> dict[str, Any]:
-    try:
-        log = json.loads((folder / LOG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return log if isinstance(log, dict) else {}
+    log: dict[str, Any] = read_json(folder / LOG, {})
+    return log
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
@@ -186,7 +183,7 @@ def with_weights(folder: Path) -> list[Path]:
 
 def remove(checkpoint: Path) -> None:
     """Remove a checkpoint; it loses its name first, so that a kill in between leaves nothing that looks whole."""
-    shutil.rmtree(checkpoint.replace(checkpoint.with_name(f".{checkpoint.name}{PART}")))
+    shutil.rmtree(moved(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART}")))
 
 
 def slim(checkpoint: Path) -> int:

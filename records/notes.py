@@ -11,7 +11,7 @@ from .contents import NOTES
 def note(folder: Path) -> str:
     """What the user noted; empty where there is nothing."""
     try:
-        return (folder / NOTES).read_text(encoding="utf-8").strip()
+        return (folder / NOTES).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import SavingError
 from ..core.host import Folders
-from ..core.writing import read_json, write_json
+from ..core.writing import read_json, write_json, written_whole
 from ..settings.names import name_problem
 from ..train_utils import checkpoint_step
 from . import loras
@@ -29,20 +29,19 @@ def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
         raise SavingError(f"Name: {name!r} exists already. Choose another one.")
     if not loras.has_lora(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA. Choose another checkpoint.")
-    aside = folders.loras / f"{name}{PART}{HIDDEN}"  # listed by nobody until it is whole
+    hidden = f"{name}{PART}{HIDDEN}"  # listed by nobody until it is whole
     try:
-        _copy(checkpoint, aside, name)
-        return aside.replace(target)
+        with written_whole(target, hidden) as aside:
+            _copy(checkpoint, aside, name)
     except OSError as error:
         raise SavingError(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    return target
 
 
 def _copy(checkpoint: Path, aside: Path, name: str) -> None:
     run = _run_of(checkpoint)
     step = checkpoint_step(checkpoint.name) or int(read_json(run / LOG, {}).get("current_steps") or 0)
-    aside.mkdir(parents=True, exist_ok=True)
+    aside.mkdir()
     for file in [checkpoint / f for f in loras.ITSELF] + [run / f for f in ALONG]:
         if file.is_file():
             shutil.copy2(file, aside / file.name)
@@ -77,7 +76,8 @@ def _log(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, An
     steps = [entry for entry in graph if "loss" in entry]
     last = steps[-1] if steps else {}
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
-    ended = known.get("ended", "stopped") if run == checkpoint else "stopped"
+    whole = run == checkpoint or step == known.get("current_steps")  # all that the run made
+    ended = known.get("ended", "stopped") if whole else "stopped"
     made = {"current_steps": step, "ended": ended, "made_from": _origin(checkpoint, run)}
     return log_entry({**known, **figures, **made})
 
@@ -90,7 +90,7 @@ def _origin(checkpoint: Path, run: Path) -> str:
 def _samples(path: Path, step: int) -> str:
     """The answers that were given up to this step."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
         return "".join(f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step)
     except (OSError, ValueError, LookupError, TypeError):
         return ""

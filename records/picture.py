@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..core.writing import written_whole
 from .curve import Mark
 from .evaluations import evaluations_of, steps_of
 
@@ -59,9 +60,8 @@ def _drawn(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) -> None:
     loss.set_title(title, fontsize=10, parse_math=False)  # a name may hold two $
     lines = [line for line in (*loss.get_lines(), *rate.get_lines()) if not str(line.get_label()).startswith("_")]
     loss.legend(lines, [str(line.get_label()) for line in lines], loc="upper right")
-    part = path.with_name(path.name + ".part")
-    figure.savefig(part, format="png", dpi=110)
-    part.replace(path)
+    with written_whole(path) as aside:
+        figure.savefig(aside, format="png", dpi=110)
 
 
 def phases(graph: Graph) -> list[Mark]:

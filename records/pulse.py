@@ -45,10 +45,10 @@ class Pulse:
         if now - self._written < SECONDS:
             return
         self._written = now
-        start = self._folder.start
-        beat = Beat(step, steps, time.time(), now - self._saved, start.step if start else 0, self._folder.replaces)
+        folder = self._folder
+        beat = Beat(step, steps, time.time(), now - self._saved, folder.began_at, folder.replaces)
         with suppress(OSError):
-            write_json(self._folder.aside / FILE, asdict(beat))
+            write_json(folder.aside / FILE, asdict(beat))
 
 
 def last_beat(folder: Path) -> Beat | None:

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..core.errors import SavingError
-from ..core.writing import why_not_written, write_json
+from ..core.writing import patiently, why_not_written, write_json
+from ..settings.declared import SETTINGS
 from .locks import lock
 
 REMEMBERED = 20  # of those that had their turn
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
-TRIES, BETWEEN_TRIES_SECONDS = 5, 0.02
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,8 @@ def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
     """Why a name cannot be taken once these runs are there; empty where what to do then has been chosen."""
     if name not in earlier or if_exists != "ask":
         return ""
-    return (
-        f"Name: {name!r} is the name of a run before it. Choose another name, or what to do when the name exists "
-        "(if_exists)."
-    )
+    label = SETTINGS["if_exists"].label
+    return f"Name: {name!r} is the name of a run before it. Choose another name, or what to do under {label}."
 
 
 @contextmanager
@@ -125,7 +121,7 @@ def alone_with(path: Path) -> Iterator[None]:
 def load(path: Path) -> Queue:
     """An empty one where there is no file; SavingError where there is one that cannot be read."""
     try:
-        return _queue(json.loads(_patiently(lambda: path.read_text(encoding="utf-8"))))
+        return _queue(json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig"))))
     except FileNotFoundError:
         return Queue()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -135,20 +131,10 @@ def load(path: Path) -> Queue:
 def save(path: Path, queue: Queue) -> None:
     """Whole or not at all."""
     try:
-        _patiently(lambda: write_json(path, asdict(queue)))
+        write_json(path, asdict(queue))
     except OSError as error:
         why = why_not_written(error, path.parent)
         raise SavingError(f"The queue cannot be kept in {path}: {why}. Mend that, then try again.") from error
-
-
-def _patiently(act: Callable[[], Found]) -> Found:
-    """On Windows a file cannot be replaced in the moment in which another program reads it."""
-    for _ in range(TRIES - 1):
-        try:
-            return act()
-        except PermissionError:
-            time.sleep(BETWEEN_TRIES_SECONDS)
-    return act()
 
 
 def _queue(known: Mapping[str, Any]) -> Queue:

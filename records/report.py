@@ -110,7 +110,7 @@ def _verdict(story: Story) -> str:
     """The log's own, or where a run broke off that of the steps that it has."""
     text = verdict_text(story.log)
     if not text and steps_of(story.graph):
-        text = verdict(story.graph, {}).text
+        text = verdict(story.graph, {}, evaluates=bool(story.plan.evaluate_every)).text
     return f'<p class="verdict">{escape(text)}</p>' if text else ""
 
 

@@ -48,7 +48,7 @@ pre {white-space: pre-wrap; font-size: 0.86rem; margin: 8px 0 0;}
 .tp-curve {width: 100%; height: auto; display: block;}
 .tp-curve polyline {fill: none; stroke-linejoin: round;}
 .tp-loss {stroke: var(--loss); stroke-width: 1.2; opacity: 0.8;}
-.tp-smoothed {stroke: var(--smoothed); stroke-width: 2.4;}
+.tp-smoothed {stroke: var(--smoothed); stroke-width: 2.4;} .tp-smoothed-dot {fill: var(--smoothed);}
 .tp-rate {stroke: var(--rate); stroke-width: 1.4; stroke-dasharray: 5 4;}
 .tp-kept {stroke: var(--kept); stroke-width: 1.8;} .tp-kept-dot {fill: var(--kept);}
 .tp-grid {stroke: var(--line); stroke-width: 1;} .tp-mark {stroke: var(--mark); stroke-width: 3; opacity: 0.55;}

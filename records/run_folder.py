@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
-from ..core.writing import why_not_written, write_json
+from ..core.writing import moved, why_not_written, write_json
 from ..settings import files
 from ..settings.declared import TrainingSettings
 from ..train_utils import checkpoint_name, checkpoint_step
@@ -23,7 +23,7 @@ BEFORE, LATER = "before", "later"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run is kept; nothing is written before `open`, which the first finished step calls."""
+    """Where a run is kept; nothing is written before `open`, after the first step."""
 
     path: Path
     logs: Path
@@ -42,6 +42,11 @@ class RunFolder:
     def aside(self) -> Path:
         """Where things are written before they are whole."""
         return self.path / PART
+
+    @property
+    def began_at(self) -> int:
+        """The step that it goes on from; 0 for a run from its beginning."""
+        return self.start.step if self.start else 0
 
     def checkpoint(self, step: int, reason: str) -> Path:
         """Where the checkpoint of a step goes; its reason names it, and timed ones have a folder of their own."""
@@ -64,20 +69,40 @@ class RunFolder:
                 "else choose replace or new_name."
             )
 
-    def open(self, settings: TrainingSettings, sample: Sequence[Mapping[str, str]]) -> None:
-        """Make the folder; what it replaces goes into a backup inside it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        if self.is_open:
-            write_json(self.path / PARAMETERS, files.as_file(settings))
-            return
-        self.tidy()
+    def open(self, settings: TrainingSettings) -> None:
+        """Make the folder; what it replaces goes into a backup inside it. Where that fails, all is as it was."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.tidy()
+            self._make_way()
+            self._begin(settings)
+        except OSError as error:
+            why = why_not_written(error, self.path)
+            raise SavingError(
+                f"{self.path} cannot be written: {why}. Mend that, or choose another name."
+            ) from error
+
+    def _make_way(self) -> None:
         if self.replaces:
             _into_backup(self.path, _all_but_backups(self.path))
         elif later := self._later():
             (self.aside / LATER).mkdir(parents=True)
             _into_backup(self.path, later)
-        self._set_aside()
+
+    def _begin(self, settings: TrainingSettings) -> None:
+        try:
+            self._set_aside()
+            self.keep_settings(settings)
+        except OSError:
+            self.discard()
+            raise
+
+    def keep_settings(self, settings: TrainingSettings) -> None:
+        """What the user asked for."""
         write_json(self.path / PARAMETERS, files.as_file(settings))
+
+    def keep_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
+        """The first examples: with the LoRA, and where the webui's user looks for them."""
         for folder in (self.path, self.logs):
             write_json(folder / DATA_SAMPLE, list(sample))
 
@@ -97,7 +122,7 @@ class RunFolder:
         open by another program, nothing has changed."""
         files = [f for f in written.iterdir() if f.is_file()]
         for file in sorted(files, key=lambda f: (f.name not in loras.WEIGHTS, f.name)):
-            file.replace(self.path / file.name)
+            moved(file, self.path / file.name)
         self.sweep()
 
     def drop_unfinished(self) -> None:
@@ -136,7 +161,7 @@ class RunFolder:
             loras.remove(checkpoint)
         before = self.aside / BEFORE
         for file in before.iterdir() if before.is_dir() else ():
-            file.replace(self.path / file.name)
+            moved(file, self.path / file.name)
         if (self.aside / LATER).is_dir():
             _out_of_newest_backup(self.path)
 
@@ -152,7 +177,7 @@ class RunFolder:
         earlier = [self.path / name for name in RECORDS if (self.path / name).is_file()]
         for file in earlier:
             (self.aside / BEFORE).mkdir(parents=True, exist_ok=True)
-            file.replace(self.aside / BEFORE / file.name)
+            moved(file, self.aside / BEFORE / file.name)
 
     def sweep(self) -> None:
         """Remove what was never made whole."""
@@ -161,7 +186,8 @@ class RunFolder:
 
 def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
     """Where this run goes; SettingsError or SavingError where the user has to choose first."""
-    path = folders.loras / settings.what.name
+    home = folders.kept(whole_model=settings.lora.whole_model)
+    path = home / settings.what.name
     asked = settings.what.if_exists
     if resume or asked == "continue":
         start = _start(path, resume)
@@ -171,10 +197,17 @@ def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> Run
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
     if asked == "new_name":
-        return RunFolder(folders.loras / loras.free_name(folders.loras, path.name), folders.logs)
+        return RunFolder(home / loras.free_name(home, path.name), folders.logs)
     if asked == "replace":
         return RunFolder(path, folders.logs, replaces=_holds_more(path))
     raise SettingsError([_choices(path)])
+
+
+def under_its_name(settings: TrainingSettings, folders: Folders) -> TrainingSettings:
+    """Where a new name is asked for, under the one that it will get: so it is called wherever it is spoken of."""
+    if settings.what.if_exists != "new_name":
+        return settings
+    return settings.called(run_folder(settings, folders, "").name)
 
 
 def _start(path: Path, resume: str) -> Checkpoint | None:
@@ -212,14 +245,14 @@ def _into_backup(path: Path, items: Sequence[Path]) -> None:
         return
     backup = _free_backup(path)
     backup.mkdir()
-    moved: list[Path] = []
+    done: list[Path] = []
     try:
         for item in items:
-            item.replace(backup / item.name)
-            moved.append(item)
+            moved(item, backup / item.name)
+            done.append(item)
     except OSError as error:
-        for item in moved:
-            (backup / item.name).replace(item)
+        for item in done:
+            moved(backup / item.name, item)
         backup.rmdir()
         raise SavingError(
             f"What stands in {path} cannot be moved into a backup: {why_not_written(error, path)}. Close what "
@@ -235,7 +268,7 @@ def _remove_all(items: Sequence[Path]) -> None:
 def _out_of_newest_backup(path: Path) -> None:
     newest = max(earlier(path), key=lambda p: p.stat().st_mtime_ns)
     for item in list(newest.iterdir()):
-        item.replace(path / item.name)
+        moved(item, path / item.name)
     newest.rmdir()
 
 

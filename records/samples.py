@@ -15,7 +15,7 @@ from .contents import SAMPLES
 def samples(folder: Path) -> list[Sampled]:
     """What is kept there, in the order in which it was said; lines that cannot be read are left out."""
     try:
-        lines = (folder / SAMPLES).read_text(encoding="utf-8").splitlines()
+        lines = (folder / SAMPLES).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
         return []
     return [found for line in lines if (found := _read(line)) is not None]

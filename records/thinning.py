@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+from ..core.errors import SavingError
 from ..train_utils import checkpoint_name, checkpoint_step
 from . import loras
 from .contents import BEST, BY_HAND
@@ -12,15 +14,16 @@ from .loras import Checkpoint
 BACKUPS_KEPT = 2
 
 
-def thinned(folder: Path, keep: int, best: int) -> list[Path]:
-    """Slim all but the newest `keep`, those saved by hand and the best step; says which were slimmed."""
-    for backup in loras.backups(folder)[:-BACKUPS_KEPT]:
+def thinned(folder: Path, keep: int, best: int, since: int = 0) -> None:
+    """Slim all but the newest `keep`, those saved by hand and the best step.
+
+    What was there at the step `since` is left alone: a part that goes on from it may still be thrown away.
+    """
+    for backup in _behind(since, loras.backups(folder))[:-BACKUPS_KEPT]:
         loras.remove(backup.folder)
-    _rename_overtaken(folder, best)
-    slimmed = [checkpoint.folder for checkpoint in too_many(loras.checkpoints(folder), keep, best)]
-    for checkpoint in slimmed:
-        loras.slim(checkpoint)
-    return slimmed
+    _rename_overtaken(folder, best, since)
+    for checkpoint in too_many(_behind(since, loras.checkpoints(folder)), keep, best):
+        loras.slim(checkpoint.folder)
 
 
 def too_many(found: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
@@ -29,17 +32,24 @@ def too_many(found: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
     return may_go[: max(0, len(may_go) - keep)]
 
 
-def make_room(folder: Path) -> None:
-    """On a full disk: the newest checkpoint stays whole, those saved by hand too."""
-    for backup in loras.backups(folder)[:-1]:
-        loras.remove(backup.folder)
-    for checkpoint in too_many(loras.checkpoints(folder), keep=1, best=0):
-        loras.slim(checkpoint.folder)
+def make_room(folder: Path, start: Checkpoint | None) -> None:
+    """On a full disk: the newest checkpoint stays whole, those saved by hand and what the run went on from too."""
+    step = start.step if start else 0
+    with suppress(OSError, SavingError):  # a disk that takes nothing may not give anything back either
+        for backup in loras.backups(folder)[:-1]:
+            if backup != start:
+                loras.remove(backup.folder)
+        for checkpoint in too_many(loras.checkpoints(folder), keep=1, best=step):
+            loras.slim(checkpoint.folder)
 
 
-def _rename_overtaken(folder: Path, best: int) -> None:
+def _behind(step: int, found: list[Checkpoint]) -> list[Checkpoint]:
+    return [checkpoint for checkpoint in found if checkpoint.step > step]
+
+
+def _rename_overtaken(folder: Path, best: int, since: int) -> None:
     """A best one that is overtaken is one like any other."""
     for path in folder.glob(f"checkpoint-*{BEST}"):
         step = checkpoint_step(path.name)
-        if step is not None and step != best:
+        if step is not None and step > since and step != best:
             path.replace(folder / checkpoint_name(step, ""))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..core.events import Evaluated
+from ..train_utils import plural
 from .evaluations import best_of, evaluations_of, number, steps_of
 
 Kind = Literal[
@@ -17,6 +18,8 @@ NOTEWORTHY = 0.01
 """So much of a loss, up or down, is more than chance."""
 LAST_PART = 0.25
 """So much of a run is looked at where only its own losses are known."""
+FEW = 8
+"""Fewer steps than that say nothing of how it goes."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,21 @@ class Verdict:
 
 
 def verdict(
-    graph: Sequence[Mapping[str, Any]], checkpoints: Mapping[int, str], kept_aside: str = "", kept: int = 0
+    graph: Sequence[Mapping[str, Any]],
+    checkpoints: Mapping[int, str],
+    kept_aside: str = "",
+    kept: int = 0,
+    *,
+    evaluates: bool = False,
 ) -> Verdict:
     """From the entries of a graph and the checkpoints by their step; `kept` is the step that was kept, if not the
-    last one. Without a part kept aside, only what the losses of the training itself can tell."""
+    last one. Without a part kept aside, only what the losses of the training itself can tell. Where there is one
+    and nothing was measured yet, `evaluates` or its digest say so."""
     steps = steps_of(graph)
     after = [e for e in evaluations_of(graph, kept_aside) if math.isfinite(e.loss)]
     if not steps or len(after) < 2:
-        return _of_training_alone(steps, ONCE if after else NEVER)
+        why = ONCE if after else TOO_SOON if kept_aside or evaluates else NEVER
+        return _of_training_alone(steps, why)
     return _Judged(steps, after, checkpoints, kept).verdict()
 
 
@@ -54,6 +64,7 @@ def verdict_text(log: Mapping[str, Any]) -> str:
 
 NEVER = "Nothing was kept aside"
 ONCE = "The part kept aside was gone through only once"
+TOO_SOON = "The run ended before the part kept aside was gone through"
 
 
 class _Judged:
@@ -159,10 +170,12 @@ def _of_training_alone(steps: Sequence[Mapping[str, Any]], why: str) -> Verdict:
     earlier = losses[-1 - int(LAST_PART * len(losses))]
     falling = earlier - last > NOTEWORTHY * earlier
     fell = "was still falling" if last < first else "fell again"
-    course = fell if falling else "did not fall any more"
+    course = f"and {fell if falling else 'did not fall any more'} in the last quarter of the run."
+    if len(losses) < FEW:
+        course = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
     text = (
         f"{why}, so learning cannot be told from memorizing. The smoothed loss went from "
-        f"{first:.4f} to {last:.4f} and {course} in the last quarter of the run."
+        f"{first:.4f} to {last:.4f} {course}"
     )
     evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
     return Verdict("not known", text, 0, "", evidence)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from ..schedulers import SCHEDULES, schedule_problem
 from .columns import problem as columns_problem
 from .names import name_problem, shard_size_problem
 from .setting import Setting, choice, names, number, text, texts, whole, yes_no
+
+FULL = "full"
 
 
 @dataclass(frozen=True)
@@ -239,8 +241,8 @@ class Steps:
     )
     max_steps: int = whole(
         0,
-        "Steps at most",
-        "A fixed number of steps instead of epochs; 0 goes by epochs.",
+        "Steps, instead of epochs",
+        "So many steps, however many epochs these are; 0 goes by epochs.",
         minimum=0,
         maximum=10**8,
     )
@@ -380,7 +382,7 @@ class Lora:
         "Method",
         "A LoRA beside the model, or all of the model: that takes many times the memory, is not possible inside "
         "the webui, and makes a model of its own under models.",
-        {"lora": "a LoRA", "full": "the whole model"},
+        {"lora": "a LoRA", FULL: "the whole model"},
     )
     rank: int = whole(
         32,
@@ -436,6 +438,11 @@ class Lora:
     def strength(self) -> float:
         """What the LoRA's part is multiplied by."""
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+    @property
+    def whole_model(self) -> bool:
+        """Whether all of the model is trained, and not a LoRA beside it."""
+        return self.method == FULL
 
 
 @dataclass(frozen=True)
@@ -650,6 +657,10 @@ class TrainingSettings:
     samples: Samples = field(default_factory=Samples)
     records: Records = field(default_factory=Records)
     machine: Machine = field(default_factory=Machine)
+
+    def called(self, name: str) -> TrainingSettings:
+        """The same for a LoRA of this name."""
+        return replace(self, what=replace(self.what, name=name))
 
     def values(self) -> dict[str, Any]:
         """Flat keys and plain values, as they stand in a file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from .declared import SECTIONS, SETTINGS
@@ -45,3 +45,23 @@ def _shown(setting: Setting) -> dict[str, Any]:
 def _single(setting: Setting, value: Any) -> object:
     """One word for a setting that takes a choice or a list of names is the choice."""
     return value[0] if setting.kind == "choice" and isinstance(value, list) and len(value) == 1 else value
+
+
+def as_words(values: Mapping[str, Any]) -> Iterator[str]:
+    """What differs from the defaults, as it would be typed: `add_to` and `given` read the same out of it."""
+    for setting in SETTINGS.values():
+        value = values[setting.key]
+        if value != (list(setting.default) if isinstance(setting.default, tuple) else setting.default):
+            yield from _typed(setting.flag, [_word(v) for v in (value if isinstance(value, list) else [value])])
+
+
+def _typed(flag: str, words: list[str]) -> Iterator[str]:
+    """What begins with a dash would be taken for another flag."""
+    if any(word.startswith("-") for word in words):
+        yield from (f"{flag}={word}" for word in words)
+    else:
+        yield from (flag, *words)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -88,7 +88,7 @@ def _read(path: Path) -> Preset | None:
 
 def _values(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
@@ -96,7 +96,7 @@ def _values(path: Path) -> dict[str, Any] | None:
 
 def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
     """Keep the values under a name; a SettingsError where the name cannot be a file's, or is one of ours."""
-    if problem := name_problem(name):
+    if problem := name_problem(name, "preset"):
         raise SettingsError([f"Preset: its name {problem}"])
     if name.casefold() in _ours():
         raise SettingsError([f"Preset: {name!r} is a name that comes with Training PRO. Choose another one."])
@@ -110,7 +110,7 @@ def _ours() -> set[str]:
 
 
 def delete(folder: Path, name: str) -> None:
-    if name_problem(name) or name.casefold() in TABLES or not (folder / f"{name}.json").is_file():
+    if name_problem(name, "preset") or name.casefold() in TABLES or not (folder / f"{name}.json").is_file():
         raise SettingsError([f"Preset: there is no preset of your own called {name!r}."])
     (folder / f"{name}.json").unlink()
 
@@ -195,6 +195,8 @@ def _same(key: str, one: object, other: object) -> bool:
 
 def shown(key: str, value: object) -> str:
     """A value in few words."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
     if isinstance(value, str) and value in SETTINGS[key].choices:
-        return value
+        return SETTINGS[key].choices[value].partition(":")[0]
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -51,7 +51,7 @@ def _strength(settings: TrainingSettings) -> Iterator[str]:
 
 def _rate(settings: TrainingSettings) -> Iterator[str]:
     rate, lora = settings.learning.learning_rate, settings.lora
-    most, usual = (MOST_WHOLE, 1e-5) if lora.method == "full" else (MOST_RATE / max(1.0, lora.strength), 2e-4)
+    most, usual = (MOST_WHOLE, 1e-5) if lora.whole_model else (MOST_RATE / max(1.0, lora.strength), 2e-4)
     if rate > most:
         yield (
             f"Learning Rate {rate:g} is far above what is usual here ({usual:g}), and the training may break "

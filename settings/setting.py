@@ -109,7 +109,7 @@ def _text(setting: Setting, value: object) -> str:
 def _texts(setting: Setting, value: object) -> str | tuple[str, ...]:
     """One of its words, or texts: a list of them, or one a line in which \\n stands for a line end."""
     if isinstance(value, str):
-        lines = [line.strip().replace("\\n", "\n") for line in value.splitlines()]
+        lines = [line.strip().replace("\\n", "\n") for line in value.split("\n")]
     elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
         lines = list(value)
     else:
@@ -132,6 +132,8 @@ def _names(setting: Setting, value: object) -> tuple[str, ...]:
 def _number(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value.strip() in setting.words:
         return value.strip()
+    if value is None or value == "":
+        raise ValueError(f"{setting.label}: is empty.{_example(setting)}")
     try:
         if isinstance(value, bool):
             raise ValueError
@@ -188,7 +190,12 @@ def comma_said(value: object) -> str:
 
 def _hint(setting: Setting) -> str:
     taken = setting.range()
-    return f" It takes {taken}." if taken else f" Give something like {setting.default:g}."
+    return f" It takes {taken}." if taken else _example(setting)
+
+
+def _example(setting: Setting) -> str:
+    usual = setting.default if isinstance(setting.default, str) else f"{setting.default:g}"
+    return f" Give something like {usual}."
 
 
 _READERS: Mapping[str, Callable[[Setting, object], Any]] = {

@@ -86,6 +86,8 @@ class FakeHost:
 
     def unload(self) -> None: ...
 
+    def load_again(self, card: ModelCard) -> None: ...
+
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
         self.model, self.loras = model, tuple(names)
 

@@ -12,6 +12,7 @@ from training_pro.train_utils import (
     natural_key,
     plural,
     rows_at_once,
+    several,
     size,
     smoothed,
     time_of_day,
@@ -186,4 +187,5 @@ def test_so_many_rows_go_through_the_head_that_their_logits_stay_small(vocabular
 
 def test_one_is_no_plural():
     assert [f"{n} {plural(n, 'step')}" for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [several(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
     assert [times_seen(*seen) for seen in ((1, 1), (2, 2), (1, 3))] == ["once", "2 times", "1 to 3 times"]

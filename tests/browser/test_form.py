@@ -142,6 +142,7 @@ def test_runs_and_perplexity(demo, page):
     page.press("work out")
     found = page.wait_for_words("perplexity", "story.txt", "short")
     assert found.count("story.txt") == 2
+    assert found.count("least known") == 2
 
     page.tab("Runs")
     page.wait_for_words("runs", "short", "finished")
@@ -151,7 +152,7 @@ def test_runs_and_perplexity(demo, page):
     page.press("keep note")
     page.wait_for_words("runs", "the first one")
     page.press("gguf")
-    page.wait_for_words("runs said", "short.gguf", "is for llama.cpp")
+    page.wait_for_words("runs said", "short.gguf", "It is for llama.cpp")
     assert (demo.loras / "short" / "short.gguf").is_file()
     page.press("merge")
     page.wait_for_words("runs said", "New name is empty")
@@ -159,6 +160,7 @@ def test_runs_and_perplexity(demo, page):
     page.press("merge")
     page.wait_for_words("runs said", "with short baked in is in", "short-merged")
     assert (demo.user_data / "models" / "short-merged" / "model.safetensors").is_file()
+    assert "short-merged" in page.offers("tp-model")
     page.press("merge")
     page.wait_for_words("runs said", "there is a model 'short-merged' already")
     page.write("new name", "short-too")
@@ -169,6 +171,8 @@ def test_runs_and_perplexity(demo, page):
     page.press("delete run")
     page.wait_for_words("runs said", "in the trash")
     assert not (demo.loras / "short").exists()
+    page.wait_for(lambda: page.words("one run") == page.words("compared") == "", "nothing is shown of it")
+    assert "short" not in page.offers("tp-runs-chosen")
     page.press("undo delete")
     page.wait_for_words("runs said", "is back")
     assert (demo.loras / "short" / "adapter_model.safetensors").is_file()

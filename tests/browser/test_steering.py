@@ -26,7 +26,7 @@ def test_each_button_says_what_it_did_and_does_it(demo, open_page):
     begun = page.start("steered", epochs=ENDLESS)
 
     page.press("pause")
-    page.wait_for_words("run", "paused after this step")
+    page.wait_for_words("run", "it waits until you go on")
     stood = page.curve()
     page.pause(1.5)
     assert page.curve().last - stood.last <= 1

@@ -24,7 +24,8 @@ from training_pro.core.events import (
     Stage,
     TimeLimited,
 )
-from training_pro.core.narrator import Narrator, Pace, tell, telling
+from training_pro.core.narrator import Narrator, tell, telling
+from training_pro.core.pace import Pace
 from training_pro.core.session import Job, Session
 from training_pro.tests.fakes import FakeHost
 
@@ -58,10 +59,11 @@ PERPLEXITY = PerplexityFound(
     stride=4,
     max_length=8,
     seconds=2.0,
+    right=0.4567,
 )
 LINES = [
-    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000 over 1,200 tokens (2 s)"),
-    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000 over 1,200 tokens (2 s)"),
+    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000, 45.7% of 1,200 tokens right (2 s)"),
+    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000, 45.7% of 1,200 tokens right (2 s)"),
     (EVALUATED, "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right"),
     (
         replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),
@@ -130,15 +132,43 @@ def test_what_the_run_takes_stands_on_one_step_a_minute():
 def test_one_slow_step_does_not_change_the_time_left():
     pace = Pace()
     for step in range(1, 20):
-        pace.add(progress(step, seconds=60.0 if step == 10 else 2.0))
+        pace.hear(progress(step, seconds=60.0 if step == 10 else 2.0))
     assert pace.seconds_left == 81 * 2.0
 
 
 def test_what_comes_between_steps_counts_for_the_time_left():
     pace = Pace()
     for step in range(1, 11):
-        pace.add(replace(progress(step, seconds=2.0), beside=15.0 if step == 6 else 0.0))
+        pace.hear(replace(progress(step, seconds=2.0), beside=15.0 if step == 6 else 0.0))
     assert pace.seconds_left == 90 * (2.0 + 1.5)
+
+
+def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
+    """Of 10 steps with an evaluation every 4 those after 4, 8 and 10 are due, and answers after 5 and 10."""
+    pace, run = Pace(), replace(PLANNED, steps=10, evaluate_every=4, answer_every=5, at=0.0)
+    pace.hear(run)
+    pace.hear(replace(EVALUATED, step=0, seconds=30.0, at=30.0))
+    for place in (33.0, 37.0):
+        pace.hear(Sampled(step=0, prompt="p", text="t", without="w", at=place))
+    left = {}
+    for step in range(1, 11):
+        beside = {5: 30.0, 6: 7.0, 9: 30.0}.get(step, 0.0)
+        pace.hear(replace(progress(step, seconds=2.0), steps=10, beside=beside))
+        left[step] = pace.seconds_left
+        if step in (4, 8):
+            pace.hear(replace(EVALUATED, step=step, seconds=30.0))
+        if step == 5:
+            pace.hear(Note(text="", at=100.0))
+            pace.hear(Sampled(step=5, prompt="p", text="t", without="w", at=107.0))
+    assert left == {
+        **{step: 2.0 * (10 - step) + 90 + 14 for step in (1, 2, 3, 4)},
+        5: 10.0 + 60 + 14,
+        **{step: 2.0 * (10 - step) + 60 + 7 for step in (6, 7, 8)},
+        9: 2.0 + 30 + 7,
+        10: 30.0 + 7,
+    }
+    pace.hear(replace(EVALUATED, step=10, seconds=30.0))
+    assert pace.seconds_left == 7.0
 
 
 def test_a_job_is_told_until_it_ends():
@@ -167,10 +197,10 @@ def test_a_console_that_never_returns_holds_no_job_up():
 
 def test_the_time_left_is_never_more_than_the_time_that_a_run_may_take():
     pace = Pace()
-    pace.limit(TimeLimited(seconds=120))
-    pace.add(progress(1, seconds=10.0, at=1000.0))
+    pace.hear(TimeLimited(seconds=120))
+    pace.hear(progress(1, seconds=10.0, at=1000.0))
     assert (pace.seconds_left, pace.share) == (120, 0.01)
-    pace.add(progress(7, seconds=10.0, at=1090.0))
+    pace.hear(progress(7, seconds=10.0, at=1090.0))
     assert (pace.seconds_left, pace.share) == (30, 0.75)
-    pace.add(progress(10, seconds=10.0, at=1125.0))
+    pace.hear(progress(10, seconds=10.0, at=1125.0))
     assert pace.seconds_left == 0

@@ -8,6 +8,7 @@ import pytest
 from training_pro.chunking import Cutting
 from training_pro.data.aside import divided, shared_runs
 from training_pro.data.assembly import prepare
+from training_pro.data.examples import TextSource
 from training_pro.data.reading import ReadText
 from training_pro.settings.reading import training_settings
 from training_pro.tests import rowing
@@ -89,7 +90,8 @@ def test_a_book_that_repeats_itself_says_so(tmp_path):
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
     data = made(tmp_path, {"a.txt": text}, eval_share=0.1)
     assert any(
-        "stand in the training text too, since the text repeats itself" in said for said in data.report.advice
+        "in the training text too, 20 words and longer, since the text repeats itself" in said
+        for said in data.report.advice
     )
 
 
@@ -203,3 +205,15 @@ def test_shared_runs_are_those_that_are_found_the_slow_way():
     assert (
         shared_runs([kept], ["", "short"]) == shared_runs([], [learned]) == shared_runs(["short"], [learned]) == []
     )
+
+
+def test_the_ends_of_a_text_are_worked_out_once_not_for_each_example(tmp_path, monkeypatch):
+    """A long text of which a share is kept aside took the square of its length."""
+    ends, found = TextSource._unended.fget, []
+    monkeypatch.setattr(TextSource, "_unended", property(lambda source: found.append(source) or ends(source)))
+    data = made(tmp_path, {"a.txt": book(20).replace("\n\n\n", " ")}, eval_share=0.2, cutoff=64)
+    assert any(source.open_end for source in data.examples.sources)
+    found.clear()
+    data.examples.digest()
+    assert len(data.examples) > 20
+    assert len(found) <= len(data.examples.sources)

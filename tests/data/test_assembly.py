@@ -111,13 +111,17 @@ def test_an_example_of_the_projects_is_marked(folders):
 
 def test_progress_is_told_by_data_set(folders):
     said = []
-    prepared(folders, said=said, data=["story.txt", "story.txt"])
-    assert said == [
-        ("Reading story.txt", 0.0),
-        ("Reading story.txt", 0.5),
-        ("Cutting story.txt", 0.5),
-        ("Cutting story.txt", 0.5),
+    (folders.datasets / "other.txt").write_text(
+        "The keeper slept. The lamp went out.\n\n\nIt rained.", encoding="utf-8"
+    )
+    prepared(folders, said=said, data=["story.txt", "other.txt"])
+    assert [words for words, _ in said] == [
+        "Reading story.txt",
+        "Reading other.txt",
+        "Cutting story.txt",
+        "Cutting other.txt",
     ]
+    assert [share for _, share in said] == [0.0, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(("context", "cutoff"), [(0, 256), (100, 100), (4096, 256)])

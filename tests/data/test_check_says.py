@@ -95,6 +95,40 @@ def test_a_long_text_with_one_end_is_said(tmp_path):
     assert sentence.startswith("a.txt: no hard cut was found, so an end token stands only at the end")
 
 
+def test_where_the_only_end_is_kept_aside_no_end_is_learned_and_that_is_said(tmp_path):
+    text = "A sentence of a few words is here. " * 300
+    report = made(tmp_path, CHATML, {"a.txt": text}, cutoff=64, eval_share=0.1).report
+    assert (report.stops.stopping, report.stops.of) == (0, 0)
+    assert any(
+        sentence.startswith("a.txt: no hard cut was found, and its end is kept") for sentence in report.advice
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        ("Chapter {}", "\\nChapter"),
+        ("CHAPTER {}: In which it rains", "\\nCHAPTER"),
+        ("Kapitel {}", "\\nKapitel"),
+        ("---", "\\n---"),
+        ("* * *", "* * *"),
+        ("  ***", "***"),
+        ("He said Chapter {} was over, and it was.", ""),
+        ("", ""),
+    ],
+)
+def test_what_divides_a_text_already_is_offered_as_its_hard_cut(tmp_path, line, mark):
+    parts = (f"{line.format(n)}\n\nIt rained. The cat slept on.\n" for n in range(1, 5))
+    text = {"a.txt": "".join(["Once.\n", *parts])}
+    offered = [s for s in made(tmp_path, CHATML, text).report.suggestions if s.key == "hard_cut"]
+    assert [s.value for s in offered] == ([mark] if mark else [])
+    if mark:
+        assert "4 times at the beginning of a line" in offered[0].why
+        cut = made(tmp_path / "b", CHATML, text, hard_cut=mark).report
+        assert cut.stops.of == 5
+        assert not [s for s in cut.suggestions if s.key == "hard_cut"]
+
+
 def test_examples_are_shown_with_what_is_learned(tmp_path):
     data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")], "a.txt": "One is here."})
     row, text = shown(data.examples, 5, CHATML.decode, CHATML.stops)

@@ -49,15 +49,15 @@ def test_without_a_folder_there_are_the_examples(folders, tmp_path):
 
 
 def test_names_are_looked_for_among_the_users_then_among_the_examples(folders):
-    names = ["notes.MD", "story.txt", "book", "book/", "book/part/one.txt"]
+    names = ["notes.MD", "story.txt", "book/", "book/part/one.txt"]
     bare = [replace(data, share=EVERYTHING) for data in found(names, folders)]
     assert bare == [
         DataSet("notes.MD", folders.datasets / "notes.MD"),
         DataSet("story.txt", folders.examples / "story.txt", example=True),
         DataSet("book/", folders.datasets / "book"),
-        DataSet("book/", folders.datasets / "book"),
         DataSet("book/part/one.txt", folders.datasets / "book" / "part" / "one.txt"),
     ]
+    assert found(["book"], folders)[0].path == found(["book/"], folders)[0].path
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,12 @@ def test_what_leads_out_of_the_folder_is_refused(folders, name):
     assert str(refusal.value) == (
         f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}."
     )
+
+
+def test_what_is_named_twice_is_refused_with_how_to_learn_it_twice(folders):
+    with pytest.raises(DataError, match=r"'book' is named twice. Name it once; book:200 learns from it twice."):
+        found(["book", "notes.MD", "book/"], folders)
+    assert [one.share.per_cent for one in found(["book:200"], folders)] == [200]
 
 
 def test_all_that_cannot_be_had_is_named_at_once(folders):

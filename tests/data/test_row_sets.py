@@ -138,6 +138,57 @@ def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
     )
 
 
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+OWN = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}"
+REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "more", "named"),
+    [
+        (OWN + TURNS, {}, True),
+        (OWN + TURNS, {"system": "Be short."}, False),
+        (TURNS, {}, False),
+        ("Today is a day.\n" + TURNS, {}, False),
+        (REFUSING + TURNS, {}, False),
+    ],
+    ids=["its own", "one is given", "none", "always the same", "refused"],
+)
+def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, template, more, named):
+    notes = (
+        made(tmp_path, with_template(CHATML.tokenizer, template), {"rows.json": [pair()] * 2}, **more)
+        .report.sources[0]
+        .notes
+    )
+    said = "Where a chat has no system message, the template writes one: 'You are helpful.'."
+    assert (said in notes) == named and named == any("the template writes one" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("head", "more", "said"),
+    [
+        ("question,answer", {}, []),
+        ("Question,answer,topic", {}, ["Column 'topic' is not used."]),
+        ("question,answer,topic,page", {}, ["Columns 'topic', 'page' are not used."]),
+        ("text,topic", {}, ["Column 'topic' is not used."]),
+        ("q,a,topic", {"columns": "instruction=q output=a"}, ["Column 'topic' is not used."]),
+    ],
+)
+def test_columns_that_are_not_used_are_named(tmp_path, head, more, said):
+    lines = [head, *[",".join(f"some words {n}" for _ in head.split(",")) for n in range(4)]]
+    notes = made(tmp_path, CHATML, {"faq.csv": "\n".join(lines)}, **more).report.sources[0].notes
+    assert [note for note in notes if "not used" in note] == said
+
+
+def test_where_skipping_would_help_it_is_said_where_that_is_chosen(tmp_path):
+    bad, label = {"instruction": "a"}, "Rows that cannot be read"
+    *places, last = made(tmp_path / "a", CHATML, {"rows.json": [*[pair()] * 18, bad, bad]}).report.problems
+    assert [p.partition(":")[0] for p in places] == ["rows.json, row 19", "rows.json, row 20"]
+    assert last == f"{label}: 2 of 20. Mend them, or choose: skip them."
+    few = made(tmp_path / "b", CHATML, {"rows.json": [*[pair()] * 2, bad]}).report.problems
+    assert len(few) == 1 and label not in few[0]
+
+
 def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path):
     with pytest.raises(DataError) as error:
         made(tmp_path, CHATML, {"a.json": "[", "b.jsonl": " ", "c.txt": b"%PDF"})

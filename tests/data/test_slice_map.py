@@ -49,7 +49,7 @@ def test_bos_and_eos_count_as_trained():
 
 def test_what_min_chars_left_out_is_said_and_is_not_lost():
     found = made("One two three.##Hi.", min_chars=3)
-    assert found.proof == "characters lost: 0; left out for being short: 1 blocks, 3 characters"
+    assert found.proof == "characters lost: 0; left out for being short: 1 block, 3 characters"
     assert found.seen.least == 0
 
 

@@ -8,11 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from training_pro.core import writing
+from training_pro.core.errors import SavingError
 from training_pro.core.events import Advice, CheckpointSaved, Note, Progress
 from training_pro.engine import placing
-from training_pro.records import loras
+from training_pro.records import loras, run_folder
 from training_pro.records.cut_off import cut_off_runs
-from training_pro.tests.tiny import watched
+from training_pro.tests.tiny import tree, watched
 
 TWO = {"epochs": 2, "save_each_epoch": False}
 TALKING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
@@ -22,6 +24,7 @@ TALKING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 def quick(monkeypatch):
     monkeypatch.setattr(placing, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(placing, "LATER_SECONDS", 0.05)
+    monkeypatch.setattr(writing, "PAUSES_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -161,7 +164,7 @@ def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_nam
     monkeypatch.setattr(Path, "replace", held)
     job = watched(lambda job, event: None)
     end = place.train(job=job, resume="newest", **TWO, **TALKING)
-    assert len(tries) == 3
+    assert len(tries) == 3 * 3
     assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
     assert place.weights() == before  # and its adapter_config.json is still the one that goes with it
     (told,) = [text for text in advice(job) if "instead" in text]
@@ -210,6 +213,29 @@ def test_a_file_that_is_let_go_of_in_time_is_replaced(place, monkeypatch):
     assert place.weights() == place.weights("whole")
 
 
+def test_what_is_held_open_for_a_moment_costs_no_checkpoint(place, monkeypatch):
+    """A virus scanner: there is room enough, so nothing is slimmed for it."""
+    from transformers import Trainer
+
+    keep, save, tries = placing.RunFolder.keep, Trainer._save_checkpoint, []
+
+    def held(name, does):
+        def try_it(*args):
+            tries.append(name)
+            if name in tries[:-1]:
+                return does(*args)
+            raise PermissionError(13, "The process cannot access the file", name)
+
+        return try_it
+
+    monkeypatch.setattr(placing.RunFolder, "keep", held("the LoRA", keep))
+    job = at(7, lambda job: monkeypatch.setattr(Trainer, "_save_checkpoint", held("the last checkpoint", save)))
+    end = place.train(job=job, save_every=2, **TWO)
+    assert tries == ["the last checkpoint"] * 2 + ["the LoRA"] * 2
+    assert (end.outcome, saved(job)) == ("finished", [2, 4, 6, 8])
+    assert [c.step for c in loras.checkpoints(place.lora())] == [4, 6, 8]
+
+
 def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
     from training_pro.records import picture
 
@@ -221,6 +247,65 @@ def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
     assert place.train(job=job, **TWO).outcome == "finished"
     assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
     assert loras.standing(place.lora()) == "finished"
+
+
+def test_a_checkpoint_whose_name_is_held_for_a_moment_is_there_after_a_stop(place, monkeypatch):
+    replace, tries = Path.replace, []
+
+    def held(path, target):
+        if Path(target).name == "checkpoint-3" and len(tries) < 2:
+            tries.append(target)
+            raise PermissionError(13, "Access is denied", str(path))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    job = at(3, lambda job: job.control.stop())
+    assert place.train(job=job, **TWO).outcome == "stopped"
+    assert (len(tries), saved(job)) == (2, [3])
+    assert [c.step for c in loras.to_go_on_from(place.lora())] == [3]
+
+
+def test_where_the_last_checkpoint_cannot_be_named_a_timed_copy_stays_to_go_on_from(place, monkeypatch):
+    replace = Path.replace
+
+    def held(path, target):
+        if Path(target) == place.lora() / "checkpoint-3":
+            raise PermissionError(13, "Access is denied", str(path))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    job = at(3, lambda job: job.control.stop())
+    assert place.train(job=job, backup_minutes=1e-6, **TWO).outcome == "stopped"
+    assert [c.step for c in loras.to_go_on_from(place.lora())] == [2]
+
+
+def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
+    place.train(**TWO)
+    before = place.weights()
+    place.folders.logs.mkdir(exist_ok=True)
+    shutil.rmtree(place.folders.logs)
+    place.folders.logs.write_text("a file where the folder should be")
+    job = watched(lambda job, event: None)
+    assert place.train(job=job, if_exists="replace", **TWO).outcome == "finished"
+    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
+    (backup,) = place.lora().glob("Backup-*")
+    assert (backup / "adapter_model.safetensors").read_bytes() == before
+    assert (place.lora() / "train_dataset_sample.json").is_file()
+
+
+@pytest.mark.parametrize("resume", ["", "checkpoint-2"])
+def test_where_the_folder_cannot_be_opened_everything_is_where_it_was(place, monkeypatch, resume):
+    place.train(job=at(4, lambda job: job.control.stop()), save_every=2, **TWO)
+    before = tree(place.lora())
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folder.files, "as_file", full)
+    said = pytest.raises(SavingError, match=r"a cannot be written: the disk is full \(.*\)\. Mend that, or choose")
+    with said:
+        place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)
+    assert tree(place.lora()) == before
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):

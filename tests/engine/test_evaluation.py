@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.events import Advice, CheckpointSaved, Evaluated, Note, Progress
+from training_pro.core.events import Advice, CheckpointSaved, Evaluated, Note, Progress, Stage
 from training_pro.core.session import Job
 from training_pro.data.assembly import prepare
 from training_pro.engine import evaluation, measuring, trainer
@@ -55,6 +55,19 @@ def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
     assert json.loads((place.lora() / "training_graph.json").read_text()) == graph(place)
     assert evaluations_of(graph(place))[1].loss == found[1].loss
     assert [e["current_steps"] for e in steps_of(graph(place))] == list(range(1, 9))
+
+
+def test_a_long_one_says_how_far_it_is(place, monkeypatch):
+    monkeypatch.setattr(evaluation, "TELLS_SECONDS", -1.0)
+    shares = [
+        event.share
+        for event in told(place, epochs=1)
+        if isinstance(event, Stage) and event.text == evaluation.EVALUATING
+    ]
+    (one,) = {tuple(part) for part in (shares[: len(shares) // 2], shares[len(shares) // 2 :])}
+    assert one[0] is None
+    assert one[1:] == tuple(n / (len(one) - 1) for n in range(1, len(one)))
+    assert len(one) > 2
 
 
 def test_the_figures_are_those_of_the_model_itself(place):

@@ -13,6 +13,7 @@ from training_pro.core.session import Job
 from training_pro.data.expecting import parts_of
 from training_pro.engine import adapter
 from training_pro.engine.adapter import injected, lora_config
+from training_pro.engine.own_layers import OF_PEFT
 from training_pro.engine.targets import is_linear, resolved
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.reading import training_settings
@@ -75,7 +76,7 @@ def check(place, folder, last_logits, loading="auto", **more):
     state = load_file(place.lora() / "adapter_model.safetensors")
     moved = [name for name, value in state.items() if "lora_B" in name and value.abs().max() > 0]
     assert len(moved) == sum("lora_B" in name for name in state) > 0
-    assert not adapter.take_out(host.loaded().model)
+    assert not any(isinstance(module, OF_PEFT) for module in host.loaded().model.modules())
     return host, state
 
 

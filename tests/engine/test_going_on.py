@@ -13,6 +13,7 @@ from training_pro.core.session import Job
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.records import loras
+from training_pro.records.run_folder import under_its_name
 from training_pro.tests.tiny import Place, tree, watched
 
 LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
@@ -221,6 +222,8 @@ def test_texts_that_have_changed_meanwhile_are_named_as_what_they_are(place):
     ("named", "more"),
     [
         ("rank (4 then, 8 now)", {"rank": 8}),
+        ("alpha (8.0 then, 64.0 now)", {"alpha": 64}),
+        ("rslora (False then, True now)", {"rslora": True}),
         ("targets (all-linear then, q-v now)", {"targets": "q-v"}),
         ("batch_size (4 then, 2 now)", {"batch_size": 2}),
         ("seed (42 then, 43 now)", {"seed": 43}),
@@ -300,7 +303,15 @@ def test_a_new_name_is_the_first_that_is_free(with_lora):
     (with_lora.folders.loras / "a-2").mkdir()
     end = with_lora.train(if_exists="new_name")
     assert end.folder == with_lora.lora("a-3")
+    assert json.loads((end.folder / "training_parameters.json").read_text(encoding="utf-8"))["name"] == "a-3"
     assert tree(with_lora.lora()) == before
+
+
+@pytest.mark.parametrize(("if_exists", "name"), [("new_name", "a-2"), ("replace", "a"), ("ask", "a")])
+def test_a_run_is_called_what_it_will_be(with_lora, if_exists, name):
+    asked = with_lora.settings(if_exists=if_exists)
+    assert under_its_name(asked, with_lora.folders).what.name == name
+    assert under_its_name(with_lora.settings(name="b", if_exists=if_exists), with_lora.folders).what.name == "b"
 
 
 def test_nothing_is_written_before_the_first_step_is_done(place):
@@ -394,6 +405,29 @@ def test_throwing_a_part_away_leaves_the_earlier_part(place):
     assert {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()} == before
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
     assert loras.standing(place.lora()) == "stopped"
+
+
+def test_throwing_a_part_away_leaves_all_that_the_earlier_part_had_to_go_on_from(place):
+    """Its checkpoints, its best by name and its timed copies, however many came after them."""
+    often = {**LONG, "epochs": 3, "keep_checkpoints": 1, "backup_minutes": 1e-6}
+    with pytest.raises(OSError, match="the power went"):
+        place.train(job=breaking_at(5), **often)
+    (place.lora() / "checkpoint-4-epoch-1").rename(place.lora() / "checkpoint-4-best")
+    shutil.rmtree(place.lora() / ".part")
+    before = tree(place.lora())
+    assert [c.step for c in loras.to_go_on_from(place.lora())] == [2, 3, 4]
+    place.train(resume="newest", job=at(10, lambda job: job.control.throw_away()), **often)
+    assert tree(place.lora()) == before
+
+
+def test_an_earlier_part_is_thinned_once_the_run_has_ended(place):
+    often = {**LONG, "save_every": 1, "keep_checkpoints": 2}
+    place.train(job=stopping_at(3), **often)
+    seen = []
+    job = at(7, lambda job: seen.extend(c.step for c in loras.checkpoints(place.lora())))
+    place.train(resume="newest", job=job, **often)
+    assert seen == [2, 3, 5, 6]
+    assert [c.step for c in loras.checkpoints(place.lora())] == [7, 8]
 
 
 def test_a_pause_holds_for_as_long_as_it_is_asked_and_changes_nothing(place, whole):

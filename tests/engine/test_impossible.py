@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from training_pro.core.errors import SettingsError
+from training_pro.core.errors import ModelError, SettingsError
+from training_pro.core.events import Progress
 from training_pro.core.session import Job
 from training_pro.engine.impossible import Here
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.ready import _told_by_types
+from training_pro.tests.tiny import watched
 
 ROADS = {
     "check": lambda engine, asked, host: engine.check(asked, host).problems,
@@ -51,6 +55,22 @@ def test_several_come_at_once(place):
     assert len(said("run", asked, place.host("float16"))) == 3
 
 
+def test_a_start_says_all_that_check_says_also_of_the_data_and_of_the_name(with_lora):
+    asked, host = with_lora.settings(optimizer="nonsense", data=["nothing.txt"], liger=True), with_lora.host()
+    found = said("run", asked, host)
+    assert [problem.partition(":")[0] for problem in found[1:]] == ["Optimizer", "Liger", "Name"]
+    assert "nothing.txt" in found[0]
+    assert found == list(PeftEngine().foresee(asked, host).problems)
+    assert host._loaded is None
+
+
+def test_where_check_is_not_possible_a_start_says_what_it_knows(place, monkeypatch):
+    host = place.host()
+    monkeypatch.setattr(host, "card", lambda: (_ for _ in ()).throw(ModelError("It sleeps.")))
+    (only,) = said("run", place.settings(optimizer="nonsense"), host)
+    assert only.startswith("Optimizer: ")
+
+
 def test_a_lora_on_float16_weights_trains_and_is_checked_ready(place):
     host = place.host("float16")
     assert said("check", place.settings(), host) == []
@@ -77,6 +97,34 @@ def test_which_layers_there_are_is_asked_with_a_loaded_model_and_under_a_lora_to
     loaded = refused()
     with_lora.put_on(host, "a")
     assert before == loaded == refused() == [False, False, True]
+
+
+@pytest.mark.parametrize("training", [{}, {"train_head": True, "targets": "q-v"}], ids=["plain", "with its head"])
+def test_while_a_run_trains_another_is_judged_by_the_models_own_layers(place, training):
+    host, engine = place.host(), PeftEngine()
+    before, during = dict(engine.layers(host)), []
+
+    def ask():
+        asked = [place.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["default"])]
+        during.extend([dict(engine.layers(host)), *(engine.foresee(one, host).problems for one in asked)])
+
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step == 2:
+            page = threading.Thread(target=ask)
+            page.start()
+            page.join()
+
+    place.train(host, job=watched(watch), **training)
+    there = ", ".join(before)
+    no_such = f"Which layers: this model has no layer called default. It has {there}. Choose all, or name some of "
+    assert during == [before, (), (), (no_such + "these.",)]
+
+
+def test_the_layers_under_a_lora_that_is_on_are_named(with_lora):
+    host = with_lora.host()
+    bare = PeftEngine().layers(host)
+    with_lora.put_on(host, "a")
+    assert PeftEngine().layers(host) == bare
 
 
 def test_a_model_with_code_of_its_own_is_not_judged_before_it_is_there(place, monkeypatch):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 
 import pytest
+import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
 from training_pro.core.session import Job
@@ -219,6 +221,47 @@ def test_pausing_frees_the_card_and_goes_on_to_the_bit(place):
     assert end.outcome == "finished"
     assert place.weights("a") == place.weights("whole")
     assert [e.step for e in of(job, Progress)] == list(range(1, 17))
+
+
+@pytest.mark.parametrize("kind", [{}, {"dora": True, "train_head": True}], ids=["plain", "dora and head"])
+def test_a_lora_that_was_on_is_on_again_when_a_run_that_freed_the_card_has_ended(place, kind):
+    """The very same, as strong as it was, also where its folder is gone meanwhile."""
+    place.train(name="a", max_steps=2, **kind)
+    host = place.host()
+    place.put_on(host, "a", 0.5)
+    before = said_by(host)
+    job = at({5: lambda control: control.pause_and_free()})
+
+    def lose(host):
+        shutil.rmtree(place.lora("a"))
+        job.control.go_on()
+
+    waiting = when_free(job, host, lose)
+    place.train(host, job=job, name="b", **FOUR)
+    waiting.join()
+    assert host.loaded().loras == ("a",)
+    assert torch.equal(said_by(host), before)
+    assert not any(weights.requires_grad for n, weights in host.loaded().model.named_parameters() if "lora_" in n)
+    place.take_off(host)
+    assert not torch.equal(said_by(host), before)
+
+
+def test_where_the_model_stays_out_of_memory_a_lora_that_was_on_is_said_to_be_off(with_lora):
+    host = with_lora.host()
+    with_lora.put_on(host, "a")
+    job = at({5: lambda control: control.pause_and_free()})
+    waiting = when_free(job, host, lambda _: job.control.stop())
+    assert with_lora.train(host, job=job, name="b", **FOUR).outcome == "stopped"
+    waiting.join()
+    assert host.standing().problem
+    assert "The model stays out of memory, so a is off: put it on again when the model is loaded." in [
+        note.text for note in of(job, Note)
+    ]
+
+
+def said_by(host):
+    with torch.no_grad():
+        return host.loaded().model(torch.arange(4, 24)[None]).logits
 
 
 def test_a_run_that_waits_with_its_memory_may_free_it_after_all(place):

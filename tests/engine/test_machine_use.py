@@ -136,7 +136,7 @@ def test_without_a_card_it_is_the_memory_of_this_process(log):
     looking.look(at_once=True)
     del taken
     looking.look(at_once=True)
-    assert before.cards == 0 and before.words.startswith("memory: at most ")
+    assert before.cards == 0 and before.words.startswith("memory of the whole program: at most ")
     assert told(log)[-1].peak - before.peak > 150_000_000
 
 

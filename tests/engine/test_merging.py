@@ -199,6 +199,21 @@ def test_a_failure_leaves_nothing_behind(with_lora, tmp_path, monkeypatch):
     assert list(tmp_path.glob("new*")) == []
 
 
+def test_half_of_one_is_no_model_yet(with_lora, monkeypatch):
+    host, seen, write = with_lora.host(), [], merging._write
+
+    def watched(base, weights, folder):
+        write(base, weights, folder)
+        seen.append((folder / "config.json").is_file())
+        seen.append(host.models())
+
+    monkeypatch.setattr(merging, "_write", watched)
+    before = host.models()
+    bake(host, "a", with_lora.folders.models / "new")
+    assert seen == [True, before]
+    assert host.models() == sorted([*before, "new"])
+
+
 def test_the_command_names_the_folder(with_lora, tmp_path, capsys):
     where = ["--user-data", str(with_lora.folders.user_data), "--model", str(with_lora.tiny)]
     assert main(["merge", *where, "--lora", "a", "--out", str(tmp_path / "new")]) == 0

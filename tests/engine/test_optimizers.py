@@ -61,11 +61,14 @@ def test_it_steps(place, name):
         ),
     ],
 )
-def test_what_does_not_work_is_refused_before_anything_is_read(place, name, sentence):
+def test_what_does_not_work_is_refused_beside_what_is_wrong_with_the_data(place, name, sentence):
+    """Before the model is loaded, and all at once."""
     host = place.host()
     with pytest.raises(SettingsError) as error:
         place.train(host, optimizer=name, data=["nowhere.txt"])
-    assert str(error.value).startswith(sentence)
+    data, *others = error.value.problems
+    assert data.startswith("Data: there is no 'nowhere.txt'")
+    assert any(problem.startswith(sentence) for problem in others)
     assert host._loaded is None
 
 

@@ -8,13 +8,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from training_pro.chunking import Encoded
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityOf
 from training_pro.core.events import Advice, PerplexityFound
 from training_pro.core.session import Job
 from training_pro.engine.adapter import loaded_onto
+from training_pro.engine.measuring import Sums
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.perplexity import _over
+from training_pro.engine.stretches import Stretches
 from training_pro.engine.tokenizer import working_tokenizer
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.tests.tiny import tree, watched
@@ -79,9 +82,41 @@ def test_without_and_with_a_lora_and_a_checkpoint_of_it(with_lora):
         assert one.tokens == len(losses)
         assert one.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
         assert one.perplexity == pytest.approx(math.exp(one.loss))
+        _same_along_the_text(one, losses)
     assert found[1].perplexity == found[2].perplexity == found[3].perplexity < found[0].perplexity
     assert end.text.splitlines()[0] == f"story.txt without a LoRA: perplexity {found[0].perplexity:.4f}"
     assert tree(place.lora()) == before
+
+
+def _same_along_the_text(found, losses):
+    """Stretch by stretch the same losses, told by words that stand there in this order."""
+    ends = np.cumsum([stretch.tokens for stretch in found.stretches])
+    for stretch, part in zip(found.stretches, np.split(np.array(losses), ends[:-1]), strict=True):
+        assert stretch.loss == pytest.approx(part.mean(), abs=2e-5)
+    assert sum(s.right * s.tokens for s in found.stretches) == pytest.approx(found.right * found.tokens)
+    flat = " ".join(SAMPLE.split())
+    places = [flat.index(stretch.begins) for stretch in found.stretches]
+    assert len(places) > 20
+    assert places == sorted(places)
+
+
+def test_stretches_are_equal_and_cross_from_one_text_to_the_next():
+    texts = ["abcdefghij" * 6, "", "0123456789" * 2]
+    places = [np.arange(len(text), dtype=np.int32) for text in texts]
+    cut = Stretches(texts, [Encoded(place, place, place + 1) for place in places])
+    assert cut.count == 5
+    assert [numbers.tolist() for numbers in cut.of_tokens] == [
+        [n // 16 for n in range(60)],
+        [],
+        [3] * 4 + [4] * 16,
+    ]
+    told = cut.told(Sums(np.array([0.0, 8, 0, 4, 0]), np.array([0.0, 2, 0, 1, 0]), np.array([7.0, 8, 0, 8, 8])))
+    assert [(one.begins[:3], one.tokens, one.loss, one.right) for one in told] == [
+        ("abc", 7, 0.0, 0.0),
+        ("ghi", 8, 1.0, 0.25),
+        ("ija", 8, 0.5, 0.125),
+        ("456", 8, 0.0, 0.0),
+    ]
 
 
 def test_the_defaults_are_what_the_model_takes(place):

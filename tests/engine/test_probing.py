@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core import narrator
-from training_pro.core.errors import ModelError
+from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.events import Ended, Evaluated, Probed, Sampled
 from training_pro.core.session import Job
 from training_pro.data.examples import Examples
@@ -86,8 +86,8 @@ def test_a_probe_has_no_folder_in_which_something_could_be_lost(with_lora, monke
     before = tree(with_lora.folders.user_data)
     with suppress(OSError):  # there is nothing to go through
         used[0].discard()
-    with pytest.raises(OSError):
-        used[0].open(with_lora.settings(), [])
+    with pytest.raises(SavingError):
+        used[0].open(with_lora.settings())
     assert tree(with_lora.folders.user_data) == before and with_lora.weights()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -109,6 +110,36 @@ def test_a_broken_file_is_a_sentence(with_lora, file):
     with pytest.raises(SavingError, match="The LoRA 'a' does not fit on this model: "):
         with_lora.put_on(host, "a")
     assert not hasattr(host.loaded().model, "peft_config")
+
+
+@pytest.mark.parametrize("fault", ["broken", "of another shape", "not there"])
+def test_where_another_cannot_be_put_on_the_very_one_that_was_on_stays_on(with_lora, fault):
+    bad = with_lora.lora("bad") / "adapter_model.safetensors"
+    if fault != "not there":
+        shutil.copytree(with_lora.lora("a"), bad.parent)
+        wide = {name: weight.repeat(1, 2) for name, weight in load_file(bad).items()}
+        bad.write_bytes(b"no weights") if fault == "broken" else save_file(wide, bad)
+    host = with_lora.host()
+    bare = logits(host)
+    with_lora.put_on(host, "a", 0.5)
+    before, on, modules = logits(host), host.loaded().model, list(host.loaded().model.modules())
+    on.get_base_model().peft_config = on.peft_config  # as where the webui has put it on
+    with pytest.raises(SavingError) as refusal:
+        with_lora.put_on(host, "bad")
+    assert str(refusal.value).endswith(" a stays on.") == (fault != "not there")
+    assert (host.loaded().model, host.loaded().loras) == (on, ("a",))
+    assert list(on.modules()) == modules
+    assert on.get_base_model().peft_config is on.peft_config
+    assert torch.equal(logits(host), before)
+    with_lora.take_off(host)
+    assert torch.equal(logits(host), bare)
+
+
+def test_weights_that_cannot_be_read_are_called_so(with_lora):
+    (with_lora.lora() / "adapter_model.safetensors").write_bytes(b"x" * 40)
+    said = r"'a' does not fit on this model: adapter_model.safetensors cannot be read \(.*\): it is broken or not "
+    with pytest.raises(SavingError, match=said + "whole. Copy or download it anew."):
+        with_lora.put_on(with_lora.host(), "a")
 
 
 def test_an_answer_comes_in_pieces_with_and_without(with_lora):
@@ -268,6 +299,18 @@ def test_a_name_with_a_dot_that_another_program_gave(with_lora):
     with_lora.put_on(host, "old-1.5")
     assert not torch.equal(logits(host), bare)
     assert host.loaded().loras == ("old-1.5",)
+
+
+@pytest.mark.parametrize("name", ["half", "train", "keys"])
+def test_a_name_that_is_a_word_of_torchs(with_lora, name):
+    (with_lora.folders.loras / "a").rename(with_lora.folders.loras / name)
+    host = with_lora.host()
+    bare = logits(host)
+    assert with_lora.put_on(host, name).text == f"{name} is on, at 100%."
+    assert host.loaded().loras == (name,)
+    assert (logits(host) - bare).abs().max() > 0.01
+    with_lora.take_off(host)
+    assert torch.equal(logits(host), bare)
 
 
 def test_a_message_is_put_as_it_stood_in_training(with_lora, monkeypatch):

@@ -40,8 +40,8 @@ def test_what_is_told_is_so(place):
     for loading in ("float32", "bfloat16"):
         host = place.host(loading)
         before = host.loaded().model.get_output_embeddings().weight.detach().clone()
-        place.train(host, name=loading, learning_rate=1e-5, **HEAD)
-        weights = load_file(place.lora(loading) / "adapter_model.safetensors")
+        place.train(host, name=f"in-{loading}", learning_rate=1e-5, **HEAD)
+        weights = load_file(place.lora(f"in-{loading}") / "adapter_model.safetensors")
         (head,) = (weight for name, weight in weights.items() if "lm_head" in name and "lora" not in name)
         changed[loading] = float((head != before).float().mean())
     assert changed["float32"] > 0.95

@@ -11,6 +11,7 @@ from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.session import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
+from training_pro.records.cut_off import cut_off_runs, keep
 from training_pro.tests.engine.architectures import cut_off, graph
 
 WHOLE = {"method": "full", "learning_rate": 1e-3, "sample_every": "never"}
@@ -75,6 +76,18 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(place, trained):
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def test_cut_off_it_is_offered_and_can_be_kept_as_it_was(place, trained):
+    cut_off(AmongModels(place), "a", 4)
+    (run,) = cut_off_runs(place.folders)
+    assert (run.name, run.folder, run.safe_step) == ("a", place.folders.models / "a", 4)
+    keep(run, place.folders)
+    kept = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
+    place.train(name="b", **WHOLE, epochs=1)
+    half = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    assert all(torch.equal(value, half[name]) for name, value in kept.items())
+    assert cut_off_runs(place.folders) == []
+
+
 def test_the_webui_only_lends_its_model(place):
     host = place.host()
     host.own_process = False
@@ -131,3 +144,12 @@ def test_a_probe_of_it_leaves_the_model_as_it_was(place):
     before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
     PeftEngine().probe(place.settings(**WHOLE), host, Job("probe", "a test"))
     assert all(torch.equal(value, before[name]) for name, value in host.loaded().model.state_dict().items())
+
+
+def test_a_lora_that_was_on_goes_with_the_model_and_that_is_said(with_lora):
+    host, job = with_lora.host(), Job("training", "a test")
+    with_lora.put_on(host, "a")
+    with_lora.train(host, job=job, **{**WHOLE, "name": "b", "max_steps": 1})
+    assert host.standing().loras == ()
+    (said,) = [event.text for event in job.log.since(0) if "let go of" in getattr(event, "text", "")]
+    assert said.endswith(" So a is off: put it on again when the model is loaded.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 
 import pytest
 import torch
 from training_pro.core.errors import ModelError
+from training_pro.hosts import standalone
 from training_pro.hosts.standalone import LOADINGS, StandaloneHost, folders
+from transformers import AutoModelForCausalLM
 
 
 @pytest.fixture
@@ -80,6 +83,24 @@ def test_missing_or_broken_weights_are_one_sentence(copy, tmp_path, weights):
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    "error", [torch.cuda.OutOfMemoryError("CUDA out of memory.\nMore."), MemoryError(), RuntimeError("odd")]
+)
+def test_where_memory_runs_out_while_it_loads_it_is_said_what_may_help(copy, tmp_path, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    own = host(tmp_path)
+    own.load("mine", "auto")
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fails)
+    with pytest.raises(ModelError) as refusal:
+        own.load("mine", "float32")
+    helps = "" if str(error) == "odd" else " Load it as 4bit, or choose a smaller model."
+    why = str(error).partition("\n")[0].strip(".") or "MemoryError"
+    gone = " mine made room for it: no model is in memory now."
+    assert str(refusal.value) == f"mine cannot be loaded as float32: {why}.{helps}{gone}"
+
+
 def test_an_encoder_decoder_model_is_refused_before_its_weights_are_read(copy, tmp_path):
     (copy / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
     assert refusal(host(tmp_path)) == (
@@ -134,6 +155,29 @@ def test_choosing_another_one_lets_the_first_go(copy, tiny, tmp_path):
     own.choose(str(tiny), "auto")
     assert own.card().name == "tiny"
     assert own.loaded().model is not first
+
+
+def test_loading_the_same_again_lets_the_first_go_before(copy, tmp_path, monkeypatch):
+    own, seen = host(tmp_path), []
+    own.load("mine", "auto")
+    first, read = weakref.ref(own.loaded().model), standalone._weights
+    monkeypatch.setattr(standalone, "_weights", lambda *how: seen.append(first()) or read(*how))
+    own.load("mine", "auto")
+    assert seen == [None]
+    assert own.standing().model == "mine"
+
+
+@pytest.mark.parametrize("other", ["mine", "not-there", "broken"])
+def test_where_the_second_cannot_be_loaded_it_is_said_what_became_of_the_first(copy, tmp_path, other):
+    shutil.copytree(copy, copy.parent / "broken")
+    own = host(tmp_path)
+    own.load("mine", "auto")
+    for name in {other, "broken"} - {"not-there"}:
+        (copy.parent / name / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(ModelError) as refusal:
+        own.load(other, "auto")
+    assert str(refusal.value).endswith(" mine made room for it: no model is in memory now.")
+    assert own.standing().problem.startswith("No model is loaded.")
 
 
 def test_what_was_noted_is_lent(copy, tmp_path):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import Row
-from training_pro.core.events import Progress
+from training_pro.core.events import Note, Progress
 from training_pro.core.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import folders
@@ -258,6 +258,43 @@ def test_a_model_that_the_webui_lets_go_of_during_a_run_stays_so(webui):
     assert webui.place.train(webui.host, job=watched(watch), name="b").outcome == "finished"
     assert (webui.shared.model, webui.shared.tokenizer, webui.shared.lora_names) == (None, None, [])
     assert problem().startswith("No model is loaded.")
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "a model for chat"])
+def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(webui, meanwhile):
+    """Whatever the user loads during the pause, and with two LoRAs of the webui's own on it before."""
+    from modules.LoRA import add_lora_to_model
+
+    for name, seed in (("a", 1), ("b", 2)):
+        webui.place.train(webui.host, name=name, seed=seed)
+    webui.place.train(webui.host, name="whole", epochs=2)
+    add_lora_to_model(["a", "b"])
+    webui.shared.model.base_model.set_adapter(["a", "b"])
+    before = _logits(webui.shared.model)
+
+    def watch(job, event):
+        if isinstance(event, Progress) and event.step == 3:
+            job.control.pause_and_free()
+        if isinstance(event, Note) and "out of memory" in event.text:
+            assert webui.shared.model is None
+            if meanwhile != "nothing":
+                webui.shared.args.loader = "llama.cpp"
+                webui.shared.model, webui.shared.tokenizer = webui.models.load_model("tiny")
+            job.control.go_on()
+
+    end = webui.place.train(webui.host, job=watched(watch), name="c", epochs=2)
+    assert end.outcome == "finished"
+    assert webui.place.weights("c") == webui.place.weights("whole")
+    assert (webui.shared.model_name, webui.shared.args.loader) == ("tiny", "Transformers")
+    assert webui.shared.lora_names == ["a", "b"]
+    assert (_logits(webui.shared.model) == before).all()
+
+
+def _logits(model):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.arange(4, 24)[None]).logits
 
 
 def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):

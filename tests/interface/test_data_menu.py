@@ -18,6 +18,11 @@ def joined(tmp_path):
     return Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
 
 
+def names_of(joined, folder, *names):
+    """What these files are called among the data sets."""
+    return [one.name for one in data_menu.take_in(joined.host.folders, [str(folder / name) for name in names])]
+
+
 @pytest.mark.parametrize(
     ("name", "safe"),
     [
@@ -36,10 +41,31 @@ def test_files_are_taken_in_beside_what_is_there(joined, tmp_path):
     folder = joined.host.folders.datasets
     (folder / "story.txt").write_text("the old one")
     (tmp_path / "story.txt").write_text("the new one")
-    assert data_menu.take_in(joined.host.folders, [str(tmp_path / "story.txt")]) == ["story-2.txt"]
+    assert names_of(joined, tmp_path, "story.txt") == ["story-2.txt"]
     assert (folder / "story.txt").read_text() == "the old one"
     assert (folder / "story-2.txt").read_text() == "the new one"
     assert sorted(p.name for p in folder.iterdir()) == ["story-2.txt", "story.txt"]
+
+
+def test_the_same_bytes_are_the_same_file(joined, tmp_path):
+    """Added twice it would be learned from twice."""
+    for name, text in (
+        ("story.txt", "told"),
+        ("copy of it.txt", "told"),
+        ("story.md", "told"),
+        ("new.txt", "tell"),
+    ):
+        (tmp_path / name).write_text(text)
+    names_of(joined, tmp_path, "story.txt")
+    again = data_menu.take_in(
+        joined.host.folders,
+        [str(tmp_path / n) for n in ("story.txt", "copy of it.txt", "story.md", "new.txt")],
+    )
+    assert [one.name for one in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
+    assert [one.known for one in again] == [True, True, False, False]
+    assert again[1].words == ("copy of it.txt is there already as story.txt: it is chosen, and not added again.")
+    assert sorted(p.name for p in joined.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
+    assert data_menu.chosen_with(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 
 
 def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(joined, tmp_path, monkeypatch):
@@ -68,7 +94,7 @@ def test_all_kinds_are_taken_in_and_nothing_else(joined, tmp_path):
     names = [f"a{ending}" for ending in library.KINDS]
     for name in (*names, "picture.png"):
         (tmp_path / name).write_text("x")
-    assert data_menu.take_in(joined.host.folders, [str(tmp_path / name) for name in names]) == names
+    assert names_of(joined, tmp_path, *names) == names
     assert {value for _, value in data_menu.choices(joined)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
         data_menu.take_in(joined.host.folders, [str(tmp_path / "picture.png")])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.interface import concerns
-from training_pro.interface.form import as_meant
+from training_pro.interface.form import as_meant, component
 from training_pro.interface.places import ALL_ROWS, FOLDED, part_of
 from training_pro.interface.ways import pointing, use, way_back
 from training_pro.settings.declared import SETTINGS
@@ -41,6 +41,8 @@ def test_no_id_stands_twice():
         ({}, ("rows",), {"hard_cut", "overlap", "chunking"}, {"format", "too_long"}),
         ({}, ("rows", "text"), {"dementor_repeats"}, {"format", "hard_cut"}),
         ({"chunking": "dementor"}, ("text",), {"overlap"}, {"dementor_repeats"}),
+        ({"max_steps": 14}, (), {"epochs"}, {"max_steps"}),
+        ({"max_steps": 0}, (), set(), {"epochs"}),
         ({"batching": "length_then_order"}, (), {"second_switch_at", "switch_loss_low"}, {"switch_at"}),
         ({"batching": "length_then_order", "switch_after": "loss"}, (), {"switch_at"}, {"switch_loss_low"}),
         (
@@ -61,6 +63,25 @@ def test_what_does_not_concern_the_choices_is_hidden(values, kinds, gone, there)
 def test_a_row_of_nothing_is_hidden_too():
     sheet = concerns.style(concerns.beside_the_point({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
+
+
+def test_a_whole_number_is_taken_as_it_is_typed():
+    """Gradio would round it, and the box would still show what was typed."""
+    rank, box = SETTINGS["rank"], component(SETTINGS["rank"])
+    assert box.preprocess(8) == 8
+    with pytest.raises(ValueError, match=r"LoRA Rank: 7\.5 is not a whole number\."):
+        rank.read(box.preprocess(7.5))
+
+
+def test_a_sentence_has_the_way_to_its_setting_at_its_head_and_behind_under():
+    shown = pointing("Rows that cannot be read: 1 of 30. Say <it> under Columns, or under Columnsomething.")
+    assert re.findall(r'data-tp-go="(\w+)" data-tp-part="([\w-]+)" title="([^"]+)"', shown) == [
+        ("bad_rows", "tp-part-text-and-tokens", "Under Text and tokens"),
+        ("columns", "tp-part-text-and-tokens", "Under Text and tokens"),
+    ]
+    assert re.sub("<[^>]+>", "", shown).startswith(
+        "Rows that cannot be read: 1 of 30. Say &lt;it&gt; under Columns, "
+    )
 
 
 def test_the_words_of_a_choice_are_the_choice():

@@ -6,7 +6,9 @@ import asyncio
 import threading
 
 import pytest
+from training_pro.core.errors import SettingsError
 from training_pro.core.events import Ended, Note, Stage
+from training_pro.core.host import Standing
 from training_pro.core.session import Job, Session
 from training_pro.interface import joined
 from training_pro.interface.joined import Joined, news, said_last
@@ -44,6 +46,20 @@ def test_what_is_made_now_is_known_by_its_name_and_not_by_a_title():
     session.start("answer", "Training 'story'", page.host, work)
     assert not page.trains("story") and not page.trains("")
     done.set()
+
+
+def test_a_model_that_is_missing_stands_among_what_is_wrong_with_the_form():
+    class Empty(FakeHost):
+        def standing(self):
+            return Standing(problem="No model is loaded.")
+
+    wrong = []
+    for host in (FakeHost(), Empty()):
+        with pytest.raises(SettingsError) as error:
+            Joined(host, None, Session()).asked({"name": "", "data": []})
+        wrong.append([sentence.partition(" ")[0] for sentence in error.value.problems])
+    assert wrong == [["Name:", "Data:"], ["Name:", "Data:", "No"]]
+    assert Joined(Empty(), None, Session()).asked({"name": "a", "data": ["story.txt"]}).what.name == "a"
 
 
 def test_every_event_comes_once_and_in_order_until_the_job_has_ended():

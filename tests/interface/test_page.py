@@ -10,7 +10,7 @@ import threading
 
 import gradio as gr
 import pytest
-from training_pro.core.events import Ended
+from training_pro.core.events import Answer, Ended
 from training_pro.core.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADINGS, StandaloneHost
@@ -93,7 +93,7 @@ def test_load_says_that_the_model_is_busy_for_as_long_as_it_is(host, busy):
     begin(session, host, done)
     stream = picker._load_it({picker._model: "mine", picker._loading: "auto"})
     refusal, after = said_until_free(stream, done)
-    assert "The model is busy: Training &#x27;night&#x27;" in refusal and after == ""
+    assert "The model is busy: Training &#x27;night&#x27;" in refusal and "can be pressed again" in after
     assert picker._as_chosen()[0]["value"] == host.chosen[0]
 
 
@@ -130,7 +130,30 @@ def test_put_on_says_that_the_model_is_busy_where_no_answer_writes_over_it(host,
     begin(session, host, done)
     stream = made._put({made._lora: "a", made._strength: 100})
     refusal, after = said_until_free(stream, done)
-    assert "The model is busy" in refusal and after == ""
+    assert "The model is busy" in refusal and "can be pressed again" in after
+
+
+def test_an_answer_stands_beside_what_it_answers_and_nothing_is_asked_of_nothing(host, busy):
+    class Saying:
+        def answer(self, question, host, job):
+            job.log.append(Answer(side="without", piece=f"after {question.prompt}"))
+            return Ended(outcome="finished", text="")
+
+    session, done = busy
+    with gr.Blocks(), gr.Tab() as tab:
+        made = try_tab.TryTab(Joined(host, Saying(), session))
+        made.draw(tab)
+    given = {made._lora: "a/checkpoint-1", made._strength: 80, made._as_chat: False, made._length: 10}
+    given |= {made._warmth: 0, made._prompt: "The <ferry>"}
+    *_, last = said_until_free(made._answer(given), threading.Event())
+    assert last[made._without] == "after The <ferry>" and last[made._with] == ""
+    assert "Going on from \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[made._of]
+    (empty,) = said_until_free(made._answer({**given, made._prompt: " \n"}), threading.Event())
+    assert empty.keys() == {made._said} and "is empty. Type one" in empty[made._said]
+    begin(session, host, done)
+    refusal, after = said_until_free(made._answer(given), done)
+    assert refusal.keys() == after.keys() == {made._said}  # the answers that are there stay
+    assert "The model is busy" in refusal[made._said]
 
 
 def test_the_beginning_keeps_its_line_ends(with_lora):

@@ -60,11 +60,17 @@ def test_what_had_its_turn_is_told_below_and_can_be_had_back():
         (
             {"said": "Stopped by hand."},
             True,
-            "Stopped by hand. To go on, press:",
+            "Stopped by hand. The queue does not follow the run that goes now, unless you press Let the queue",
+            "Let the queue follow this run (1 waits)",
+        ),
+        (
+            {"said": "Stopped by hand."},
+            False,
+            "Stopped by hand. Press Go on with the queue.",
             "Go on with the queue (1 waits)",
         ),
     ],
 )
 def test_it_says_how_it_goes_on(state, trains, said, offer):
     assert said in html(of(1), turns(**state), trains=trains)
-    assert _offer(1, turns(**state)) == offer
+    assert _offer(1, turns(**state), trains=trains) == offer

@@ -106,7 +106,8 @@ def test_a_run_that_is_to_stop_or_waits_promises_no_time():
 def test_what_the_run_takes_of_the_machine_is_one_quiet_line_and_a_figure_at_its_end():
     use = MachineUse(cards=0, peak=3_100_000_000, total=16_000_000_000)
     running = [planned(9), step(1, 9), replace(use, peak=1), use]
-    assert '<p class="tp-quiet">Memory: at most 3.1 GB of 16 GB so far</p>' in view_of(*running).html()
+    told = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
+    assert f'<p class="tp-quiet">{told}</p>' in view_of(*running).html()
     ended = view_of(*running, Ended(outcome="finished", text="Done.")).html()
     assert "so far" not in ended and "memory at most" in ended and "3.1 GB" in ended
 

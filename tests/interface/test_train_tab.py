@@ -31,6 +31,11 @@ def tab(tmp_path_factory):
     return made_tab
 
 
+def root(component):
+    """The page that a component stands on."""
+    return component if component.parent is None else root(component.parent)
+
+
 def under(tab, name, method):
     """What is said of a name: the words, and the ways on that can be clicked."""
     parts = tab._form.components
@@ -61,7 +66,7 @@ def under(tab, name, method):
 def test_a_lora_of_every_standing(tab, request, files, words, going_on):
     name = request.node.callspec.id.replace(" ", "-")
     made(tab._joined.host.folders.loras, name, files)
-    ways = [going_on, "replace it (a backup is kept)", "use a new name"]
+    ways = [going_on, "replace it (a backup is kept)", f"use a new name: {name}-2"]
     assert under(tab, name, "lora") == (words, ways)
     assert under(tab, name, "full") == ("", [])
 
@@ -69,16 +74,26 @@ def test_a_lora_of_every_standing(tab, request, files, words, going_on):
 def test_a_whole_model_is_looked_for_where_it_would_be_kept(tab):
     made(tab._joined.host.folders.models, "whole", MODEL)
     made(tab._joined.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}})
-    ways = ["replace it (a backup is kept)", "use a new name"]
-    assert under(tab, "whole", "full") == ("a model made elsewhere", ways)
-    failed = ("the model of a run that broke down", ["go on with it", *ways])
-    assert under(tab, "whole-failed", "full") == failed
+    kept = "replace it (a backup is kept)"
+    assert under(tab, "whole", "full") == ("a model made elsewhere", [kept, "use a new name: whole-2"])
+    ways = ["go on with it", kept, "use a new name: whole-failed-2"]
+    assert under(tab, "whole-failed", "full") == ("the model of a run that broke down", ways)
     assert under(tab, "whole", "lora") == ("", [])
 
 
 @pytest.mark.parametrize("name", ["", "  ", "nowhere", None])
 def test_a_name_that_is_free_is_told_nothing(tab, name):
     assert under(tab, name, "lora") == ("", [])
+
+
+def test_what_adding_files_says_is_not_written_over_by_what_the_data_are(tab, tmp_path):
+    """Both are written whenever the chosen data change: a refusal in the same place would flash by."""
+    (tmp_path / "photo.jpg").write_text("x")
+    data = tab._form.components["data"]
+    menu, said = tab._take_in({tab._add: [str(tmp_path / "photo.jpg")], data: ["story.txt"]})
+    assert menu["value"] == ["story.txt"] and "photo.jpg cannot be learned from" in said
+    writes = {fn.targets[0] for fn in root(tab._add_said).fns.values() if tab._add_said in fn.outputs}
+    assert (tab._add._id, "upload") in writes and (data._id, "change") not in writes
 
 
 def test_start_asks_what_is_to_become_of_a_lora_before_a_run_begins(tab):

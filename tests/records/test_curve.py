@@ -48,6 +48,14 @@ def test_the_smallest_runs_are_well_formed(drawn):
     assert parsed(svg(*drawn)).tag == "svg"
 
 
+@pytest.mark.parametrize(("count", "dots"), [(0, 0), (1, 1), (2, 0)])
+def test_a_single_step_is_a_dot_since_a_line_of_one_point_is_not_to_be_seen(count, dots):
+    seen = [
+        dot for dot in parsed(svg(points(count), RATES)).iter("circle") if dot.get("class") == "tp-smoothed-dot"
+    ]
+    assert len(seen) == dots
+
+
 def test_what_the_user_wrote_is_escaped():
     picture = svg(points(3), RATES, [Mark(2, '<img src=x onerror="alert(1)">&')])
     titles = [title.text for title in parsed(picture).iter("title")]

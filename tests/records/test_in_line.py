@@ -318,6 +318,23 @@ def test_what_stood_there_before_is_not_taken_for_the_run(night):
     assert again.waits == ["a"]
 
 
+def test_under_a_new_name_it_is_looked_for_by_that_name(night):
+    """The LoRA whose name it was asked under says nothing of it."""
+    for name in ("a", "a-2"):
+        folder = night.host.folders.loras / name
+        folder.mkdir(parents=True)
+        (folder / "training_log.json").write_text('{"ended": "finished"}')
+    night.put("a", if_exists="new_name")
+    night.line.go_on()
+    night.until(lambda: night.began == ["a-3"])
+    made = night.host.folders.loras / "a-3"
+    made.mkdir()
+    (made / "training_log.json").write_text('{"ended": "stopped"}')
+    again = restarted(night)
+    again.line.set_right()
+    assert (again.waits, again.done) == ([], [("a-3", "stopped")])
+
+
 def test_a_queue_that_cannot_be_written_stops_and_says_so(night, monkeypatch):
     night.put("a")
     monkeypatch.setattr("training_pro.records.queue.write_json", broken)

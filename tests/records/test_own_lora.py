@@ -44,6 +44,8 @@ def test_with_its_parameters_and_its_log(folders):
     assert not (new / "optimizer.pt").exists()
     kept = inventory.one(new, folders)
     assert (kept.standing, kept.step, kept.loss, kept.parts) == ("stopped", 4, 2.5, ())
+    last = as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
+    assert inventory.one(last, folders).standing == "finished"
 
 
 def test_out_of_a_run_that_was_cut_off(folders):

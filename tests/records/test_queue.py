@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from training_pro.core.errors import SavingError
@@ -78,18 +79,23 @@ def test_as_a_file_it_is_the_same(tmp_path):
 
 def test_a_file_is_waited_for_that_another_program_reads_just_now(tmp_path, monkeypatch):
     """As Windows has it."""
-    tried, write = [], queue.write_json
+    tried, does = [], {"replace": Path.replace, "read_text": Path.read_text}
 
-    def busy(path, value):
-        tried.append(path)
-        if len(tried) < 3:
-            raise PermissionError(13, "Access is denied", str(path))
-        write(path, value)
+    def busy(name):
+        def act(path, *args, **more):
+            tried.append(name)
+            if tried.count(name) < 3:
+                raise PermissionError(13, "Access is denied", str(path))
+            return does[name](path, *args, **more)
 
-    monkeypatch.setattr(queue, "write_json", busy)
+        return act
+
     known = of("a")
+    for name in does:
+        monkeypatch.setattr(Path, name, busy(name))
     queue.save(tmp_path / "queue.json", known)
-    assert (len(tried), queue.load(tmp_path / "queue.json")) == (3, known)
+    assert queue.load(tmp_path / "queue.json") == known
+    assert tried == ["replace"] * 3 + ["read_text"] * 3
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"waiting": [{"name": "a"}]}', '{"waiting": [3]}'])

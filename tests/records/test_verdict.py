@@ -103,6 +103,18 @@ def test_one_evaluation_alone_tells_nothing_either():
     assert found.text.startswith("The part kept aside was gone through only once, so learning cannot be told")
 
 
+def test_what_was_kept_aside_and_never_gone_through_is_said():
+    for known in ({"kept_aside": "its digest"}, {"evaluates": True}):
+        text = verdict(graph(FALLING, {}), NAMES, **known).text
+        assert text.startswith("The run ended before the part kept aside was gone through, so learning cannot be")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "in 1 step, too few"), (7, "in 7 steps, too few")])
+def test_a_few_steps_say_nothing_of_how_it_goes(count, words):
+    assert words in verdict(graph(dict.fromkeys(range(1, count + 1), 3.0), {}), NAMES).text
+    assert "too few" not in verdict(graph(dict.fromkeys(range(1, 9), 3.0), {}), NAMES).text
+
+
 def test_a_loss_that_rose_was_not_still_falling():
     rose = {step: 0.01 if step < 4 else 0.05 - step / 1000 for step in range(1, 17)}
     assert "went from 0.0100 to 0.0340 and fell again in the last quarter" in verdict(graph(rose, {}), NAMES).text

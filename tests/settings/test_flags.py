@@ -8,6 +8,7 @@ from training_pro.settings import flags
 from training_pro.settings.declared import SETTINGS
 from training_pro.settings.reading import training_settings
 from training_pro.settings.reference import title
+from training_pro.tests.settings.test_files import UNUSUAL
 
 
 def parser():
@@ -77,3 +78,15 @@ def test_the_help_lists_what_works_by_section(monkeypatch):
         assert f"{setting.flag} " in words
         assert setting.help in words
         assert f"{title(setting.section)}:" in words
+
+
+def test_what_differs_from_the_defaults_is_typed_and_read_back():
+    asked = training_settings({**UNUSUAL, "targets": ["q_proj", "o_proj"], "sample_prompts": ["-a", "b\nc"]})
+    typed = list(flags.as_words(asked.values()))
+    assert training_settings(given(*typed)) == asked
+    assert set(given(*typed)) == {*UNUSUAL, "sample_prompts"}
+
+
+def test_nothing_is_typed_for_the_defaults():
+    asked = training_settings({"name": "a", "data": ["-x.txt"]})
+    assert list(flags.as_words(asked.values())) == ["--name", "a", "--data=-x.txt"]

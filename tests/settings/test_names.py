@@ -1,7 +1,7 @@
 """Which names a LoRA may have."""
 
 import pytest
-from training_pro.settings.names import LONGEST_NAME, name_problem
+from training_pro.settings.names import LONGEST_NAME, TORCHS_OWN, name_problem
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,32 @@ def test_good_names(name):
         ("LPT1", "Windows cannot store"),
         ("story-np", "ends in -np"),
         ("-story", "begins with -"),
+        ("half", "is a word of PyTorch's own"),
     ],
 )
 def test_bad_names(name, said):
     problem = name_problem(name)
     assert said in problem
     assert problem.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "is empty. Give the preset a name, for example 'my-story'."),
+        ("../x", "'../x' is a path. Give a plain name, without a folder."),
+        ("story.", "'story.' is a name that Windows cannot store. Choose another one."),
+        (".story", "'.story' begins with a dot, and what is called so is hidden. Choose another beginning."),
+        ("Llama-3.1 mine", ""),
+        ("half", ""),
+    ],
+)
+def test_the_name_of_something_else_is_not_asked_what_a_loras_is(name, said):
+    assert name_problem(name, "preset") == said
+
+
+def test_every_plain_word_of_torchs_modules_is_known():
+    import torch
+
+    own = {*dir(torch.nn.ModuleDict()), *dir(torch.nn.ParameterDict())}
+    assert [word for word in own if "_" not in word and not TORCHS_OWN.fullmatch(word)] == []

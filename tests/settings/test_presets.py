@@ -27,7 +27,7 @@ def test_a_preset_of_ones_own_is_kept_listed_and_deleted(tmp_path):
     assert presets.own(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["", "../outside", "a.b", "CON"])
+@pytest.mark.parametrize("name", ["", "../outside", ".b", "CON"])
 def test_a_preset_needs_a_name_that_can_be_a_files(tmp_path, name):
     with pytest.raises(SettingsError, match=r"^Preset: "):
         presets.save(tmp_path, name, {"rank": 8})
@@ -89,7 +89,10 @@ def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
 def test_changes_are_told_in_words_and_equal_values_are_none():
     before = {key: s.default for key, s in SETTINGS.items()} | {"learning_rate": "0.0002"}
     after = {"rank": 64, "learning_rate": 2e-4, "chunking": "dementor"}
-    assert presets.changes(before, after) == ["LoRA Rank 32 \u2192 64", "How to cut blocks \u2192 dementor"]
+    assert presets.changes(before, after) == [
+        "LoRA Rank 32 \u2192 64",
+        "How to cut blocks of whole sentences \u2192 DEMENTOR",
+    ]
 
 
 def test_the_form_comes_back_without_what_is_unknown(tmp_path):
@@ -99,3 +102,7 @@ def test_the_form_comes_back_without_what_is_unknown(tmp_path):
     assert presets.left_form(path) == {"rank": 8}
     path.write_text("[1]")
     assert presets.left_form(path) == {}
+
+
+def test_a_list_is_shown_as_its_names():
+    assert presets.shown("data", ["a.txt", "b/"]) == presets.shown("data", ("a.txt", "b/")) == "a.txt, b/"

@@ -1,0 +1,15 @@
+"""What several commands say alike."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from training_pro.commands import options
+
+
+@pytest.mark.parametrize(("system", "said"), [("linux", ""), ("darwin", ""), ("win32", options.UNSAVED + "\n")])
+def test_only_on_windows_a_window_that_is_closed_would_save_nothing(monkeypatch, capsys, system, said):
+    monkeypatch.setattr(sys, "platform", system)
+    options.say_what_saves()
+    assert capsys.readouterr().err == said
