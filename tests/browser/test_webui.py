@@ -142,7 +142,7 @@ def test_where_others_look_on_nobody_starts_or_stops(webui, open_tab):
     webui.tell("shared.args.multi_user = True; restart()")
     try:
         page = open_tab()
-        assert "--multi-user" in page.words("line")
+        page.wait_for_words("line", "--multi-user")
         page.fill(name="not-here", data="story.txt")
         for button in ("start", "stop", "save"):
             assert not page.can_press(button)
