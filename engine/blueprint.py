@@ -19,7 +19,7 @@ from .rates import Rates
 SAMPLE = 10
 _SWITCHES = tuple(f.name for f in fields(Switching))
 DATA = "data and slicing"
-_OF_A_LORA = ("rank", "alpha", "rslora", "targets", "dora", "train_head")
+_OF_A_LORA = ("rank", "alpha", "rslora", "targets", "dora", "train_head", "lora_plus", "head_rate")
 _UNCHANGEABLE = (
     *_OF_A_LORA,
     "optimizer",

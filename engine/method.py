@@ -20,6 +20,7 @@ def problems(settings: TrainingSettings, host: Host) -> list[str]:
         found.append(f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits.")
     if card.name == settings.what.name:
         found.append(f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
-    if settings.lora.dora or settings.lora.rslora or settings.lora.train_head:
-        found.append("Method full: rsLoRA, DoRA and Train Head are parts of a LoRA. Leave them off.")
+    lora = settings.lora
+    if lora.dora or lora.rslora or lora.train_head or lora.lora_plus != 1:
+        found.append("Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off.")
     return found

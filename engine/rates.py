@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SHARE_OF_STEPS = 0.1
+SHARE = "share"
+"""The key in a group of the optimizer: at which share of the learning rate it learns."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def fall_of(known: Mapping[str, Any] | None) -> WindDown | None:
 def give(rates: Rates, scheduler: Any) -> None:
     """Let a scheduler of torch's, and its optimizer, go by these from the next step on."""
     now = rates.rate(scheduler.last_epoch + 1)
-    scheduler.base_lrs = [rates.learning_rate for _ in scheduler.base_lrs]
-    scheduler._last_lr = [now for _ in scheduler.base_lrs]
-    for group in scheduler.optimizer.param_groups:
-        group["initial_lr"], group["lr"] = rates.learning_rate, now
+    for group in (groups := scheduler.optimizer.param_groups):
+        group["initial_lr"], group["lr"] = rates.learning_rate * group[SHARE], now * group[SHARE]
+    scheduler.base_lrs = [group["initial_lr"] for group in groups]
+    scheduler._last_lr = [group["lr"] for group in groups]

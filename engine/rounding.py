@@ -19,7 +19,7 @@ def advice(settings: TrainingSettings, host: Host) -> list[str]:
 
 def rounding_advice(settings: TrainingSettings, kind: str) -> Iterator[str]:
     """Of weights of this type in training; a LoRA itself is always in float32."""
-    rate = settings.learning.learning_rate
+    rate = settings.learning.learning_rate * (settings.lora.head_rate if settings.lora.train_head else 1)
     if kind != "bfloat16" or rate >= SMALL:
         return
     why = (
@@ -30,6 +30,6 @@ def rounding_advice(settings: TrainingSettings, kind: str) -> Iterator[str]:
         yield f"Method full: {why} many of them are. Load the model in float32, or use {SMALL:g} or more."
     elif settings.lora.train_head:
         yield (
-            f"Train Head: {why} many steps of embeddings and head are; the LoRA is not concerned. Use {SMALL:g} "
-            "or more, load the model in float32, or leave Train Head off."
+            f"Train Head: {why} many steps of embeddings and head are; the LoRA is not concerned. Let them learn "
+            f"at {SMALL:g} or more (Train Head, rate), load the model in float32, or leave Train Head off."
         )

@@ -32,6 +32,7 @@ from .machine import workers
 from .noise import noisy
 from .optimizers import optimizer_problems
 from .ordering import EachEpoch
+from .own_rates import set_apart
 from .precision import computing_type, device
 from .rates import give
 from .soundness import is_sound
@@ -99,6 +100,12 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         if len(blueprint.data.kept_aside):
             testing = callback.testing
             testing.measure = Measuring(blueprint, model, ways, testing.stopping, testing.told)
+
+    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+        """HF's, with groups of their own for what learns at a rate of its own."""
+        if self.optimizer is None:
+            set_apart(super().create_optimizer(*args), self.model, self._blueprint.settings)
+        return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:

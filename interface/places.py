@@ -14,7 +14,7 @@ VISIBLE: tuple[tuple[str, ...], ...] = (
 )
 LORA, LIVE, MEMORY = "LoRA", "Saving and stopping", "Memory and speed"
 FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    LORA: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "train_head")),
+    LORA: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "lora_plus"), ("train_head", "head_rate")),
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
         ("block_ends",),

@@ -433,6 +433,22 @@ class Lora:
         "Train the model's embeddings and output layer as a whole, beside the LoRA: for a new language or many "
         "new words. Takes much memory and disk; an 8-bit optimizer helps.",
     )
+    lora_plus: float = number(
+        1.0,
+        "LoRA+",
+        "How many times faster than the first half of each layer's pair (A) its second half (B) learns: 16 is "
+        "usual, with a lower learning rate; 1 is none of it.",
+        minimum=0.01,
+        maximum=1000,
+    )
+    head_rate: float = number(
+        1.0,
+        "Train Head, rate",
+        "Which share of the learning rate embeddings and output layer are trained with: 0.1 is gentle to the "
+        "words that the model knows; 1 is that of the LoRA.",
+        minimum=0.001,
+        maximum=100,
+    )
 
     @property
     def strength(self) -> float:

@@ -23,6 +23,8 @@ def notes(settings: TrainingSettings) -> list[str]:
         said.append("DEMENTOR overlaps by itself: Overlap blocks is ignored.")
     if settings.aside.eval_every and _nothing_is_kept_aside(settings):
         said.append("Evaluate every: nothing is kept aside, so there is nothing to evaluate.")
+    if settings.lora.head_rate != 1 and not settings.lora.train_head:
+        said.append("Train Head, rate: Train Head is off, so nothing goes by it.")
     return said
 
 
@@ -56,6 +58,12 @@ def _rate(settings: TrainingSettings) -> Iterator[str]:
         yield (
             f"Learning Rate {rate:g} is far above what is usual here ({usual:g}), and the training may break "
             f"down. Try {usual:g}."
+        )
+    elif rate * lora.lora_plus > most:
+        yield (
+            f"LoRA+ {lora.lora_plus:g}: half of the LoRA learns at {rate * lora.lora_plus:g}, far above what is "
+            f"usual ({usual:g}), and the training may break down. Try a Learning Rate of "
+            f"{most / lora.lora_plus / 2:.0e}."
         )
 
 

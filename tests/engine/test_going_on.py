@@ -224,6 +224,8 @@ def test_texts_that_have_changed_meanwhile_are_named_as_what_they_are(place):
         ("rank (4 then, 8 now)", {"rank": 8}),
         ("alpha (8.0 then, 64.0 now)", {"alpha": 64}),
         ("rslora (False then, True now)", {"rslora": True}),
+        ("lora_plus (1.0 then, 16.0 now)", {"lora_plus": 16}),
+        ("head_rate (1.0 then, 0.1 now)", {"head_rate": 0.1}),
         ("targets (all-linear then, q-v now)", {"targets": "q-v"}),
         ("batch_size (4 then, 2 now)", {"batch_size": 2}),
         ("seed (42 then, 43 now)", {"seed": 43}),

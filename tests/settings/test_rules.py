@@ -32,6 +32,11 @@ def test_dementor_overlaps_by_itself():
     assert advised(chunking="dementor", overlap=True) == []
 
 
+def test_a_rate_for_a_head_that_is_not_trained_is_ignored_and_said():
+    assert notes(settings(train_head=True, head_rate=0.1)) == []
+    assert notes(settings(head_rate=0.1)) == ["Train Head, rate: Train Head is off, so nothing goes by it."]
+
+
 @pytest.mark.parametrize(
     ("rank", "alpha", "rslora", "strength"),
     [
@@ -55,6 +60,8 @@ def test_a_high_strength_is_said(rank, alpha, rslora, strength):
         ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above what is usual here (0.0002)"),
         ({"learning_rate": 5e-3, "rank": 8, "alpha": 32}, "Learning Rate 0.005 is far above"),
         ({"learning_rate": 5e-3, "method": "full"}, "Learning Rate 0.005 is far above what is usual here (1e-05)"),
+        ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
+        ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16: half of the LoRA learns at 0.032, far above"),
         ({"stop_at_loss": 1.5}, ""),
         ({"stop_at_loss": 5}, "Stop at Loss 5: most models begin below that"),
     ],
