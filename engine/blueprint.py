@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import Remedy
@@ -12,23 +12,12 @@ from ..data.assembly import TrainingData
 from ..data.expecting import Expecting, remedies
 from ..records.run_folder import RunFolder
 from ..schedulers import Phase, multipliers
-from ..settings.declared import Switching, TrainingSettings
+from ..settings.declared import SETTINGS, TrainingSettings, keys_of
 from ..train_utils import StepPlan
 from .rates import Rates
 
 SAMPLE = 10
-_SWITCHES = tuple(f.name for f in fields(Switching))
 DATA = "data and slicing"
-_OF_A_LORA = ("rank", "alpha", "rslora", "targets", "dora", "train_head", "lora_plus", "head_rate")
-_UNCHANGEABLE = (
-    *_OF_A_LORA,
-    "optimizer",
-    "batch_size",
-    "batching",
-    *_SWITCHES,
-    "packing",
-    "seed",
-)
 
 
 @dataclass(frozen=True)
@@ -63,9 +52,10 @@ class Blueprint:
     def unchangeable(self) -> dict[str, Any]:
         """What a run that goes on must have in common with its checkpoint."""
         asked = self.settings.values()
-        kept = {key: asked[key] for key in _UNCHANGEABLE}
+        kept = {key: asked[key] for key, setting in SETTINGS.items() if setting.fixed}
         if self.settings.lora.whole_model:
-            kept = {key: value for key, value in kept.items() if key not in _OF_A_LORA} | {"method": "full"}
+            of_a_lora = keys_of("lora")
+            kept = {key: value for key, value in kept.items() if key not in of_a_lora} | {"method": "full"}
         return {
             DATA: self.data.examples.digest(),
             "model": self.card.name,

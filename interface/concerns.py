@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from ..settings.declared import keys_of
 from .places import ALL_ROWS, row_id
 
 Kind = Literal["text", "rows"]
 TEXT = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats", "block_ends")
-ROWS = ("format", "train_on", "system", "train_only_after", "too_long", "bad_rows", "columns")
-SECOND = ("second_switch_at", "second_switch_loss_low", "second_switch_loss_high")
-SWITCH = ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high", "switch_pairs", *SECOND)
+ROWS = keys_of("rows")
+SWITCH = keys_of("switching")
+SECOND = tuple(key for key in SWITCH if key.startswith("second_"))
 
 
 def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[str]:
@@ -23,6 +24,8 @@ def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[
         gone |= set(TEXT)
     if values.get("max_steps") not in (None, "", 0, "0"):
         gone.add("epochs")
+    if not values.get("train_head"):
+        gone.add("head_rate")
     gone.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
     return gone | _of_switching(values)
 

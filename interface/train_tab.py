@@ -11,6 +11,7 @@ import gradio as gr
 from ..core.errors import TrainingProError
 from ..core.host import Folders
 from ..settings import presets
+from ..settings.declared import keys_of
 from . import concerns, data_menu, model_line, summary, wording
 from .clicks import Clicks
 from .form import Form
@@ -25,12 +26,7 @@ from .run_panel import RunPanel
 from .start_from import StartFrom
 from .unfinished import Unfinished
 
-CUTTING = (
-    *("data", "format", "columns", "system", "train_on", "train_only_after", "too_long", "bad_rows"),
-    *("chunking", "hard_cut", "cutoff", "overlap", "dementor_repeats", "min_chars", "add_bos", "add_eos"),
-    "block_ends",
-    *("eval_data", "eval_share", "seed"),
-)
+CUTTING = ("data", *keys_of("text", "rows"), "eval_data", "eval_share", "seed")
 """What decides on the examples."""
 
 

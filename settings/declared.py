@@ -47,6 +47,7 @@ class What:
         "The same seed, data and settings give the same LoRA on the CPU, bit for bit.",
         minimum=0,
         maximum=2**32 - 1,
+        fixed=True,
     )
 
 
@@ -223,6 +224,7 @@ class Steps:
         "How many examples the graphics card works on at once. More is smoother and takes more memory.",
         minimum=1,
         maximum=1024,
+        fixed=True,
     )
     accumulation: int = whole(
         1,
@@ -256,6 +258,7 @@ class Steps:
             "sequential": "as in the data",
             "length_then_order": "by length, later as in the data",
         },
+        fixed=True,
     )
 
 
@@ -268,17 +271,26 @@ class Switching:
         "What decides that examples come as in the data from now on. By loss it is the first step with the "
         "smoothed loss at or under the upper bound.",
         {"epochs": "epochs", "steps": "steps", "loss": "the loss"},
+        fixed=True,
     )
-    switch_at: int = whole(1, "Change over at", "After so many epochs or steps.", minimum=0, maximum=10**8)
+    switch_at: int = whole(
+        1, "Change over at", "After so many epochs or steps.", minimum=0, maximum=10**8, fixed=True
+    )
     switch_loss_low: float = number(
         2.0,
         "Change over at loss, lower bound",
         "A run that begins under it is told that its first phase is short.",
         minimum=0,
         maximum=100,
+        fixed=True,
     )
     switch_loss_high: float = number(
-        2.5, "Change over at loss, upper bound", "The loss at which the change comes.", minimum=0, maximum=100
+        2.5,
+        "Change over at loss, upper bound",
+        "The loss at which the change comes.",
+        minimum=0,
+        maximum=100,
+        fixed=True,
     )
     switch_pairs: bool = yes_no(
         False,
@@ -286,15 +298,21 @@ class Switching:
         "A middle phase in which two neighbours stand in one batch and the second sees the first: two rows that "
         "follow each other, or two blocks of which the second begins where the first ends, so that none reads "
         "the same text twice. It ends at the second change, and wants an even batch size.",
+        fixed=True,
     )
     second_switch_at: int = whole(
-        2, "Second change at", "After so many epochs or steps, pairs end.", minimum=0, maximum=10**8
+        2, "Second change at", "After so many epochs or steps, pairs end.", minimum=0, maximum=10**8, fixed=True
     )
     second_switch_loss_low: float = number(
-        1.5, "Second change at loss, lower bound", "As for the first change.", minimum=0, maximum=100
+        1.5, "Second change at loss, lower bound", "As for the first change.", minimum=0, maximum=100, fixed=True
     )
     second_switch_loss_high: float = number(
-        2.0, "Second change at loss, upper bound", "The loss at which pairs end.", minimum=0, maximum=100
+        2.0,
+        "Second change at loss, upper bound",
+        "The loss at which pairs end.",
+        minimum=0,
+        maximum=100,
+        fixed=True,
     )
 
 
@@ -366,6 +384,7 @@ class Learning:
         },
         free=True,
         one="another name",
+        fixed=True,
     )
     adam_beta1: float = number(0.9, "Adam beta 1", "The memory of the mean gradient.", minimum=0, maximum=0.9999)
     adam_beta2: float = number(
@@ -390,6 +409,7 @@ class Lora:
         "How much the LoRA can hold: 8 for a manner of speaking, 32 for a style, 128 and more for much new text.",
         minimum=1,
         maximum=4096,
+        fixed=True,
     )
     alpha: float = number(
         32.0,
@@ -397,6 +417,7 @@ class Lora:
         "Alpha / rank is the strength of the LoRA; 1 is usual.",
         minimum=0.01,
         maximum=16384,
+        fixed=True,
     )
     dropout: float = number(
         0.0,
@@ -406,7 +427,10 @@ class Lora:
         maximum=0.9,
     )
     rslora: bool = yes_no(
-        False, "rsLoRA", "Strength alpha / root of rank, which keeps high ranks from learning too little."
+        False,
+        "rsLoRA",
+        "Strength alpha / root of rank, which keeps high ranks from learning too little.",
+        fixed=True,
     )
     targets: str | tuple[str, ...] = choice(
         "Which layers",
@@ -420,18 +444,21 @@ class Lora:
             "k-v-down": "k-v-down (where facts are said to sit)",
         },
         free=True,
+        fixed=True,
     )
     dora: bool = yes_no(
         False,
         "DoRA",
         "Learns length and direction of each weight apart: often a little better at low ranks, and slower. "
         "Not on 8-bit weights.",
+        fixed=True,
     )
     train_head: bool = yes_no(
         False,
         "Train Head",
         "Train the model's embeddings and output layer as a whole, beside the LoRA: for a new language or many "
         "new words. Takes much memory and disk; an 8-bit optimizer helps.",
+        fixed=True,
     )
     lora_plus: float = number(
         1.0,
@@ -440,6 +467,7 @@ class Lora:
         "usual, with a lower learning rate; 1 is none of it.",
         minimum=0.01,
         maximum=1000,
+        fixed=True,
     )
     head_rate: float = number(
         1.0,
@@ -448,6 +476,7 @@ class Lora:
         "words that the model knows; 1 is that of the LoRA.",
         minimum=0.001,
         maximum=100,
+        fixed=True,
     )
 
     @property
@@ -612,6 +641,7 @@ class Machine:
         "differ; batch size, steps and losses stay the same. auto: wherever a test at the start of the run "
         "shows that the model keeps them apart.",
         {"auto": "auto", "on": "on", "off": "off"},
+        fixed=True,
     )
     keep_awake: bool = yes_no(
         True,
@@ -691,3 +721,8 @@ SETTINGS: Mapping[str, Setting] = {
     for name, section in SECTIONS.items()
     for f in fields(section)
 }
+
+
+def keys_of(*sections: str) -> tuple[str, ...]:
+    """The settings of these sections."""
+    return tuple(key for key, setting in SETTINGS.items() if setting.section in sections)

@@ -61,10 +61,15 @@ def _table(settings: list[Setting]) -> Iterator[str]:
     yield "| key | label | default | takes | what it does |"
     yield "| --- | --- | --- | --- | --- |"
     for setting in settings:
-        help = setting.help + (" May be changed while a run goes on." if setting.live else "")
-        usual = default(setting)
+        usual, help = default(setting), setting.help + _changing(setting)
         cells = (f"`{setting.key}`", setting.label, f"`{usual}`" if usual else "empty", takes(setting), help)
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _changing(setting: Setting) -> str:
+    if setting.live:
+        return " May be changed while a run goes on."
+    return " A run that is gone on with has to have the same." if setting.fixed else ""
 
 
 def _cell(text: str) -> str:
@@ -84,5 +89,6 @@ def _plain(setting: Setting) -> dict[str, Any]:
         **{name: bound for name, bound in bounds.items() if bound is not None},
         **{name: values for name, values in also.items() if values},
         "live": setting.live,
+        "fixed": setting.fixed,
         "help": setting.help,
     }

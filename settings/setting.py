@@ -18,6 +18,7 @@ class Setting:
     """One setting. `words` says what else than a value of its kind it takes ('auto' for the cutoff).
 
     A choice that is `free` takes names of the user's own beside those listed; where `one` says what, only one.
+    What is `live` may change while a run goes on, what is `fixed` not even when it goes on later.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Setting:
     free: bool = False
     one: str = ""
     live: bool = False
+    fixed: bool = False
     check: Callable[[Any], str] | None = None
 
     @property
