@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hmac
+import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from ..core import narrator
 from ..core.errors import SettingsError
@@ -17,6 +20,7 @@ from . import environment, options
 from .options import ended_by, say
 
 PORT = 7862
+PASSWORD = "TRAINING_PRO_PASSWORD"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,6 +41,12 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}")
     parser.add_argument("--listen", action="store_true", help="let other machines open the page too")
+    parser.add_argument(
+        "--password",
+        default=os.environ.get(PASSWORD, ""),
+        metavar="WORD",
+        help=f"ask for it whoever opens the page, under any user name (also as {PASSWORD})",
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
@@ -54,11 +64,31 @@ def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool =
         inbrowser=not asked.no_browser,
         prevent_thread_lock=True,
         quiet=True,
+        **_asking_for(asked.password),
         **more,
     )
-    say(f"Training PRO is at http://127.0.0.1:{asked.port} - Ctrl+C ends it.")
+    say_where(asked)
     options.say_what_saves()
     _wait(made)
+
+
+def _asking_for(password: str) -> dict[str, Any]:
+    """What Gradio is told, so that a page opens to whoever knows the word."""
+    if not password:
+        return {}
+    known = password.encode()
+    return {
+        "auth": lambda _, word: hmac.compare_digest(word.encode(), known),
+        "auth_message": "Training PRO: any user name, and the password it was started with.",
+    }
+
+
+def say_where(asked: argparse.Namespace) -> None:
+    say(f"Training PRO is at http://127.0.0.1:{asked.port} - Ctrl+C ends it.")
+    if asked.listen:
+        say(f"For other machines it is at http://{socket.gethostname()}:{asked.port}")
+    if asked.listen and not asked.password:
+        say("Whoever reaches this machine can use it: --password WORD asks for a word first.")
 
 
 def refuse_taken(port: int) -> None:

@@ -196,6 +196,12 @@ class TrainingPage:
             self.wait_for(lambda: self._holds("name", left), "the form as it was left", patience)
         return self
 
+    def log_in(self, user: str, password: str) -> None:
+        """Where Gradio asks first."""
+        self._page.get_by_label("username").fill(user)
+        self._page.get_by_label("password").fill(password)
+        self._page.get_by_role("button", name="Login").click()
+
     def reload(self) -> None:
         self._page.reload()
 

@@ -116,10 +116,10 @@ class Webui(Server):
 
 
 @contextmanager
-def demo(user_data: Path) -> Iterator[Server]:
+def demo(user_data: Path, *more: str) -> Iterator[Server]:
     """`script.py demo --tiny`, as a user starts it."""
     port = free_port()
-    words = ("demo", "--tiny", "--no-browser", "--port", str(port), "--user-data", str(user_data))
+    words = ("demo", "--tiny", "--no-browser", "--port", str(port), "--user-data", str(user_data), *more)
     with ended(Server(str(ROOT / "script.py"), *words, port=port, user_data=user_data)) as server:
         yield server
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import socket
 
 import pytest
-from training_pro.commands.page import refuse_taken
+from training_pro.commands.page import add_serving, refuse_taken, say_where
 from training_pro.core.errors import SettingsError
 
 
@@ -23,3 +24,24 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence():
 def test_a_number_that_is_no_port_is_refused_too(port):
     with pytest.raises(SettingsError, match=f"^Port {port} cannot be had"):
         refuse_taken(port)
+
+
+def asked(*words):
+    parser = argparse.ArgumentParser()
+    add_serving(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "warned"),
+    [((), False, False), (("--listen",), True, True), (("--listen", "--password", "x"), True, False)],
+)
+def test_who_can_reach_the_page_is_said(capsys, words, known, warned):
+    say_where(asked(*words))
+    said = capsys.readouterr().err
+    assert (socket.gethostname() in said, "--password WORD" in said) == (known, warned)
+
+
+def test_a_password_may_stand_in_the_environment(monkeypatch):
+    monkeypatch.setenv("TRAINING_PRO_PASSWORD", "x")
+    assert asked().password == "x"

@@ -1,0 +1,31 @@
+"""A page that asks for a password first: nothing of it without, all of it with, also in the middle of a run."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+from training_pro.tests.browser import servers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
+
+PASSWORD = "Grüße, Käpt'n"
+
+
+def test_it_opens_to_whoever_knows_the_password(browser, tmp_path, open_page):
+    with servers.demo(tmp_path, "--password", PASSWORD) as server:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(server.url + "config", timeout=20)
+        page = open_page(server, whole=False)
+        page.wait_for(lambda: "the password it was started with" in page.everything(), "the question")
+        page.log_in("me", "a guess")
+        page.pause(1)
+        assert not page.has("start")
+        page.log_in("me", PASSWORD)
+        page.wait_for(lambda: page.has("start"), "the page")
+        page.press("load")
+        page.wait_for_words("model", "is loaded")
+        page.start("inside", epochs=20)
+        page.reload()
+        page.wait_until_ended("inside")
