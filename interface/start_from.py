@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,25 +61,24 @@ class StartFrom:
             self._command = gr.Button("As a command", size="sm", elem_id="tp-command")
         self._kept = gr.HTML(elem_id="tp-preset-said")
 
-    def connect(self) -> None:
-        """After everything is drawn: the menu writes into the whole form."""
+    def connect(self, refreshing: Callable[..., Any]) -> None:
+        """After everything is drawn: the menu writes into the whole form, and has LoRAs anew with `refreshing`."""
         form = self._form.inputs()
         filled = [*self._form.components.values(), self.said]
         self._menu.input(partial(self._fill, self._menu, self.said), {*form, self._menu}, filled, **private())
-        self._order.change(
-            lambda order: gr.update(choices=self._choices(order)), self._order, self._menu, **private()
-        )
+        gr.on([self._order.change, refreshing], self.refreshed, self._order, self._menu, **private())
         for menu, said in self._tables.items():
             row = [*self._form.components.values(), said]
             menu.input(partial(self._fill, menu, said), {*form, menu}, row, **private())
         self._reset.click(self._back, form, filled, **private())
         self._differs.click(self._differences, form, self._kept, **private())
         self._command.click(self._as_command, form, self._kept, **private())
-        self._save.click(self._keep, {*form, self._name}, [self._kept, self._menu], **private())
-        self._delete.click(self._drop, {self._name}, [self._kept, self._menu], **private())
+        kept = [self._kept, self._menu]
+        self._save.click(self._keep, {*form, self._name, self._order}, kept, **private())
+        self._delete.click(self._drop, {self._name, self._order}, kept, **private())
 
-    def refreshed(self) -> Any:
-        return gr.update(choices=self._choices())
+    def refreshed(self, order: str = NEWEST) -> Any:
+        return gr.update(choices=self._choices(order))
 
     @property
     def menu(self) -> Any:
@@ -149,7 +148,7 @@ class StartFrom:
             presets.save(folders.presets, name, self._form.values(given))
             return f"Saved as {name}."
 
-        return self._joined.said_of(save), self.refreshed()
+        return self._joined.said_of(save), self.refreshed(given[self._order])
 
     def _drop(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
         name = (given[self._name] or "").strip()
@@ -158,7 +157,7 @@ class StartFrom:
             presets.delete(folders.presets, name)
             return f"{name} is deleted."
 
-        return self._joined.said_of(delete), self.refreshed()
+        return self._joined.said_of(delete), self.refreshed(given[self._order])
 
 
 def _defaults() -> dict[str, Any]:

@@ -101,15 +101,14 @@ class TrainTab:
     def _connect(self) -> None:
         parts = self._form.components
         data, name = parts["data"], parts["name"]
-        self._start_from.connect()
+        self._start_from.connect(self._refresh.click)
         self._one_step.connect()
         self._unfinished.connect()
         self._layers.connect()
         self._run.connect(self._line)
-        told = [data, parts["eval_data"], self._start_from.menu]
         # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new files move the places.
         emptied = self._refresh.click(self._emptied, {data, parts["eval_data"]}, self._cleared(), **private())
-        refreshed = emptied.then(self._new_choices, {self._chosen}, told, **private())
+        refreshed = emptied.then(self._new_choices, {self._chosen}, self._cleared()[1:], **private())
         self._add.upload(self._take_in, {self._add, data}, [data, self._add_said], **private())
         gr.on([data.input, self._refresh.click], lambda: "", None, self._add_said, **private())
         data.change(self._named, {data, name}, name, **private())
@@ -194,7 +193,7 @@ class TrainTab:
     def _new_choices(self, given: Mapping[Any, Any]) -> tuple[Any, ...]:
         choices = data_menu.choices(self._joined)
         chosen = (data_menu.still_there(names, choices) for names in given[self._chosen])
-        return *(gr.update(choices=choices, value=names) for names in chosen), self._start_from.refreshed()
+        return tuple(gr.update(choices=choices, value=names) for names in chosen)
 
     def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add files from the browser to the data sets, and choose them."""

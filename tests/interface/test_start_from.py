@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import gradio as gr
 import pytest
 from training_pro.core.session import Session
@@ -62,7 +64,23 @@ def test_a_preset_of_ones_own_begins_at_the_defaults(start_from):
 
 
 def test_a_name_of_ours_is_refused_in_a_sentence(start_from):
-    given = {**dict.fromkeys(start_from._form.inputs()), start_from._name: "style"}
+    form = dict.fromkeys(start_from._form.inputs())
+    given = {**form, start_from._name: "style", start_from._order: "newest"}
     said, _ = start_from._keep(given)
     assert "is a name that comes with Training PRO" in said
     assert (start_from._joined.host.folders.presets / "style.json").read_text() == '{"rank": 7}'
+
+
+def test_new_lists_of_loras_stay_in_the_order_that_is_chosen(start_from):
+    loras = start_from._joined.host.folders.loras
+    made(loras, "annals", FINISHED)
+    os.utime(loras / "annals", (1, 1))
+
+    def offered(update):
+        return [label for label, _ in update["choices"] if label.startswith("LoRA: ")]
+
+    form = dict.fromkeys(start_from._form.inputs())
+    given = {**form, start_from._name: "kept", start_from._order: "name"}
+    assert offered(start_from._keep(given)[1]) == ["LoRA: annals", "LoRA: style"]
+    assert offered(start_from._drop(given)[1]) == ["LoRA: annals", "LoRA: style"]
+    assert offered(start_from.refreshed("newest")) == ["LoRA: style", "LoRA: annals"]
