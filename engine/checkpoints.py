@@ -13,7 +13,7 @@ from ..records import loras
 from ..records.contents import PARAMETERS, STATE
 from ..records.run_folder import RunFolder
 from ..settings import presets
-from ..settings.declared import SETTINGS
+from ..settings.declared import SETTINGS, TrainingSettings
 from .blueprint import DATA, Blueprint
 
 TRIES = 2
@@ -65,18 +65,22 @@ def state_of(checkpoint: Path) -> RunState:
 
 def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
     """A run may only go on as what it was; SavingError names what is different."""
+    then = {**_asked_then(run), **state.unchangeable}
     changed = [
-        f"{key} ({_what_changed(run)})"
-        if key == DATA
-        else f"{key} ({state.unchangeable.get(key)} then, {value} now)"
+        f"{key} ({_what_changed(run)})" if key == DATA else f"{key} ({then.get(key)} then, {value} now)"
         for key, value in run.unchangeable().items()
-        if state.unchangeable.get(key) != value
+        if then.get(key) != value
     ]
     if changed:
         raise SavingError(
             f"The run cannot go on from {checkpoint.name}: different are {', '.join(changed)}. "
             "Put them back, or start a new run."
         )
+
+
+def _asked_then(run: Blueprint) -> dict[str, Any]:
+    """What a checkpoint of an older version does not name was as the run was asked for, or as it always was."""
+    return {**TrainingSettings().values(), **read_json(run.folder.path / PARAMETERS, {})}
 
 
 def _what_changed(run: Blueprint) -> str:

@@ -12,11 +12,13 @@ from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
 from ..core.writing import moved, why_not_written, write_json
 from ..settings import files
-from ..settings.declared import TrainingSettings
+from ..settings.declared import SETTINGS, TrainingSettings
 from ..train_utils import checkpoint_name, checkpoint_step
 from . import loras
 from .contents import DATA_SAMPLE, EARLIER, PARAMETERS, PART, RECORDS, TIMED, WRITTEN, earlier
 from .loras import Checkpoint, Finished
+
+EXISTS = SETTINGS["if_exists"]
 
 BEFORE, LATER = "before", "later"
 
@@ -61,7 +63,7 @@ class RunFolder:
     def refuse_without_start(self) -> None:
         """SavingError where a LoRA stands that nothing can go on from."""
         if self.goes_on and self.start is None and self.begins_with is None and loras.has_weights(self.path):
-            further = "choose continue for what exists (if_exists)"
+            further = f"choose continue under {EXISTS.label} ({EXISTS.flag})"
             if (what := loras.kind(self.path)) == "model":
                 further = "load it as the model, and give the run another name"
             raise SavingError(
@@ -225,8 +227,8 @@ def _start(path: Path, resume: str) -> Checkpoint | None:
 
 def _choices(path: Path) -> str:
     return (
-        f"Name: {path.name!r} exists already: {loras.what_stands(path)}. Choose what to do (if_exists): "
-        "continue (go on with it), replace (a backup is kept) or new_name."
+        f"Name: {path.name!r} exists already: {loras.what_stands(path)}. Choose under {EXISTS.label} "
+        f"({EXISTS.flag}): continue (go on with it), replace (a backup is kept) or new_name."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from training_pro.core.session import Job
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.records import loras
+from training_pro.records.contents import STATE
 from training_pro.records.run_folder import under_its_name
 from training_pro.tests.tiny import Place, tree, watched
 
@@ -245,6 +247,20 @@ def test_a_run_goes_on_only_as_what_it_was(place, named, more):
     assert tree(place.folders.user_data) == before
 
 
+def test_what_a_checkpoint_of_an_older_version_does_not_name_was_as_it_was_asked_for(place, whole):
+    place.train(job=stopping_at(2), name="whole", **LONG)
+    state = place.lora("whole") / "checkpoint-2" / STATE
+    kept = read(state)
+    for key in ("alpha", "lora_plus"):
+        del kept["unchangeable"][key]
+    state.write_text(json.dumps(kept), encoding="utf-8")
+    for more, said in (({"alpha": 64}, "alpha (8.0 then, 64.0 now)"), ({"lora_plus": 4}, "lora_plus (1.0 then")):
+        with pytest.raises(SavingError, match=re.escape(said)):
+            place.train(name="whole", resume="newest", **{**LONG, **more})
+    place.train(name="whole", resume="newest", **LONG)
+    assert weights(place.lora("whole")) == weights(whole)
+
+
 def test_another_model_is_refused_by_name(place, tmp_path):
     place.train(job=stopping_at(1), **LONG)
     place.tiny = shutil.copytree(place.tiny, tmp_path / "another")
@@ -266,8 +282,8 @@ def test_asking_is_the_default_and_names_what_stands_there(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' exists already: a finished LoRA. Choose what to do (if_exists): continue (go on with it), "
-        "replace (a backup is kept) or new_name."
+        "Name: 'a' exists already: a finished LoRA. Choose under If the name exists (--if-exists): "
+        "continue (go on with it), replace (a backup is kept) or new_name."
     )
     assert tree(with_lora.folders.user_data) == before
 
