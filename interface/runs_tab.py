@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..core.errors import SavingError, TrainingProError, in_words
 from ..core.host import Folders
 from ..core.writing import read_json
 from ..records import inventory, loras, notes, trash
-from ..records.contents import GRAPH, LOG
+from ..records.contents import GRAPH, LOG, REPORT
 from ..records.curve import svg
 from ..records.evaluations import aside_losses, points_of
 from ..records.inventory import Kept
@@ -261,19 +262,29 @@ def _row(kept: Kept) -> list[str]:
 
 
 def how_it_went(kept: Kept) -> str:
-    """Its curve, its verdict and what lies in its folder."""
+    """Its curve, its verdict, what lies in its folder, and the whole report."""
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
     verdict = verdict_text(read_json(kept.folder / LOG, {}))
     said = wording.paragraph(verdict) if verdict else ""
     many = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
     folded = f"<details><summary>{many}</summary>{wording.bullets(parts)}</details>"
-    return wording.card(kept.name, said, _curve(kept.folder), folded if parts else "")
+    return wording.card(kept.name, said, _curve(kept.folder), folded if parts else "", _report(kept.folder))
 
 
 def _curve(folder: Path) -> str:
     graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
     points = points_of(graph)
     return svg(points, [point.rate for point in points], kept=aside_losses(graph)) if points else ""
+
+
+def _report(folder: Path) -> str:
+    """Framed, since it is a page with a style of its own; it holds nothing that runs."""
+    try:
+        page = (folder / REPORT).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    frame = f'<iframe class="tp-report" title="Report" sandbox="" srcdoc="{escape(page)}"></iframe>'
+    return f"<details><summary>The whole report</summary>{frame}</details>"
 
 
 def _run_of(folder: Path, folders: Folders) -> Path:

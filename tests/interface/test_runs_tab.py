@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from html import unescape
 
 import gradio as gr
 import pytest
@@ -76,6 +78,14 @@ def test_without_a_verdict_nothing_is_said_in_its_place(folders, log):
     shown = went(folders, **{"training_log.json": log, "training_graph.json": GRAPH})
     assert "<p>" not in shown
     assert "<svg" in shown and "checkpoint-4-epoch-1: checkpoint" in shown
+
+
+def test_the_report_is_shown_as_a_page_of_its_own(folders):
+    page = '<!doctype html><title>"story" &amp; more</title><p>It <b>learned</b>.</p>'
+    assert "iframe" not in went(folders)
+    shown = went(folders, **{"report.html": page})
+    (framed,) = re.findall(r'<iframe [^>]*sandbox="" srcdoc="([^"]*)"></iframe>', shown)
+    assert unescape(framed) == page
 
 
 def test_what_is_deleted_is_gone_from_the_menus_and_from_below(folders, tab):
