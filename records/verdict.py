@@ -154,7 +154,7 @@ class _Judged:
 
 def _title(kind: Kind, step: int) -> str:
     words: dict[Kind, str] = {
-        "began to memorize": f"It began to memorize at step {step}",
+        "began to memorize": f"It began to memorize {f'at step {step}' if step else 'from the first step on'}",
         "became worse": "It became worse",
         "could learn more": "It could learn more",
         "did not learn": "It did not learn what helps there",

@@ -46,6 +46,11 @@ def test_it_began_to_memorize_where_the_two_part():
     assert found.as_log()["better"] == "checkpoint-8"
 
 
+def test_what_only_rose_was_memorized_from_the_first_step_on():
+    text = verdict(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
+    assert text.startswith("It began to memorize from the first step on. The loss on the part kept aside rose")
+
+
 def test_the_better_one_is_one_that_is_still_there():
     assert verdict(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     gone = verdict(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
