@@ -464,7 +464,7 @@ class Lora:
         1.0,
         "LoRA+",
         "How many times faster than the first half of each layer's pair (A) its second half (B) learns: 16 is "
-        "usual, with a lower learning rate; 1 is none of it.",
+        "usual, with about a quarter of the learning rate; 1 is none of it.",
         minimum=0.01,
         maximum=1000,
         fixed=True,
