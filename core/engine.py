@@ -31,9 +31,9 @@ class Question:
 
 @dataclass(frozen=True)
 class PerplexityOf:
-    """Of which text (a path, or a data set's name), without a LoRA and with each of some (a name,
-    NAME/checkpoint-40, or a path), in which windows. A length of 0 is what the model takes, at most 2048; a
-    stride of 0 half of that."""
+    """Of which data (a path, or a data set's name), without a LoRA and with each of some (a name,
+    NAME/checkpoint-40, or a path). A text goes by in windows, a row is one: a length of 0 is what the model takes,
+    at most 2048; a stride of 0 half of that, and rows have none."""
 
     data: str
     loras: tuple[str, ...] = ()
@@ -90,8 +90,8 @@ class Engine(Protocol[Settings, Report]):
         """An answer as Answer events: with the LoRA and, if wanted, without."""
         ...
 
-    def perplexity(self, asked: PerplexityOf, host: Host, job: Job) -> Ended:
-        """PerplexityFound events, each a row in the host's table of evaluations."""
+    def perplexity(self, asked: PerplexityOf, settings: Settings, host: Host, job: Job) -> Ended:
+        """PerplexityFound events, each a row in the host's table of evaluations; rows are read by the settings."""
         ...
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:

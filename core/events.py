@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ..train_utils import duration, plural, size
+from ..train_utils import duration, perplexity, plural, size
 from .errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
 Occasion = Literal["start", "planned", "asked", "end"]
 """Why something is measured: before the first step, by plan, at a wish, or because the run ends."""
+FEW_ROWS = 5
+"""Of those that are known least and best so many are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,20 +248,41 @@ class Probed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """One of many equal stretches of a text: how it begins, and how well what stands in it is known."""
+class Known:
+    """How well so many tokens are known: their mean loss, and the share that the model's first guess was."""
 
-    begins: str
     tokens: int
     loss: float
     right: float
 
+    @property
+    def perplexity(self) -> float:
+        return perplexity(self.loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch(Known):
+    """One of many equal stretches of a text, or of a data set of rows, and how it begins."""
+
+    begins: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownRow(Known):
+    """A row: where it stands, what is read before that of it which counts, and how that begins."""
+
+    place: str
+    read: str
+    begins: str
+
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityFound(Event):
-    """The perplexity of a text: a row of the table. `lora` is '-' for the model without one.
+    """The perplexity of a data set: a row of the table. `lora` is '-' for the model without one.
 
-    `right` is the share of the tokens that the model's first guess was, `stretches` the same along the text.
+    `right` is the share of the tokens that the model's first guess was, `stretches` the same along the data. Rows
+    have no stride (0), and `rows` are those that are told, the least known first: all of them, or where there are
+    very many the same number from each end.
     """
 
     model: str
@@ -273,6 +296,21 @@ class PerplexityFound(Event):
     seconds: float
     right: float
     stretches: tuple[Stretch, ...] = ()
+    rows: tuple[KnownRow, ...] = ()
+
+    @property
+    def least_known(self) -> tuple[KnownRow, ...]:
+        """A few rows to look at, the worst first; none of them is among the best known too."""
+        return self.rows[: self._few]
+
+    @property
+    def best_known(self) -> tuple[KnownRow, ...]:
+        """A few, the best first."""
+        return self.rows[::-1][: self._few]
+
+    @property
+    def _few(self) -> int:
+        return min(FEW_ROWS, len(self.rows) // 2)
 
 
 @dataclass(frozen=True, kw_only=True)

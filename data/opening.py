@@ -60,7 +60,7 @@ def opened_sets(work: Work, names: Sequence[str]) -> list[Opened]:
     for number, data in enumerate(sets):
         work.say(f"Reading {data.name}", number / len(sets))
         try:
-            opened.append(_open(work, data))
+            opened.append(opened_set(work, data))
         except DataError as error:
             problems += str(error).splitlines()
     if problems:
@@ -68,7 +68,7 @@ def opened_sets(work: Work, names: Sequence[str]) -> list[Opened]:
     return opened
 
 
-def _open(work: Work, data: DataSet) -> Opened:
+def opened_set(work: Work, data: DataSet) -> Opened:
     """A file or a folder, as texts or as rows."""
     rows = tuple(_open_rows(work, data, file) for file in library.files(data.path) if row_sets.is_rows(file))
     there = {file.suffix.lower() for file in library.files(data.path)} if data.path.is_dir() else set()

@@ -16,7 +16,7 @@ from ..train_utils import perplexity
 from . import together
 from .blueprint import Blueprint
 from .context_gain import context_gain, laters
-from .measuring import Pass, Sums, Told, measuring
+from .measuring import AtOnce, Pass, Sums, Told, measuring
 from .saving_rules import Evaluation
 from .tokenizer import working_tokenizer
 from .trial import Ways
@@ -144,7 +144,7 @@ class Measuring:
         self._groups = self._origins.of(self._examples)
         self._told = told
         self._laters = laters(kept, bos, card.context, rows_too=in_order)
-        self._pass = Pass(model, ways, settings.steps.batch_size, stopping)
+        self._pass = Pass(model, ways, AtOnce(examples=settings.steps.batch_size), stopping)
 
     def __call__(self) -> Measured | None:
         """None where the run is to stop meanwhile."""

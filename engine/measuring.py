@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..data.examples import IGNORED, Example
+from ..data.examples import IGNORED, Example, Examples
 from . import together
 from .borrowing import same_chance
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
@@ -22,10 +23,18 @@ from .trial import Ways, quiet
 
 Group = int | np.ndarray[Any, Any]
 """Of all tokens of an example, or of each of them."""
+Some = Sequence[Example] | Examples
 Told = Callable[[float], None]
 """Hears how much is done."""
 TRIED = 3
 """So many batches tell how long all of them take."""
+
+
+class AtOnce(NamedTuple):
+    """The most that goes through the model at once: examples, and tokens, padding among them."""
+
+    examples: float = inf
+    tokens: float = inf
 
 
 class Sums(NamedTuple):
@@ -44,6 +53,19 @@ class Sums(NamedTuple):
         """The mean over all tokens."""
         return float(self.losses.sum() / max(self.tokens.sum(), 1))
 
+    def known(self, group: int) -> dict[str, Any]:
+        """What there is to say of a group that has tokens."""
+        tokens = int(self.tokens[group])
+        return {
+            "tokens": tokens,
+            "loss": float(self.losses[group] / tokens),
+            "right": float(self.hits[group] / tokens),
+        }
+
+    def grouped(self, numbers: np.ndarray[Any, Any], groups: int) -> Sums:
+        """Added up once more: of each group the number of the larger one that it is in."""
+        return Sums(*(np.bincount(numbers, sums, groups) for sums in self))
+
 
 @contextmanager
 def measuring(model: Any) -> Iterator[None]:
@@ -55,14 +77,14 @@ def measuring(model: Any) -> Iterator[None]:
 class Pass:
     """What a model says of examples, batch by batch, those of like length together."""
 
-    def __init__(self, model: Any, ways: Ways, batch_size: int, stopping: Callable[[], bool]) -> None:
-        self.model, self._stopping, self._batch_size = model, stopping, batch_size
+    def __init__(self, model: Any, ways: Ways, most: AtOnce, stopping: Callable[[], bool]) -> None:
+        self.model, self._stopping, self._most = model, stopping, most
         way: Any = ways.loss
         self._loss: Loss = replace(way, smoothing=0.0)  # what is measured is not what is made easier to learn
         self._packed = ways.packed
 
     def sums(
-        self, examples: Sequence[Example], groups: Sequence[Group], count: int, told: Told = lambda share: None
+        self, examples: Some, groups: Sequence[Group], count: int, told: Told = lambda share: None
     ) -> Sums | None:
         """Added up by group, over all processes; None where the run is to stop meanwhile."""
         found, stopped = Sums.none(count), False
@@ -79,7 +101,7 @@ class Pass:
         together.add_up(found)
         return found
 
-    def _add_share(self, found: Sums, examples: Sequence[Example], groups: Sequence[Group], told: Told) -> bool:
+    def _add_share(self, found: Sums, examples: Some, groups: Sequence[Group], told: Told) -> bool:
         """Of several processes each does every other batch; False where the run is to stop meanwhile."""
         ours = together.share(self._batches(examples))
         for done, numbers in enumerate(ours, start=1):
@@ -89,10 +111,20 @@ class Pass:
             told(done / len(ours))
         return True
 
-    def _batches(self, examples: Sequence[Example]) -> list[list[int]]:
-        """The numbers of the examples, the longest first."""
-        order = np.argsort([-len(e.ids) for e in examples], kind="stable").tolist()
-        return [order[start : start + self._batch_size] for start in range(0, len(order), self._batch_size)]
+    def _batches(self, examples: Some) -> list[list[int]]:
+        """The numbers of the examples, the longest first: in each batch as many as go through at once."""
+        lengths = [len(example.ids) for example in examples]
+        batches: list[list[int]] = []
+        tokens = 0.0
+        for number in np.argsort(np.negative(lengths), kind="stable").tolist():
+            own = lengths[number]
+            taken = own if self._packed or not batches else lengths[batches[-1][0]]
+            if not batches or len(batches[-1]) >= self._most.examples or tokens + taken > self._most.tokens:
+                batches.append([])
+                tokens, taken = 0, own
+            batches[-1].append(number)
+            tokens += taken
+        return batches
 
     def expected_seconds(self, examples: Sequence[Example]) -> float:
         """How long all of them take, by a few batches spread over the lengths, and the tokens of each."""

@@ -87,11 +87,11 @@ class PeftEngine:
 
         return answering.answer(question, host, job)
 
-    def perplexity(self, asked: PerplexityOf, host: Host, job: Job) -> Ended:
+    def perplexity(self, asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         _starting(host, job)
         from . import perplexity
 
-        return perplexity.perplexity(asked, host, job)
+        return perplexity.perplexity(asked, settings, host, job)
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
         _starting(host, job)

@@ -1,4 +1,4 @@
-"""How well a text is known, without a LoRA and with each of some: each token counts once, in a sliding window."""
+"""How well a data set is known, without a LoRA and with each of some: a text in windows, or each of its rows."""
 
 from __future__ import annotations
 
@@ -6,126 +6,101 @@ import datetime
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
+from typing import Any
 
 from .. import train_utils
 from ..core.engine import PerplexityOf
 from ..core.errors import DataError, SettingsError, TrainingProError
 from ..core.evaluations_table import Row
-from ..core.events import Advice, Ended, PerplexityFound, Stage
+from ..core.events import Advice, Ended, Note, PerplexityFound, Stage
 from ..core.host import Host, ModelCard
 from ..core.session import Job
-from ..data import library, row_sets, texts
-from ..data.examples import Example
+from ..data import library, prepared
+from ..data.library import DataSet
+from ..data.opening import Work, opened_set
+from ..settings.declared import TrainingSettings
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
-from .measuring import Pass, Sums, measuring
+from .known_rows import known_rows
+from .material import Material
+from .measuring import AtOnce, Pass, Sums, Told, measuring
 from .ready import card_of
-from .stretches import Numbers, Stretches
 from .tokenizer import working_tokenizer
 from .trial import Ways, usual_loss
-
-if TYPE_CHECKING:
-    from ..data.examples import Source
+from .windows import windows
 
 LONGEST = 2048
+AT_ONCE = AtOnce(tokens=2048)
+"""One window that has more goes alone. Rows are padded: of like length that is little, and where they share one,
+attention looks at all pairs of its tokens (on a CPU 1.3 times the time)."""
 WITHOUT = "-"
 TELLS = 10
-"""How often the progress of a text is told."""
+"""How often the progress is told at most."""
 
 
-@dataclass(frozen=True)
-class Windows:
-    """The windows over a text, their sizes, and of each of their tokens the stretch that it is in."""
-
-    examples: tuple[Example, ...]
-    places: tuple[Numbers, ...]
-    stretches: Stretches
-    stride: int
-    max_length: int
-
-
-def perplexity(asked: PerplexityOf, host: Host, job: Job) -> Ended:
+def perplexity(asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
     """Each LoRA alone, one after the other; everything as it was afterwards."""
     folders = [(name, lora_folder(name, host)) for name in asked.loras]
-    path, card = _text_of(asked.data, host), card_of(host)
-    windows = _windows(path, asked, card)
+    data, card = _data_of(asked.data, host), card_of(host)
+    material = _material(data, asked, _work(settings, host, card, job))
+    for note in material.notes:
+        job.log.append(Note(text=note))
     found: list[PerplexityFound] = []
     with without_loras(host) as (base, _):
         for name, folder in [(WITHOUT, None)] * asked.without + folders:
             if job.control.stopping:
                 break
-            job.log.append(Stage(text=f"Perplexity of {path.name} {_with(name)}"))
+            began = time.monotonic()
             with _wearing(base, folder, name) as model:
-                result = _found(model, windows, name, path.name, card, job)
-            if result is not None:
-                found.append(result)
-                _told(result, asked.comment, host, job)
+                sums = _sums(model, material, f"Perplexity of {material.name} {_with(name)}", job)
+            if sums is not None:
+                figures = _figures(sums, material)
+                found.append(
+                    PerplexityFound(model=card.name, lora=name, seconds=time.monotonic() - began, **figures)
+                )
+                _told(found[-1], asked.comment, host, job)
     lines = [f"{one.dataset} {_with(one.lora)}: perplexity {one.perplexity:.4f}" for one in found]
     return Ended(outcome="stopped" if job.control.stopping else "finished", text="\n".join(lines))
 
 
-def _text_of(data: str, host: Host) -> Path:
-    """A text by its name among the data sets, or by its path."""
-    if not data.strip():
-        raise DataError("No text is chosen. Choose one, or press Add files.")
-    path = library.located(data, host.folders)
-    if path.is_file() and row_sets.is_rows(path):
-        raise DataError(f"{path.name} has rows; perplexity is worked out of texts ({', '.join(library.TEXTS)}).")
-    return path
+def _data_of(asked: str, host: Host) -> DataSet:
+    """By its name among the data sets, or by its path."""
+    if not asked.strip():
+        raise DataError("No data are chosen. Choose a text or rows, or press Add files.")
+    path = library.located(asked, host.folders)
+    return DataSet(path.name + "/" * path.is_dir(), path)
 
 
-def _windows(path: Path, asked: PerplexityOf, card: ModelCard) -> Windows:
-    """With a start token in front of each, where the tokenizer puts one."""
-    length = asked.max_length or min(card.context or LONGEST, LONGEST)
-    stride = asked.stride or max(1, length // 2)
-    if problems := list(_problems(length, stride, card)):
+def _work(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> Work:
+    """What reading takes, the same as for a run."""
+    tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
+
+    def say(text: str, share: float | None) -> None:
+        job.log.append(Stage(text=text, share=share))
+
+    return Work(settings, host.folders, card, tokenizer, say, store=prepared.store(host.folders))
+
+
+def _material(data: DataSet, asked: PerplexityOf, work: Work) -> Material:
+    """The texts of a data set in windows, or its rows."""
+    length = asked.max_length or min(work.card.context or LONGEST, LONGEST)
+    if problems := list(_problems(length, work.card)):
         raise SettingsError(problems)
-    tokenizer = working_tokenizer(card.tokenizer)
-    written = [text.text for text in texts.read(path)]
-    stretches = Stretches(written, tokenizer.encode(written))
-    found = [
-        (window, _places(window, numbers, tokenizer.bos))
-        for one, numbers in zip(stretches.encoded, stretches.of_tokens, strict=True)
-        for window in _over(one.ids, tokenizer.bos, length, stride)
-    ]
-    if not found:
-        raise DataError(f"{path.name} is too short: a text of at least two tokens is needed.")
-    examples, places = zip(*found, strict=True)
-    return Windows(examples, places, stretches, stride, length)
+    opened = opened_set(work, data)
+    if opened.texts and opened.rows:
+        raise DataError(f"{data.name} holds texts and rows, which are not measured alike. Name one of its files.")
+    if not opened.rows:
+        return windows(data.path.name, opened.texts, work.tokenizer, length, asked.stride)
+    if asked.stride:
+        raise SettingsError([f"Stride: {data.name} has rows, each of which is measured whole. Leave it at 0."])
+    return known_rows(data.path.name, opened.rows, work, length)
 
 
-def _places(window: Example, numbers: Numbers, bos: int | None) -> Numbers:
-    """Of a window's tokens the stretches; a start token is never predicted, so that any will do for it."""
-    first = window.number - (bos is not None)
-    places: Numbers = numbers[np.arange(first, first + len(window.ids)).clip(0)]
-    return places
-
-
-def _problems(length: int, stride: int, card: ModelCard) -> Iterator[str]:
+def _problems(length: int, card: ModelCard) -> Iterator[str]:
     if length < 2:
         yield f"Longest window: {length} is too short. Use 2 or more, or 0 for what the model takes."
     if card.context and length > card.context:
         yield f"Longest window: {length} is more than {card.name} takes ({card.context} tokens). Use that or less."
-    if not 0 < stride <= max(length - 1, 1):
-        yield f"Stride: {stride} would leave tokens out, or count some twice. Use 1 to {max(length - 1, 1)}."
-
-
-def _over(ids: np.ndarray[Any, Any], bos: int | None, length: int, stride: int) -> Iterator[Example]:
-    """In each window those tokens count that none before it has counted; nothing predicts a very first one."""
-    head = np.array([] if bos is None else [bos], ids.dtype)
-    room = length - len(head)
-    counted, start = 0, 0
-    while counted < len(ids):
-        end = min(start + room, len(ids))
-        window = np.concatenate([head, ids[start:end]])
-        flags = np.arange(start - len(head), end) >= counted
-        if len(window) > 1:
-            yield Example(window, flags, cast("Source", None), start)  # out of no data set
-        counted, start = end, start + stride
 
 
 @contextmanager
@@ -140,40 +115,40 @@ def _wearing(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
         take_out(base)
 
 
-def _found(
-    model: Any, windows: Windows, name: str, dataset: str, card: ModelCard, job: Job
-) -> PerplexityFound | None:
-    """None where the user does not want to wait for it."""
-    began, sums = time.monotonic(), Sums.none(windows.stretches.count)
+def _sums(model: Any, material: Material, text: str, job: Job) -> Sums | None:
+    """None where the user does not want to wait for them."""
+    told = _telling(text, job)
     with measuring(model):
-        passing = Pass(model, Ways(usual_loss(model), packed=False), 1, lambda: job.control.stopping)
-        for share, part in _parts(len(windows.examples)):
-            added = passing.sums(windows.examples[part], windows.places[part], windows.stretches.count)
-            if added is None:
-                return None
-            for total, more in zip(sums, added, strict=True):
-                total += more
-            job.log.append(Stage(text=f"Perplexity of {dataset} {_with(name)}", share=share))
-    return PerplexityFound(
-        model=card.name,
-        lora=name,
-        dataset=dataset,
-        perplexity=train_utils.perplexity(sums.loss),
-        loss=sums.loss,
-        tokens=int(sums.tokens.sum()),
-        stride=windows.stride,
-        max_length=windows.max_length,
-        seconds=time.monotonic() - began,
-        right=float(sums.hits.sum() / sums.tokens.sum()),
-        stretches=windows.stretches.told(sums),
-    )
+        passing = Pass(model, Ways(usual_loss(model), packed=False), AT_ONCE, lambda: job.control.stopping)
+        return passing.sums(material.examples, material.groups, material.count, told)
 
 
-def _parts(count: int) -> Iterator[tuple[float, slice]]:
-    """Which of so many come next, and how much is done with them."""
-    size = -(-count // TELLS)
-    for start in range(0, count, size):
-        yield min(1.0, (start + size) / count), slice(start, start + size)
+def _figures(sums: Sums, material: Material) -> dict[str, Any]:
+    known = material.told(sums)
+    return {
+        "dataset": material.name,
+        "perplexity": train_utils.perplexity(sums.loss),
+        "loss": sums.loss,
+        "tokens": int(sums.tokens.sum()),
+        "stride": material.stride,
+        "max_length": material.max_length,
+        "right": float(sums.hits.sum() / sums.tokens.sum()),
+        **known._asdict(),
+    }
+
+
+def _telling(text: str, job: Job) -> Told:
+    """Tells how much is done, a few times."""
+    told = 0
+
+    def tell(share: float) -> None:
+        nonlocal told
+        if (tenth := int(share * TELLS)) > told:
+            told = tenth
+            job.log.append(Stage(text=text, share=share))
+
+    job.log.append(Stage(text=text))
+    return tell
 
 
 def _told(found: PerplexityFound, comment: str, host: Host, job: Job) -> None:

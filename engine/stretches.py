@@ -39,14 +39,9 @@ class Stretches:
         """What was measured of each; where nothing was to be predicted there is nothing to tell."""
         firsts = np.flatnonzero(np.diff(np.concatenate(self.of_tokens), prepend=-1))
         return tuple(
-            Stretch(
-                begins=self._words_at(int(first)),
-                tokens=int(tokens),
-                loss=float(loss / tokens),
-                right=float(hits / tokens),
-            )
-            for first, loss, hits, tokens in zip(firsts, sums.losses, sums.hits, sums.tokens, strict=True)
-            if tokens
+            Stretch(**sums.known(number), begins=self._words_at(int(first)))
+            for number, first in enumerate(firsts)
+            if sums.tokens[number]
         )
 
     @cached_property

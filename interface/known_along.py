@@ -1,19 +1,19 @@
-"""Where in a text it is known: a strip for the model without a LoRA and for each with one, both ends in words."""
+"""Where in a text or among rows it is known: a strip for the model without a LoRA and for each with one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from math import exp
 
 from ..core.events import PerplexityFound, Stretch
 from . import wording
 
 WIDTH, HEIGHT = 640, 18
 EXPLAINED = (
-    "Along the text, from its beginning to its end: the stronger the colour, the better known; "
-    "all strips have the same scale. Point at a place to see how it begins."
+    "{along}: the stronger the colour, the better known; all strips have the same scale. "
+    "Point at a place to see how it begins."
 )
+TEXT, ROWS = "Along the text, from its beginning to its end", "Along the rows, from the first to the last"
 
 
 def known_along(found: Sequence[PerplexityFound]) -> str:
@@ -23,13 +23,20 @@ def known_along(found: Sequence[PerplexityFound]) -> str:
         return ""
     losses = [stretch.loss for one in told for stretch in one.stretches]
     scale = (min(losses), max(losses))
-    return wording.paragraph(EXPLAINED, quiet=True) + "".join(_told(one, scale) for one in told)
+    said = EXPLAINED.format(along=ROWS if told[0].rows else TEXT)
+    return wording.paragraph(said, quiet=True) + "".join(_told(one, scale) for one in told)
 
 
 def _told(one: PerplexityFound, scale: tuple[float, float]) -> str:
+    return wording.paragraph(f"{name(one.lora)}{_both_ends(one)}") + _strip(one, scale)
+
+
+def _both_ends(one: PerplexityFound) -> str:
+    """Of rows they are told by themselves."""
+    if one.rows:
+        return ""
     by_loss = sorted(one.stretches, key=lambda stretch: stretch.loss)
-    words = f"{name(one.lora)}: best known {_words(by_loss[0])}; least known {_words(by_loss[-1])}."
-    return wording.paragraph(words) + _strip(one, scale)
+    return f": best known {_words(by_loss[0])}; least known {_words(by_loss[-1])}."
 
 
 def name(lora: str) -> str:
@@ -56,4 +63,4 @@ def _cells(stretches: Sequence[Stretch], best: float, worst: float) -> Iterator[
 
 
 def _words(stretch: Stretch) -> str:
-    return f"“{stretch.begins} …” (perplexity {exp(min(stretch.loss, 700)):.4g}, {stretch.right:.0%} right)"
+    return f"“{stretch.begins} …” (perplexity {stretch.perplexity:.4g}, {stretch.right:.0%} right)"

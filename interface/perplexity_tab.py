@@ -1,4 +1,4 @@
-"""The Perplexity tab: how well the model knows a text, without a LoRA and with each of some."""
+"""The Perplexity tab: how well the model knows a text or rows, without a LoRA and with each of some."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ import gradio as gr
 from ..core.engine import PerplexityOf
 from ..core.errors import TrainingProError
 from ..core.evaluations_table import COLUMNS, rows
-from ..core.events import PerplexityFound
-from ..data import library
+from ..core.events import Advice, Event, Note, PerplexityFound
+from ..data import library, row_sets
 from ..records import loras
+from ..settings.reading import HOW_ROWS_ARE_READ, row_settings
 from . import data_menu, wording
+from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, news, on_load, refused, said_last
 from .known_along import known_along
+from .known_rows import known_rows
+from .rows_read import rows_read
 
-HEAD = ("text", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
+HEAD = ("data", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
 EARLIER = 30
 
 
 class PerplexityTab:
     """The components of the tab and what they do."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
+    def __init__(self, joined: Joined, form: Form) -> None:
+        self._joined, self._form = joined, form
 
     def draw(self, tab: gr.Tab) -> None:
         may = not self._joined.host_says_read_only()
         gr.HTML(wording.paragraph(EXPLAINED, quiet=True))
         with gr.Row():
-            self._data = gr.Dropdown([], label="Text", allow_custom_value=True, elem_id="tp-perplexity-data")
+            self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
             self._loras = gr.Dropdown(
                 [],
                 label="LoRAs and checkpoints, each alone",
@@ -42,12 +46,19 @@ class PerplexityTab:
                 allow_custom_value=True,
                 elem_id="tp-perplexity-loras",
             )
+        self._read = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
             self._without = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
             self._length = gr.Number(
                 0, precision=0, label="Window, tokens", info="0: what the model takes, to 2048"
             )
-            self._stride = gr.Number(0, precision=0, label="Stride, tokens", info="0: half a window")
+            self._stride = gr.Number(
+                0,
+                precision=0,
+                label="Stride, tokens",
+                info="0: half a window; not for rows",
+                elem_id="tp-perplexity-stride",
+            )
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):
             self._go = gr.Button("Work it out", variant="primary", interactive=may, elem_id="tp-perplexity-go")
@@ -59,7 +70,8 @@ class PerplexityTab:
         self._connect(tab)
 
     def _connect(self, tab: gr.Tab) -> None:
-        asked = {self._data, self._loras, self._without, self._length, self._stride, self._comment}
+        form = {self._form.components[key] for key in HOW_ROWS_ARE_READ if key in self._form.components}
+        asked = {self._data, self._loras, self._without, self._length, self._stride, self._comment, *form}
         self._go.click(self._work, asked, [self._said, self._found, self._earlier], **follows())
         self._stop.click(self._stopped, None, self._said, **private())
         lists = [self._data, self._loras, self._earlier]
@@ -67,42 +79,57 @@ class PerplexityTab:
         emptied = tab.select(self._emptied, {self._loras}, [self._chosen, self._loras], **private())
         emptied.then(self._lists_anew, {self._chosen}, lists, **private())
         on_load(self._lists, lists, **private())
+        told = [self._read, self._stride]
+        gr.on([self._data.change, tab.select], self._of_data, {self._data, *form}, told, **private())
 
     def _emptied(self, given: Mapping[Any, Any]) -> tuple[Any, Any]:
         return given[self._loras] or [], gr.update(value=[])
 
     def _lists_anew(self, given: Mapping[Any, Any]) -> tuple[Any, Any, str]:
         """With what was chosen, as far as it is still there."""
-        texts, names, table = self._lists()
+        data, names, table = self._lists()
         there = names.get("choices") or []
-        return texts, {**names, "value": [name for name in given[self._chosen] if name in there]}, table
+        return data, {**names, "value": [name for name in given[self._chosen] if name in there]}, table
 
     def _lists(self) -> tuple[Any, Any, str]:
         try:
             names = loras.to_try(self._joined.host.folders.loras)
         except (TrainingProError, OSError):
             return gr.update(), gr.update(), ""
-        known = data_menu.choices(self._joined)
-        texts = [name for _, name in known if name.endswith((*library.TEXTS, "/"))]
-        return gr.update(choices=texts), gr.update(choices=names), self._table_so_far()
+        data = gr.update(choices=data_menu.choices(self._joined))
+        return data, gr.update(choices=names), self._table_so_far()
+
+    def _of_data(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
+        """Of rows is told how they are read, and they have no stride."""
+        rows = self._has_rows(given[self._data])
+        said = wording.paragraph(rows_read(self._form.values(given)), quiet=True) if rows else ""
+        return said, gr.update(interactive=not rows)
+
+    def _has_rows(self, name: Any) -> bool:
+        """What is chosen; a name that is none, or not yet, has none."""
+        try:
+            (data,) = library.found([str(name or "")], self._joined.host.folders)
+            return any(map(row_sets.is_rows, library.files(data.path)))
+        except (TrainingProError, OSError):
+            return False
 
     async def _work(self, given: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
         joined = self._joined
         try:
             joined.refuse_where_read_only()
-            asked = self._asked(given)
-            work = partial(joined.engine.perplexity, asked, joined.host)
+            asked, settings = self._asked(given), row_settings(self._form.values(given))
+            work = partial(joined.engine.perplexity, asked, settings, joined.host)
             job = joined.session.start("perplexity", f"Perplexity of {Path(asked.data).name}", joined.host, work)
         except TrainingProError as error:
             async for said in refused(joined.session, error):
                 yield said, "", gr.update()
             return
-        said, found = "", list[PerplexityFound]()
+        said, events = "", list[Event]()
         async for fresh in news(job):
-            found += [event for event in fresh if isinstance(event, PerplexityFound)]
+            events += fresh
             said = said_last(fresh, said)
-            yield said, table(found), gr.update()
-        yield said, table(found), self._table_so_far()
+            yield said, shown(events), gr.update()
+        yield said, shown(events), self._table_so_far()
 
     def _asked(self, given: Mapping[Any, Any]) -> PerplexityOf:
         """Of a data set by its name: whoever sees the page sees no other file of this machine."""
@@ -111,7 +138,7 @@ class PerplexityTab:
             data=str(library.found([name], self._joined.host.folders)[0].path) if name else "",
             loras=tuple(given[self._loras] or ()),
             without=bool(given[self._without]),
-            stride=int(given[self._stride] or 0),
+            stride=0 if self._has_rows(name) else int(given[self._stride] or 0),
             max_length=int(given[self._length] or 0),
             comment=str(given[self._comment] or ""),
         )
@@ -135,12 +162,16 @@ class PerplexityTab:
         return told + wording.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(there)])
 
 
-def table(found: Sequence[PerplexityFound]) -> str:
-    """What was worked out now, the best first."""
+def shown(events: Sequence[Event]) -> str:
+    """What is to be known of it, and what was worked out now, the best first."""
+    told = [event.text for event in events if isinstance(event, (Note, Advice))]
+    notes = wording.paragraph(" ".join(told), quiet=True) if told else ""
+    found = [event for event in events if isinstance(event, PerplexityFound)]
     if not found:
-        return ""
+        return notes
     best_first = sorted(found, key=lambda one: one.perplexity)
-    return wording.table(HEAD, [_row(one) for one in best_first]) + known_along(best_first)
+    table = wording.table(HEAD, [_row(one) for one in best_first])
+    return notes + table + known_along(best_first) + known_rows(best_first)
 
 
 def _row(one: PerplexityFound) -> tuple[str, ...]:
@@ -151,5 +182,6 @@ def _row(one: PerplexityFound) -> tuple[str, ...]:
 EXPLAINED = (
     "Perplexity is between how many tokens the model hesitates at each place of a text: lower is better known. On "
     "a text that was not trained on it tells whether a LoRA, or which checkpoint, learned something that holds; "
-    "on the text that was, how far it is known by heart, and where in it."
+    "on the text that was, how far it is known by heart, and where in it. Of rows (chats, questions and answers) "
+    "the replies count, and it is told which of them are known least and best."
 )

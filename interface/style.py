@@ -89,6 +89,9 @@ CSS = """
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
 .tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
 .tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
+.tp-rows :is(td, th) {white-space: nowrap;}
+.tp-rows :is(td, th):is(:nth-child(3), :nth-child(4)) {min-width: 11em; white-space: normal;}
+#tp-perplexity-found summary {margin-top: 6px; cursor: pointer;}
 .tp-hidden, .form:has(> .tp-hidden:only-child) {display: none !important;}
 .tp-curve {max-height: 340px; overflow: visible;}
 /* As hidden as before, but what shall stay in sight inside can do so. */

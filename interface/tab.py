@@ -25,11 +25,12 @@ def draw(
     joined = Joined(host, engine, session, models)
     with gr.Tabs():
         with gr.Tab("Train"):
-            TrainTab(joined).draw()
+            train_tab = TrainTab(joined)
+            train_tab.draw()
         with gr.Tab("Try it") as try_it:
             TryTab(joined).draw(try_it)
         with gr.Tab("Perplexity") as perplexity:
-            PerplexityTab(joined).draw(perplexity)
+            PerplexityTab(joined, train_tab.form).draw(perplexity)
         with gr.Tab("Runs") as runs:
             RunsTab(joined).draw(runs)
     return joined

@@ -44,6 +44,11 @@ class TrainTab:
         self._layers = Layers(joined, self._form)
         self._folded: dict[str, gr.Accordion] = {}
 
+    @property
+    def form(self) -> Form:
+        """For the tabs beside it."""
+        return self._form
+
     def draw(self) -> None:
         """Form at the left, run panel at the right; one below the other where it is narrow."""
         self._line = gr.HTML(model_line.html(self._joined), elem_id="tp-line")

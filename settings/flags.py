@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from .declared import SECTIONS, SETTINGS
@@ -14,10 +14,14 @@ from .setting import Setting
 def add_to(parser: argparse.ArgumentParser, sections: Collection[str] = tuple(SECTIONS)) -> None:
     """One flag a setting, by section. What they are given stays text, and only what was given is there."""
     for section in sections:
-        group = parser.add_argument_group(title(section))
-        for setting in SETTINGS.values():
-            if setting.section == section:
-                group.add_argument(setting.flag, dest=setting.key, **_kept(_several(setting)), **_shown(setting))
+        add_some(parser, title(section), [key for key, setting in SETTINGS.items() if setting.section == section])
+
+
+def add_some(parser: argparse.ArgumentParser, words: str, keys: Sequence[str]) -> None:
+    """A flag for each of these, under a title."""
+    group = parser.add_argument_group(words)
+    for setting in map(SETTINGS.__getitem__, keys):
+        group.add_argument(setting.flag, dest=setting.key, **_kept(_several(setting)), **_shown(setting))
 
 
 def given(namespace: argparse.Namespace) -> dict[str, object]:

@@ -11,6 +11,17 @@ from ..core.errors import SettingsError
 from .declared import SECTIONS, SETTINGS, TrainingSettings
 from .rules import problems as rule_problems
 
+HOW_ROWS_ARE_READ = (
+    *("format", "columns", "system", "train_on", "train_only_after"),
+    *("bad_rows", "add_bos", "add_eos"),
+)
+
+
+def row_settings(values: Mapping[str, object]) -> TrainingSettings:
+    """How rows are read, for whoever trains nothing; what else `values` say is passed over."""
+    read = {key: values[key] for key in HOW_ROWS_ARE_READ if key in values}
+    return training_settings({"name": "rows", "data": ["-"], **read})
+
 
 def training_settings(values: Mapping[str, object]) -> TrainingSettings:
     """The settings that `values` ask for, the rest at its default; SettingsError with every problem."""

@@ -70,6 +70,7 @@ PARTS = {
     "preset said": "tp-preset-said",
     "curves": "tp-curves",
     "perplexity": "tp-perplexity-found",
+    "how rows are read": "tp-perplexity-read",
     "runs": "tp-runs-table",
     "runs said": "tp-runs-said",
     "one run": "tp-runs-one",
@@ -347,6 +348,9 @@ class TrainingPage:
 
     def can_press(self, button: str) -> bool:
         return self._button(button).is_enabled()
+
+    def can_write(self, elem_id: str) -> bool:
+        return self._box(f"tp-{elem_id}").is_enabled()
 
     def press_all_the_same(self, button: str) -> None:
         """As somebody does whose page has not been told yet that it is off."""

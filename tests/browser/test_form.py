@@ -143,6 +143,13 @@ def test_runs_and_perplexity(demo, page):
     found = page.wait_for_words("perplexity", "story.txt", "short")
     assert found.count("story.txt") == 2
     assert found.count("least known") == 2
+    page.choose("perplexity-data", "ferry-chats.jsonl")
+    page.wait_for_words("how rows are read", "as the Train tab says", "Learn from: replies")
+    page.wait_for(lambda: not page.can_write("perplexity-stride"), "a stride that is off")
+    page.press("work out")
+    found = page.wait_for_words("perplexity", "least and best known rows", "Who mends the boat?", "best known")
+    assert found.count("ferry-chats.jsonl") >= 2
+    assert page.too_wide() == []
 
     page.tab("Runs")
     page.wait_for_words("runs", "short", "finished")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from training_pro.engine.context_gain import context_gain, laters
 from training_pro.engine.loss import WholeHead
-from training_pro.engine.measuring import Pass, measuring
+from training_pro.engine.measuring import AtOnce, Pass, measuring
 from training_pro.engine.trial import Ways
 from training_pro.tests import rowing
 from training_pro.tests.rowing import chat, family
@@ -100,7 +100,7 @@ def test_it_is_the_mean_loss_alone_less_that_behind(tmp_path, tiny):
     chance = np.random.default_rng(1)
     _, text = kept(tmp_path, {"book.txt": BOOK}, cutoff=16, overlap=False)
     found = [_other_ids(later, chance) for later in laters(text, None, 0, rows_too=False)]
-    passing = Pass(model, Ways(WholeHead(), packed=True), 2, lambda: False)
+    passing = Pass(model, Ways(WholeHead(), packed=True), AtOnce(2), lambda: False)
     with measuring(model):
         gain = context_gain(passing, found)
     alone, behind = (_mean(model, [getattr(later, side) for later in found]) for side in ("alone", "behind"))

@@ -16,16 +16,18 @@ from training_pro.core.session import Job
 from training_pro.engine.adapter import loaded_onto
 from training_pro.engine.measuring import Sums
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.perplexity import _over
 from training_pro.engine.stretches import Stretches
 from training_pro.engine.tokenizer import working_tokenizer
+from training_pro.engine.windows import _over
 from training_pro.hosts.tiny import SAMPLE
+from training_pro.settings.reading import row_settings
 from training_pro.tests.tiny import tree, watched
 
 
-def worked_out(place, data="story.txt", job=None, host=None, **more):
+def worked_out(place, data="story.txt", job=None, host=None, read=None, **more):
+    """`read` is how rows are read."""
     job = job or Job("perplexity", "a test")
-    end = PeftEngine().perplexity(PerplexityOf(data, **more), host or place.host(), job)
+    end = PeftEngine().perplexity(PerplexityOf(data, **more), row_settings(read or {}), host or place.host(), job)
     return end, [e for e in job.log.since(0) if isinstance(e, PerplexityFound)]
 
 
@@ -129,7 +131,8 @@ def test_the_defaults_are_what_the_model_takes(place):
     ("data", "more", "sentence"),
     [
         ("nothing.txt", {}, "There is no 'nothing.txt': neither among the data sets, in"),
-        ("rows.jsonl", {}, "rows.jsonl has rows; perplexity is worked out of texts"),
+        ("rows.jsonl", {}, "rows.jsonl: no row has any columns."),
+        ("both/", {}, "both/ holds texts and rows, which are not measured alike. Name one of its files."),
         ("empty.txt", {}, "empty.txt"),
         ("story.txt", {"loras": ("b",)}, "There is no LoRA 'b' in"),
         ("story.txt", {"max_length": 10**9}, "Longest window: 1000000000 is more than tiny takes"),
@@ -144,6 +147,8 @@ def test_the_defaults_are_what_the_model_takes(place):
 def test_bad_input_is_told_before_anything_is_loaded(place, monkeypatch, data, more, sentence):
     place.write("rows.jsonl", "{}")
     place.write("empty.txt", "")
+    place.write("both/a.txt", SAMPLE)
+    place.write("both/b.jsonl", '{"text": "One row."}')
     host = place.host()
     monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
     with pytest.raises(Exception) as error:

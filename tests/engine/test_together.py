@@ -17,7 +17,7 @@ from training_pro.core import processes
 from training_pro.core.control import RunControl
 from training_pro.engine import together
 from training_pro.engine.loss import WholeHead
-from training_pro.engine.measuring import Pass
+from training_pro.engine.measuring import AtOnce, Pass
 from training_pro.engine.trial import Ways
 from training_pro.records.run_folder import RunFolder
 from training_pro.tests.engine.architectures import examples, graph, made
@@ -104,7 +104,11 @@ def evaluated_alike(place):
 def passing():
     """One at a time through a model, and seven examples of two sources."""
     own = examples(12, 5, 9, 7, 11, 6, 8)
-    return Pass(made("llama"), Ways(WholeHead(), packed=False), 1, lambda: False), own, [0, 1, 0, 1, 0, 1, 0]
+    return (
+        Pass(made("llama"), Ways(WholeHead(), packed=False), AtOnce(1), lambda: False),
+        own,
+        [0, 1, 0, 1, 0, 1, 0],
+    )
 
 
 def test_the_shares_of_two_processes_add_up_to_the_whole(passing, monkeypatch):

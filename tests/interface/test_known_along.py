@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from training_pro.core.events import PerplexityFound, Stretch
+from training_pro.core.events import KnownRow, PerplexityFound, Stretch
 from training_pro.interface.known_along import known_along
 
 
@@ -26,3 +27,11 @@ def test_all_strips_have_one_scale():
 
 def test_one_stretch_is_no_strip():
     assert known_along([found("-", 1.0)]) == ""
+
+
+def test_of_rows_the_strips_stand_alone():
+    row = KnownRow(place="line 1", read="", begins="", tokens=9, loss=1.0, right=0.5)
+    html = known_along([replace(found("b", 1.0, 2.0), rows=(row,))])
+    assert "Along the rows, from the first to the last" in html
+    assert "<p>b</p><svg" in html
+    assert "Along the text" in known_along([found("b", 1.0, 2.0)])

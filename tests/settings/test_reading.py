@@ -2,7 +2,8 @@
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.settings.reading import training_settings
+from training_pro.settings.declared import SETTINGS
+from training_pro.settings.reading import HOW_ROWS_ARE_READ, row_settings, training_settings
 
 
 def problems(**values):
@@ -86,3 +87,17 @@ def test_a_bad_name(name, sentence):
 )
 def test_a_bad_value(key, value, sentence):
     assert problems(**{key: value}) == (sentence,)
+
+
+def test_how_rows_are_read_alone():
+    values = {"train_on": "last_reply", "add_bos": False, "epochs": "many", "name": ""}
+    settings = row_settings(values)
+    assert (settings.rows.train_on, settings.text.add_bos) == ("last_reply", False)
+    with pytest.raises(SettingsError, match="Learn from"):
+        row_settings({"train_on": "nothing"})
+
+
+def test_what_decides_on_a_rows_ids_is_all_there():
+    """Every setting of rows; what is done with long ones is not asked of whoever takes them whole."""
+    of_rows = {key for key, setting in SETTINGS.items() if setting.section == "rows"}
+    assert of_rows - {"too_long"} == set(HOW_ROWS_ARE_READ) & of_rows
