@@ -21,18 +21,18 @@ from ..data.library import DataSet
 from ..data.opening import Work, opened_set
 from ..settings.declared import TrainingSettings
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
+from .documents import text_by_text
 from .known_rows import known_rows
 from .material import Material
 from .measuring import AtOnce, Pass, Sums, Told, measuring
 from .ready import card_of
 from .tokenizer import working_tokenizer
-from .trial import Ways, usual_loss
+from .trial import Ways, tried
 from .windows import windows
 
 LONGEST = 2048
 AT_ONCE = AtOnce(tokens=2048)
-"""One window that has more goes alone. Rows are padded: of like length that is little, and where they share one,
-attention looks at all pairs of its tokens (on a CPU 1.3 times the time)."""
+"""One window that has more goes alone."""
 WITHOUT = "-"
 TELLS = 10
 """How often the progress is told at most."""
@@ -46,13 +46,14 @@ def perplexity(asked: PerplexityOf, settings: TrainingSettings, host: Host, job:
     for note in material.notes:
         job.log.append(Note(text=note))
     found: list[PerplexityFound] = []
-    with without_loras(host) as (base, _):
+    with without_loras(host) as (base, _), text_by_text(base):
         for name, folder in [(WITHOUT, None)] * asked.without + folders:
             if job.control.stopping:
                 break
             began = time.monotonic()
             with _wearing(base, folder, name) as model:
-                sums = _sums(model, material, f"Perplexity of {material.name} {_with(name)}", job)
+                ways = tried(model, settings)
+                sums = _sums(model, ways, material, f"Perplexity of {material.name} {_with(name)}", job)
             if sums is not None:
                 figures = _figures(sums, material)
                 found.append(
@@ -115,11 +116,11 @@ def _wearing(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
         take_out(base)
 
 
-def _sums(model: Any, material: Material, text: str, job: Job) -> Sums | None:
+def _sums(model: Any, ways: Ways, material: Material, text: str, job: Job) -> Sums | None:
     """None where the user does not want to wait for them."""
     told = _telling(text, job)
     with measuring(model):
-        passing = Pass(model, Ways(usual_loss(model), packed=False), AT_ONCE, lambda: job.control.stopping)
+        passing = Pass(model, ways, AT_ONCE, lambda: job.control.stopping)
         return passing.sums(material.examples, material.groups, material.count, told)
 
 

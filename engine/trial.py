@@ -63,12 +63,6 @@ def tried(model: Any, settings: TrainingSettings) -> Ways:
     return Ways(way, asked != "off" and not mixed, mixed, other_loss)
 
 
-def usual_loss(model: Any) -> loss.Loss:
-    """How the loss of a model is found that is not in training."""
-    with torch.no_grad(), quiet(model), in_its_type(model):
-        return _loss(model, _documents(model), 0.0)[0]
-
-
 def _documents(model: Any) -> torch.Tensor:
     """Two short texts of any ids; the same ones each time."""
     ids = torch.Generator().manual_seed(7)

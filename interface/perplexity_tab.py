@@ -96,8 +96,9 @@ class PerplexityTab:
             names = loras.to_try(self._joined.host.folders.loras)
         except (TrainingProError, OSError):
             return gr.update(), gr.update(), ""
-        data = gr.update(choices=data_menu.choices(self._joined))
-        return data, gr.update(choices=names), self._table_so_far()
+        # By their names alone: a menu of Gradio 4.37 that takes names of one's own may give the words of a choice.
+        data = [name for _, name in data_menu.choices(self._joined)]
+        return gr.update(choices=data), gr.update(choices=names), self._table_so_far()
 
     def _of_data(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
         """Of rows is told how they are read, and they have no stride."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from training_pro.engine import known_rows, perplexity
 from training_pro.engine.adapter import loaded_onto
 from training_pro.engine.measuring import AtOnce, Sums
 from training_pro.engine.tokenizer import working_tokenizer
+from training_pro.engine.trial import tried
 from training_pro.tests.engine.test_evaluation import hits_of, losses_of
 from training_pro.tests.engine.test_perplexity import worked_out
 from training_pro.tests.rowing import as_json, chat
@@ -86,14 +88,23 @@ def learned(of_tokens, example):
     return [value for value, label in zip(of_tokens, example.labels[1:].tolist(), strict=True) if label != -100]
 
 
-def test_nothing_depends_on_what_goes_through_together(place, monkeypatch):
+@pytest.mark.parametrize("packed", [True, False])
+def test_nothing_depends_on_what_goes_through_together(place, monkeypatch, packed):
+    def ways(model, settings):
+        found = tried(model, settings)
+        assert found.packed
+        return replace(found, packed=packed)
+
     def rows(tokens):
         monkeypatch.setattr(perplexity, "AT_ONCE", AtOnce(tokens=tokens))
         return worked_out(place, "pairs.json")[1][0].rows
 
-    alone, together = rows(1), rows(100_000)
-    assert [row.place for row in alone] == [row.place for row in together]
-    assert [row.loss for row in alone] == pytest.approx([row.loss for row in together], abs=1e-5)
+    alone = rows(1)
+    monkeypatch.setattr(perplexity, "tried", ways)
+    together = rows(100_000)
+    assert {row.place for row in alone} == {row.place for row in together}
+    losses = {row.place: row.loss for row in alone}
+    assert [row.loss for row in together] == pytest.approx([losses[row.place] for row in together], abs=1e-5)
 
 
 def test_an_evaluation_in_a_run_says_the_same(place):
@@ -232,7 +243,9 @@ def test_the_model_and_the_data_are_as_before(place):
     host = place.host()
     model = host.loaded().model
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    attention = model.config._attn_implementation
     worked_out(place, "talks.jsonl", host=host)
+    assert model.config._attn_implementation == attention
     assert all(bool((weight == before[name]).all()) for name, weight in model.state_dict().items())
 
 
