@@ -27,6 +27,7 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "demo": Command("demo", "everything for a first look: environment, model, example data, the page"),
     "page": Command("page", "the page in the browser, on your own models"),
+    "get": Command("get", "a model brought from the Hugging Face hub"),
     "train": Command("train", "one run, or one for each settings file, without a page"),
     "check": Command("check", "what a run would learn from: the same report as the Check button"),
     "slice": Command("slice", "how a text is cut into blocks"),

@@ -36,6 +36,26 @@ class Stage(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fetched(Event):
+    """So many bytes of a download are here."""
+
+    done: int
+    total: int
+    speed: float  # bytes a second, lately; 0 where none came
+
+    @property
+    def share(self) -> float:
+        return self.done / self.total if self.total else 1.0
+
+    @property
+    def words(self) -> str:
+        """'180 MB of 1.5 GB, 5.1 MB/s, 4 min 20 s left'."""
+        lacking = self.total - self.done
+        left = f", {size(self.speed)}/s, {duration(lacking / self.speed)} left" if lacking and self.speed else ""
+        return f"{size(self.done)} of {size(self.total)}{left}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned(Event):
     """The run as it was resolved, before its first step."""
 

@@ -15,6 +15,7 @@ from .events import (
     Ended,
     Evaluated,
     Event,
+    Fetched,
     FromQueue,
     LibraryMessage,
     LiveChanged,
@@ -35,6 +36,7 @@ from .session import Job
 Write = Callable[[str], object]
 PAUSE_SECONDS = 2.0
 MACHINE_SECONDS = 60.0
+FETCHED_SECONDS = 10.0
 IN_SHORT = 100  # characters of a prompt, and of its answer
 TO_DEVELOPERS = ("FutureWarning: ", "DeprecationWarning: ")
 
@@ -86,6 +88,13 @@ class Narrator:
     def _stage(self, event: Stage) -> str:
         share = "" if event.share is None else f" {event.share:.0%}"
         return f"{event.text}{share} ..."
+
+    def _fetched(self, event: Fetched) -> str:
+        """One in ten seconds, and the last."""
+        if event.at - self._told < FETCHED_SECONDS and event.done < event.total:
+            return ""
+        self._told = event.at
+        return f"{event.share:.0%}  {event.words}"
 
     def _limited(self, event: TimeLimited) -> str:
         return f"At most {duration(event.seconds)} from the first step on."
@@ -164,6 +173,7 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
     Progress: Narrator._progress,
     MachineUse: Narrator._look,
     Stage: Narrator._stage,
+    Fetched: Narrator._fetched,
     TimeLimited: Narrator._limited,
     Planned: Narrator._planned,
     Replanned: Narrator._replanned,

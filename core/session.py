@@ -1,4 +1,4 @@
-"""At most one job on the model, on a thread of its own that outlives the page which started it."""
+"""Jobs, at most one on the model, each on a thread of its own that outlives the page which started it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from .control import RunControl
@@ -16,13 +17,13 @@ from .turns import Turns
 from .version import is_updated
 from .voices import spoken_into
 
-Kind = Literal["training", "probe", "answer", "perplexity", "merge", "model"]
+Kind = Literal["training", "probe", "answer", "perplexity", "merge", "model", "download"]
 Work = Callable[["Job"], Ended]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work on the model: its wishes go in by `control`, its news come out by `log`."""
+    """A piece of work, on the model or beside it: its wishes go in by `control`, its news come out by `log`."""
 
     kind: Kind
     title: str
@@ -44,7 +45,7 @@ class Job:
 
 
 class Session:
-    """Starts jobs, one at a time, and remembers the last of each kind."""
+    """Starts jobs, one at a time on the model and one of a kind beside it, and remembers the last of each kind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,21 +78,37 @@ class Session:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
             job = Job(kind, title, makes=makes)
             self._current = self._latest[kind] = job
+        return self._begun(job, partial(_on_the_model, host, work))
+
+    def start_beside(self, kind: Kind, title: str, work: Work) -> Job:
+        """Begin `work` that needs no model, whatever has that; or say that one of its kind goes on."""
+        with self._lock:
+            latest = self._latest.get(kind)
+            if latest is not None and latest.running:
+                raise BusyError(f"{latest.title} goes on. Wait until it is done, or stop it first.")
+            job = self._latest[kind] = Job(kind, title)
+        return self._begun(job, work)
+
+    def _begun(self, job: Job, work: Work) -> Job:
         # First the work: a teller that fails must not leave a job that never ends, and it misses nothing.
-        threading.Thread(target=self._carried_out, args=(job, host, work), name=title, daemon=True).start()
+        threading.Thread(target=self._carried_out, args=(job, work), name=job.title, daemon=True).start()
         if self._teller is not None:
             self._teller(job)
         return job
 
-    def _carried_out(self, job: Job, host: Host, work: Work) -> None:
-        _carry_out(job, host, work)
+    def _carried_out(self, job: Job, work: Work) -> None:
+        _carry_out(job, work)
         self.turns.ended(job)
 
 
-def _carry_out(job: Job, host: Host, work: Work) -> None:
+def _on_the_model(host: Host, work: Work, job: Job) -> Ended:
+    with spoken_into(job.log), host.exclusive_use():
+        return work(job)
+
+
+def _carry_out(job: Job, work: Work) -> None:
     try:
-        with spoken_into(job.log), host.exclusive_use():
-            end = work(job)
+        end = work(job)
     except TrainingProError as error:
         end = Ended(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit

@@ -13,9 +13,11 @@ from typing import Any
 from ..core import evaluations_table, processes
 from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import Row
+from ..core.events import Ended
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
+from ..core.session import Job, Work
 from ..core.writing import read_json
-from . import memory
+from . import getting, hub_models, memory
 
 LOADINGS: Mapping[str, str] = {
     "auto": "auto (the model's own type; float32 on a CPU)",
@@ -103,6 +105,15 @@ class StandaloneHost:
             gone = f" {before} made room for it: no model is in memory now." if before else ""
             raise ModelError(f"{error}{gone}") from error
 
+    def get(self, asked: str) -> tuple[str, Work]:
+        """A model of the hub by its name, and the work that brings it here; the one in memory stays as it is."""
+        wanted, models = hub_models.wanted(asked), self._folders.models
+
+        def work(job: Job) -> Ended:
+            return getting.get(wanted, models, job.log.append, lambda: job.control.stopping)
+
+        return wanted.words, work
+
     def unload(self) -> None:
         self._loaded = None
         _forget_freed_memory()
@@ -148,7 +159,8 @@ class StandaloneHost:
     def _path(self) -> Path:
         name = self._chosen[0]
         if not name:
-            raise ModelError(f"No model is chosen. Put one into {self._folders.models} and choose it.")
+            models = self._folders.models
+            raise ModelError(f"No model is chosen. Put one into {models}, or bring one with get, and choose it.")
         for path in (self._folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
                 return path
@@ -274,7 +286,8 @@ def _need(package: str, purpose: str) -> None:
 
 
 def _not_a_model(asked: Path, models: Path, known: Sequence[str]) -> str:
-    there = f" There are: {', '.join(known)}." if known else f" {models} holds no model yet."
+    none = f" {models} holds no model yet; the command get brings one."
+    there = f" There are: {', '.join(known)}." if known else none
     return f"There is no model {str(asked)!r}: neither in {models} nor as a folder with a config.json.{there}"
 
 

@@ -1,18 +1,20 @@
 // What a click inside drawn HTML does: data-tp-set puts values into the form (by way of a hidden text box),
-// data-tp-go jumps to a setting, also inside a folded part; data-tp-queue moves a run that waits; settings that are
-// changed get their way back; and what Gradio's own parts lack: Tab that leads out of a menu's chips, help inside the
-// window, folds that stay open.
+// data-tp-go jumps to a setting, also inside a folded part; data-tp-queue moves a run that waits; data-tp-box puts a
+// text into a box of the page; settings that are changed get their way back; and what Gradio's own parts lack: Tab
+// that leads out of a menu's chips, help inside the window, folds that stay open.
 () => {
   if (window.trainingProClicks) return;
   window.trainingProClicks = true;
 
-  const told = (wish, to = "#tp-wish") => {
+  const written = (text, to) => {
     const box = document.querySelector(to + " textarea, " + to + " input");
     if (!box) return;
     const own = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(box), "value");
-    own.set.call(box, JSON.stringify({ ...wish, at: Date.now() })); // the same wish twice is a change, too
+    own.set.call(box, text);
     box.dispatchEvent(new Event("input", { bubbles: true }));
   };
+  // The same wish twice is a change, too.
+  const told = (wish, to = "#tp-wish") => written(JSON.stringify({ ...wish, at: Date.now() }), to);
 
   const goTo = (key, part, tries = 20) => {
     const setting = document.querySelector("#tp-" + key);
@@ -29,10 +31,11 @@
   };
 
   document.addEventListener("click", (event) => {
-    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue]");
+    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box]");
     if (!clicked) return;
     event.preventDefault();
     if (clicked.dataset.tpSet) told({ set: JSON.parse(clicked.dataset.tpSet) });
+    else if (clicked.dataset.tpBox) written(clicked.dataset.tpText, "#" + clicked.dataset.tpBox);
     else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");
     else goTo(clicked.dataset.tpGo, clicked.dataset.tpPart);
   });

@@ -12,13 +12,14 @@ from ..core.engine import Engine
 from ..core.errors import BusyError
 from ..core.events import Ended
 from ..core.host import Host, ModelCard
-from ..core.session import Job, Session
+from ..core.session import Job, Session, Work
 from ..data.expecting import weights_as
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
 from ..train_utils import ModelShape, size, weights_in_memory
 from . import tab, wording
 from .first_look import FirstLook
+from .get_model import TITLE, GetModel
 from .gradio_versions import blocks, follows, new_choices, private
 from .joined import Joined, news, on_load, refused, said_last
 from .style import CSS
@@ -38,6 +39,8 @@ class ChoosingHost(Host, Protocol):
 
     def on_card(self) -> bool: ...
 
+    def get(self, asked: str) -> tuple[str, Work]: ...
+
 
 def page(
     host: ChoosingHost,
@@ -52,6 +55,7 @@ def page(
     with made:
         picker = ModelPicker(host, session, loadings)
         picker.draw()
+        GetModel(Joined(host, engine, session, picker.menu), host.get).draw()
         if first_look:
             FirstLook(Joined(host, engine, session)).draw()
         tab.draw(host, engine, session, picker.menu)
@@ -132,7 +136,8 @@ class ModelPicker:
 def needs(host: ChoosingHost, name: str, loading: str) -> str:
     """What a model's weights take on disk, and in the memory of this machine when loaded like that."""
     if not name:
-        return wording.paragraph(f"Models are looked for in {host.folders.models}.", quiet=True)
+        words = f"Models are looked for in {host.folders.models}; {TITLE} brings one."
+        return wording.paragraph(words, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
         return ""

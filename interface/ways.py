@@ -17,6 +17,12 @@ def use(words: str, values: Mapping[str, object], *, chosen: bool = False) -> st
     return f'<button type="button" class="tp-use" data-tp-set="{_wish(values)}"{pressed}>{escape(words)}</button>'
 
 
+def put_into(box: str, text: str, words: str) -> str:
+    """A button in HTML that puts a text into a box of the page, by the id of that."""
+    wish = f'data-tp-box="{escape(box)}" data-tp-text="{escape(text)}"'
+    return f'<button type="button" class="tp-use" {wish}>{escape(words)}</button>'
+
+
 def way_to(key: str, words: str) -> str:
     """A link in HTML that jumps to a setting."""
     title = f' title="Under {escape(folded)}"' if (folded := where(key)) else ""

@@ -13,13 +13,13 @@ from ..core.engine import Engine
 from ..core.errors import BusyError, SavingError, SettingsError, TrainingProError, first_line, in_words
 from ..core.events import Ended, FromQueue
 from ..core.host import Host
+from ..core.locks import is_locked, lock, removed
 from ..core.session import Job, Session
 from ..settings.declared import FULL, TrainingSettings
 from ..settings.reading import training_settings
 from ..train_utils import plural
 from . import loras, queue
 from .in_progress import is_in_progress
-from .locks import is_locked, lock, removed
 from .queue import Queue, Waiting
 from .run_folder import under_its_name
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core import processes
 from ..core.errors import BusyError
 from ..core.host import Folders
-from .locks import is_locked, lock, removed
+from ..core.locks import is_locked, lock, removed
 
 
 @contextmanager

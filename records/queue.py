@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError
+from ..core.locks import lock
 from ..core.writing import patiently, why_not_written, write_json
 from ..settings.declared import SETTINGS
-from .locks import lock
 
 REMEMBERED = 20  # of those that had their turn
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds

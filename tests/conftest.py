@@ -21,4 +21,5 @@ def load_script() -> None:
 if "training_pro" not in sys.modules:
     load_script()
 
+from training_pro.tests.standin_hub import hub, served_hub  # noqa: E402, F401
 from training_pro.tests.tiny import lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test

@@ -37,6 +37,7 @@ HOMES = {
     "bitsandbytes": {"engine", "hosts"},
     "safetensors": {"engine", "hosts"},
     "tokenizers": {"engine", "hosts"},
+    "huggingface_hub": {"hosts"},
     "gradio": {"interface", "script"},  # script: for the sentence that is left when interface/ fails
     "matplotlib": {"records"},
     "modules": {"hosts"},

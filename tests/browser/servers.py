@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Server:
 
     running: list[Server] = []
 
-    def __init__(self, *command: str, port: int, user_data: Path) -> None:
+    def __init__(self, *command: str, port: int, user_data: Path, env: Mapping[str, str] | None = None) -> None:
         self.url = f"http://127.0.0.1:{port}/"
         self.user_data = user_data
         self._log = user_data / f"server-{port}.log"
@@ -42,7 +42,7 @@ class Server:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=ROOT,
-                env={**os.environ, **QUIET},
+                env={**os.environ, **QUIET, **(env or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -121,6 +121,16 @@ def demo(user_data: Path, *more: str) -> Iterator[Server]:
     port = free_port()
     words = ("demo", "--tiny", "--no-browser", "--port", str(port), "--user-data", str(user_data), *more)
     with ended(Server(str(ROOT / "script.py"), *words, port=port, user_data=user_data)) as server:
+        yield server
+
+
+@contextmanager
+def page(user_data: Path, hub: str) -> Iterator[Server]:
+    """`script.py page`, for which that hub is the one there is."""
+    port = free_port()
+    words = ("page", "--no-browser", "--port", str(port), "--user-data", str(user_data))
+    env = {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0"}
+    with ended(Server(str(ROOT / "script.py"), *words, port=port, user_data=user_data, env=env)) as server:
         yield server
 
 

@@ -14,6 +14,7 @@ from training_pro.core.events import (
     CheckpointSaved,
     Ended,
     Evaluated,
+    Fetched,
     LibraryMessage,
     MachineUse,
     Note,
@@ -117,6 +118,18 @@ def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
     lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
     told = [number for number, line in enumerate(lines, start=1) if line]
     assert told == [1, *range(5, 101, 4), 100]
+
+
+def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
+    narrator = Narrator()
+    bytes_by_second = [(at, at * 10_000_000) for at in range(26)] + [(25.5, 255_000_000)]
+    came = [Fetched(at=float(at), done=done, total=255_000_000, speed=1e7) for at, done in bytes_by_second]
+    assert [line for event in came if (line := narrator.line(event))] == [
+        "0%  0 bytes of 255 MB, 10 MB/s, 26 s left",
+        "39%  100 MB of 255 MB, 10 MB/s, 16 s left",
+        "78%  200 MB of 255 MB, 10 MB/s, 5.5 s left",
+        "100%  255 MB of 255 MB",
+    ]
 
 
 def test_what_the_run_takes_stands_on_one_step_a_minute():

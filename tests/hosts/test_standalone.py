@@ -42,7 +42,8 @@ def test_models_are_folders_with_a_config_and_gguf_files(copy, tmp_path):
 def test_no_models_yet(tmp_path):
     assert host(tmp_path).models() == []
     said = refusal(host(tmp_path, model=""))
-    assert said == f"No model is chosen. Put one into {tmp_path / 'user_data' / 'models'} and choose it."
+    models = tmp_path / "user_data" / "models"
+    assert said == f"No model is chosen. Put one into {models}, or bring one with get, and choose it."
 
 
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):

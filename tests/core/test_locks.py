@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from training_pro.records import locks
-from training_pro.records.locks import is_locked, lock
+from training_pro.core import locks
+from training_pro.core.locks import is_locked, lock
 
 
 def looked_at(monkeypatch, path, seconds):

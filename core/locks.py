@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from ..core.errors import SavingError
-from ..core.writing import why_not_written
+from .errors import SavingError
+from .writing import why_not_written
 
 LOOK_AGAIN_SECONDS = 0.02
 LOOKS_SECONDS = 0.2
