@@ -130,8 +130,6 @@ def test_what_ends_it_from_outside_keeps_what_came(offered, models, monkeypatch,
 
 
 @pytest.mark.parametrize("spoils", [lambda d: d[:-1] + b"!", lambda d: d[:-1], lambda d: d + b"!"])
-    "spoils", [lambda data: data[:-1] + b"!", lambda data: data[:-1], lambda data: data + b"!"]
-)
 def test_what_came_damaged_is_thrown_away_and_comes_anew(offered, models, tiny, spoils):
     offered.spoils = spoils
     assert refusal(models).partition(" came damaged, and is thrown away. ")[1]
