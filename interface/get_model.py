@@ -31,11 +31,11 @@ Get = Callable[[str], tuple[str, Work]]
 
 
 class GetView:
-    """A download as a page shows it, whenever that page was opened."""
+    """A download as a page shows it, whenever that page was opened; `seen` if its end was there by then."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, seen: bool) -> None:
         self.job, self.position = job, 0
-        self._on_its_way = job.running
+        self._seen = seen
         self._fetched: Fetched | None = None
         self._announced = self._said = ""
 
@@ -59,10 +59,10 @@ class GetView:
         return TITLE + share
 
     def came(self) -> str:
-        """The name of the model that came while this was looked at, once; else nothing."""
-        if not self._on_its_way or (end := self.job.end) is None:
+        """The name of the model that came while the page was open, once; else nothing."""
+        if self._seen or (end := self.job.end) is None:
             return ""
-        self._on_its_way = False
+        self._seen = True
         return end.folder.name if end.folder else ""
 
     def html(self) -> str:
@@ -116,9 +116,13 @@ class GetModel:
         gr.on([self._go.click, self._name.submit], self._begin, self._name, self._refused, **private())
         self._stop.click(self._end, None, self._refused, **private())
         seen = [self._part, self._go, self._stop, self._said, self._joined.models]
-        on_load(lambda: self._asked, [self._name], **private())
+        on_load(self._as_asked, [self._name], **private())
         on_load(self.follow, seen, **follows())
         self._again.click(self.follow, None, seen, **follows())
+
+    def _as_asked(self) -> Any:
+        """What was asked for last; where nothing was, what somebody has typed by now stays."""
+        return gr.update(value=self._asked) if self._asked else gr.update()
 
     def _begin(self, asked: str) -> str:
         """Begin; or why that cannot be."""
@@ -147,12 +151,13 @@ class GetModel:
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """The last download, and then whatever is new, for as long as the page is open."""
-        view: GetView | None = None
+        before = self._joined.session.latest("download")
+        view = GetView(before, seen=not before.running) if before else None
         shown: tuple[Any, ...] = ("nothing",)
         while True:
             job = self._joined.session.latest("download")
             if job is not None and (view is None or view.job is not job):
-                view = GetView(job)
+                view = GetView(job, seen=False)
             state = (id(view), *(view.catch_up() if view else ()))
             if state != shown:
                 shown = state

@@ -88,6 +88,7 @@ def wait_for(job):
 
 def test_before_anything_only_get_can_be_pressed(part):
     found = shown(part, len)
+    assert "value" not in part._as_asked()
     assert last(found, "go")["interactive"] and not last(found, "stop")["visible"]
     assert "No model is being brought." in part._end()
 
@@ -112,7 +113,17 @@ def test_a_page_opened_later_is_told_how_it_ended_and_its_menu_is_left_alone(par
     wait_for(part._joined.session.latest("download"))
     later = shown(drawn(part._joined, bringing), len)
     assert "menu" not in dict(later) and "a/b is in /models/a_b." in last(later, "said")
-    assert part._asked == "a/b"
+    assert part._as_asked()["value"] == "a/b"
+
+
+def test_also_one_that_came_between_two_looks_stands_chosen_in_the_menu(part, bringing):
+    def begin():
+        bringing.go_on.set()
+        part._begin("a/b")
+        wait_for(part._joined.session.latest("download"))
+
+    found = shown(part, lambda found: ("menu", gr.update(choices=["toy"], value="a_b")) in found, begin)
+    assert "a/b is in /models/a_b." in last(found, "said")
 
 
 def test_it_is_stopped_and_what_came_is_told(part):
@@ -138,7 +149,7 @@ def test_a_page_that_may_only_look_begins_and_stops_nothing(part):
 
 def test_while_it_goes_on_the_news_stand_below_until_the_next_bytes_come():
     job = Job("download", "Getting a/b")
-    view = GetView(job)
+    view = GetView(job, seen=False)
     for text, event in (
         ("Asking the hub", Stage(text="Asking the hub")),
         ("a/b: llama", Note(text="a/b: llama")),
