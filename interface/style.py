@@ -147,7 +147,7 @@ CSS = """
   border: 1px solid var(--color-accent);}
 .tp-use[aria-pressed="true"] {font-weight: 600;
   background: color-mix(in srgb, var(--color-accent) 22%, var(--background-fill-primary));}
-.tp-suggested {line-height: 2.1;}
+.tp-suggested .tp-use {margin: 3px 0 3px 6px;}
 .tp-said:not(:has(p)):not(:has(.tp-card)) {display: none !important;}
 .tp-card a[data-tp-go] {padding: 0; color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
