@@ -156,4 +156,6 @@ def _of_the_line(error: Exception, there: str) -> str:
         )
     if status == 401:
         return f"{there} does not know the token in use. Set HF_TOKEN to another one, or to none."
+    if status == 403:
+        return f"{there} refuses it to the token in use ({said}). Set what it may read at {there}/settings/tokens."
     return f"{there} answers {status} ({said}). Try again in a while."

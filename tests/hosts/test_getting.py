@@ -248,11 +248,13 @@ def test_a_model_that_is_not_there_or_not_for_everybody(offered, models, monkeyp
     assert get(models)[0].folder
 
 
-def test_no_hub_a_busy_one_and_one_that_may_not_be_asked(offered, models, monkeypatch):
+def test_no_hub_one_that_refuses_and_one_that_may_not_be_asked(offered, models, monkeypatch):
     from huggingface_hub import constants
 
-    offered.status = 503
-    assert refusal(models).startswith(f"{offered.url} answers 503 (")
+    answers = {503: "answers 503 (", 403: "refuses it to the token in use (", 401: "does not know the token"}
+    for status, words in answers.items():
+        offered.status = status
+        assert refusal(models).startswith(f"{offered.url} {words}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert refusal(models).startswith("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
