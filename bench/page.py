@@ -20,7 +20,7 @@ ROUNDS = 7
 def run_of(steps: int) -> Any:
     """A job's log with so many steps: losses of two data sets, twenty checkpoints."""
     from training_pro.core.events import CheckpointSaved, Planned, Progress  # type: ignore[import-not-found]
-    from training_pro.core.session import Job  # type: ignore[import-not-found]
+    from training_pro.core.job import Job  # type: ignore[import-not-found]
 
     job = Job("training", "Training 'long'")
     rates = tuple(2e-4 * (1 - n / steps) for n in range(steps))

@@ -285,7 +285,7 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Name
     """A whole run of Training PRO, from a file to the LoRA on disk, followed by a page; its steps are timed."""
     package.load()
     from training_pro.core.host import LoadedModel
-    from training_pro.core.session import Job
+    from training_pro.core.job import Job
     from training_pro.engine import trainer
     from training_pro.engine.callback import BetweenSteps
     from training_pro.engine.peft_engine import PeftEngine

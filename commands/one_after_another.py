@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..core import processes
 from ..core.errors import SettingsError, TrainingProError
-from ..core.session import Job
+from ..core.job import Job
 from ..data.report import DatasetReport
 from ..records.queue import name_problem
 from ..settings.declared import TrainingSettings

@@ -18,7 +18,8 @@ from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
 from ..core.events import Ended, FromQueue, Note, Progress
 from ..core.host import Folders, Host
-from ..core.session import SESSION, Job
+from ..core.job import Job
+from ..core.session import SESSION
 from ..data.library import named_at
 from ..records.run_folder import under_its_name
 from ..settings import files, flags, presets

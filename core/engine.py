@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from .events import Ended
 from .host import Host
-from .session import Job
+from .job import Job
 
 Settings = TypeVar("Settings", contravariant=True)
 Report = TypeVar("Report", covariant=True)

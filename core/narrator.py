@@ -30,8 +30,8 @@ from .events import (
     Stage,
     TimeLimited,
 )
+from .job import Job
 from .pace import Pace
-from .session import Job
 
 Write = Callable[[str], object]
 PAUSE_SECONDS = 2.0

@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from .errors import BusyError
-
-if TYPE_CHECKING:
-    from .session import Job
+from .job import Job
 
 Begin = Callable[[], bool]
 """Begins the next run; whether there was one that could begin. BusyError while another job has the model."""

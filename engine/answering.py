@@ -11,7 +11,7 @@ from ..core.engine import Question
 from ..core.errors import ModelError
 from ..core.events import Answer, Ended, Stage
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..data.speaking import Prompt, Speaking, in_a_chat
 from ..records.talking import how_to_talk
 from .adapter import loaded_onto, lora_folder, take_out, without_loras

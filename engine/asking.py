@@ -13,7 +13,7 @@ import torch
 from ..core.engine import Question
 from ..core.events import Sampled
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..data.speaking import Prompt, Speaking, prompts, speaking
 from .answering import generated
 from .blueprint import Blueprint

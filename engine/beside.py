@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.events import Stage
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..data.planned import evaluations, sample_rounds
 from .asking import Asking, between_steps
 from .blueprint import Blueprint

@@ -17,7 +17,7 @@ from peft import PeftModel
 
 from ..core.events import Ended, FromQueue, Outcome, Stage, most_memory
 from ..core.host import Folders, bare
-from ..core.session import Job
+from ..core.job import Job
 from ..core.version import VERSION
 from ..core.writing import write_json
 from ..records import log, loras, picture, thinning

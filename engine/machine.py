@@ -13,7 +13,7 @@ import torch
 
 from ..core.errors import SettingsError, first_line
 from ..core.events import Note
-from ..core.session import Job
+from ..core.job import Job
 from ..settings.declared import Machine
 from .borrowing import as_it_was
 from .documents import text_by_text

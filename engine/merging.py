@@ -16,7 +16,7 @@ from ..core.engine import Merge
 from ..core.errors import ModelError, SavingError
 from ..core.events import Ended, Stage
 from ..core.host import Host, precision_of
-from ..core.session import Job
+from ..core.job import Job
 from ..core.writing import PART, moved
 from ..train_utils import size
 from .adapter import loaded_onto, lora_folder, take_out, without_loras

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.events import Ended, Note, Replanned
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..train_utils import plural
 from .blueprint import Blueprint, blueprint
 from .checkpoints import RunState, state_of

@@ -11,7 +11,7 @@ from ..core.engine import GgufLora, Merge, PerplexityOf, Question
 from ..core.errors import ModelError, SettingsError
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
 

@@ -15,7 +15,7 @@ from ..core.errors import DataError, SettingsError, TrainingProError
 from ..core.evaluations_table import Row
 from ..core.events import Advice, Ended, Note, PerplexityFound, Stage
 from ..core.host import Host, ModelCard
-from ..core.session import Job
+from ..core.job import Job
 from ..data import library, prepared
 from ..data.library import DataSet
 from ..data.opening import Work, opened_set

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from ..core.errors import SavingError
 from ..core.events import Advice, EventLog, Note
 from ..core.host import Folders
-from ..core.session import Job
+from ..core.job import Job
 from ..core.writing import is_full, why_not_written
 from ..records import loras, thinning
 from ..records.run_folder import RunFolder

@@ -14,7 +14,7 @@ import torch
 
 from ..core.events import Ended, Probed, Stage
 from ..core.host import Host, bare
-from ..core.session import Job
+from ..core.job import Job
 from ..data.examples import Example
 from ..data.expecting import Expecting, changed, fitted_to_card, largest_batch
 from ..records.run_folder import RunFolder

@@ -12,7 +12,7 @@ from ..core import processes
 from ..core.errors import DataError, ModelError, SettingsError
 from ..core.events import Advice, Note, Stage
 from ..core.host import Host, ModelCard
-from ..core.session import Job
+from ..core.job import Job
 from ..data.assembly import TrainingData, prepare
 from ..settings.declared import TrainingSettings
 from . import whole

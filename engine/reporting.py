@@ -13,7 +13,7 @@ from ..core import processes
 from ..core.errors import TrainingProError
 from ..core.events import Advice, Ended, Evaluated, Event, Note, Planned, Progress
 from ..core.host import Folders
-from ..core.session import Job
+from ..core.job import Job
 from ..core.writing import read_json, write_text
 from ..records import evaluations, inventory, loras
 from ..records.contents import GRAPH, LOG, REPORT, STATE

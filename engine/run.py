@@ -11,7 +11,7 @@ from ..core import processes
 from ..core.awake import awake
 from ..core.events import Ended, Note, Planned, Stage
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..data import planned
 from ..records.in_progress import in_progress, refuse_in_progress
 from ..records.run_folder import run_folder

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ..core.errors import first_line
 from ..core.events import Advice, Stage
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..core.writing import write_json
 from ..data.speaking import Prompt
 from ..records import samples as record

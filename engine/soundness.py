@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..core.events import Ended, Note
 from ..core.host import Folders
-from ..core.session import Job
+from ..core.job import Job
 from ..records import loras
 from .keeping import Trained, kept
 from .placing import Write

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.errors import SettingsError
 from ..core.events import Note, Planned
 from ..core.host import Host
-from ..core.session import Job
+from ..core.job import Job
 from ..settings.declared import TrainingSettings
 from . import adapter
 from .blueprint import Blueprint

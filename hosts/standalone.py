@@ -15,7 +15,7 @@ from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import Row
 from ..core.events import Ended
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
-from ..core.session import Job, Work
+from ..core.job import Job, Work
 from ..core.writing import read_json
 from . import getting, hub_models, memory
 

@@ -15,7 +15,7 @@ from ..core.control import TimeLimit
 from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
 from ..core.events import Ended, TimeLimited
-from ..core.session import Job, Work
+from ..core.job import Job, Work
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import follows, private

@@ -10,7 +10,7 @@ import gradio as gr
 
 from ..core.errors import BusyError, SettingsError, TrainingProError
 from ..core.events import Fetched, Note, Stage
-from ..core.session import Job, Work
+from ..core.job import Job, Work
 from . import wording
 from .gradio_versions import follows, private
 from .joined import PAUSE_SECONDS, Joined, on_load

@@ -13,7 +13,8 @@ from ..core.engine import Engine
 from ..core.errors import BusyError, SettingsError, TrainingProError, in_words
 from ..core.events import Ended, Event, Stage
 from ..core.host import Folders, Host
-from ..core.session import Job, Session
+from ..core.job import Job
+from ..core.session import Session
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings

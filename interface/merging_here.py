@@ -10,7 +10,7 @@ import gradio as gr
 
 from ..core.engine import Merge
 from ..core.errors import SavingError, TrainingProError
-from ..core.session import Job
+from ..core.job import Job
 from ..settings.names import name_problem
 from . import wording
 from .gradio_versions import follows, new_choices

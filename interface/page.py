@@ -12,7 +12,8 @@ from ..core.engine import Engine
 from ..core.errors import BusyError
 from ..core.events import Ended
 from ..core.host import Host, ModelCard
-from ..core.session import Job, Session, Work
+from ..core.job import Job, Work
+from ..core.session import Session
 from ..data.expecting import weights_as
 from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings

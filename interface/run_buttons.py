@@ -11,7 +11,7 @@ import gradio as gr
 
 from ..core.control import RunControl
 from ..core.errors import BusyError, TrainingProError
-from ..core.session import Job
+from ..core.job import Job
 from ..settings.live import Live
 from . import wording
 from .form import Form

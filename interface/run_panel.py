@@ -11,7 +11,7 @@ import gradio as gr
 
 from ..core.errors import TrainingProError, in_words
 from ..core.events import Planned
-from ..core.session import Job
+from ..core.job import Job
 from ..records.run_folder import under_its_name
 from ..schedulers import described
 from ..settings.declared import TrainingSettings

@@ -22,8 +22,8 @@ from ..core.events import (
     Sampled,
     Stage,
 )
+from ..core.job import Job
 from ..core.pace import Pace
-from ..core.session import Job
 from ..records.curve import AsideLoss, Mark, Point, svg
 from ..records.evaluations import aside_losses, points_of
 from ..settings import presets

@@ -13,7 +13,7 @@ import gradio as gr
 from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
 from ..core.events import Answer, Ended, Event
-from ..core.session import Job
+from ..core.job import Job
 from ..records import loras
 from ..records.contents import DATA_SAMPLE
 from ..records.talking import how_to_talk

@@ -13,8 +13,9 @@ from ..core.engine import Engine
 from ..core.errors import BusyError, SavingError, SettingsError, TrainingProError, first_line, in_words
 from ..core.events import Ended, FromQueue
 from ..core.host import Host
+from ..core.job import Job
 from ..core.locks import is_locked, lock, removed
-from ..core.session import Job, Session
+from ..core.session import Session
 from ..settings.declared import FULL, TrainingSettings
 from ..settings.reading import training_settings
 from ..train_utils import plural

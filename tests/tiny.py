@@ -12,7 +12,7 @@ import pytest
 from training_pro.core.engine import Question
 from training_pro.core.events import Ended, Event, EventLog
 from training_pro.core.host import Folders
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, folders
 from training_pro.hosts.tiny import SAMPLE, make_tiny

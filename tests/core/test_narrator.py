@@ -25,9 +25,10 @@ from training_pro.core.events import (
     Stage,
     TimeLimited,
 )
+from training_pro.core.job import Job
 from training_pro.core.narrator import Narrator, tell, telling
 from training_pro.core.pace import Pace
-from training_pro.core.session import Job, Session
+from training_pro.core.session import Session
 from training_pro.tests.fakes import FakeHost
 
 

@@ -8,7 +8,8 @@ import threading
 import pytest
 from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.events import Ended, Note
-from training_pro.core.session import SESSION, Job, Session
+from training_pro.core.job import Job
+from training_pro.core.session import SESSION, Session
 from training_pro.tests.fakes import FakeHost
 
 DONE = Ended(at=0.0, outcome="finished", text="done")

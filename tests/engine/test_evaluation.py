@@ -10,7 +10,7 @@ import pytest
 import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Advice, CheckpointSaved, Evaluated, Note, Progress, Stage
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.assembly import prepare
 from training_pro.engine import evaluation, measuring, trainer
 from training_pro.engine.adapter import loaded_onto

@@ -9,7 +9,7 @@ from peft import get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Note
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.expecting import parts_of
 from training_pro.engine import adapter
 from training_pro.engine.adapter import injected, lora_config

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import ModelError
 from training_pro.core.events import Advice, Note, Progress
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.core.writing import as_json
 from training_pro.engine.faults import is_out_of_memory, why_unsound
 from training_pro.engine.halving import Piece

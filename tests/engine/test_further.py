@@ -12,7 +12,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.events import Note, Planned, Progress
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.records import loras
 from training_pro.tests.tiny import tree, watched
 from transformers import AutoModelForCausalLM

@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.events import Note, Progress
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.records.samples import samples
 from training_pro.tests.tiny import watched
 

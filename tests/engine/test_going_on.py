@@ -10,7 +10,7 @@ import shutil
 import pytest
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.events import CheckpointSaved, Note, Planned, Progress
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.records import loras

@@ -7,7 +7,7 @@ import threading
 import pytest
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.core.events import Progress
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine.impossible import Here
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.ready import _told_by_types

@@ -12,7 +12,7 @@ import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import DataError, SettingsError
 from training_pro.core.events import Evaluated, Note, PerplexityFound
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.assembly import prepare
 from training_pro.engine import known_rows, perplexity
 from training_pro.engine.adapter import loaded_onto

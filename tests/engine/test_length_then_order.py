@@ -10,7 +10,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 from training_pro.core.events import Note
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.batching import Place, in_pairs
 from training_pro.data.examples import Examples, RowSource
 from training_pro.engine import trainer

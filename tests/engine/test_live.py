@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.records import loras
 from training_pro.settings.live import Live, going_on
 from training_pro.tests.tiny import watched

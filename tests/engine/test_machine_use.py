@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from training_pro.core.events import EventLog, MachineUse, Progress, most_memory
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine import machine_use, peak
 from training_pro.engine.machine_use import MachineWatch
 

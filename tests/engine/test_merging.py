@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from training_pro.commands.main import main
 from training_pro.core.engine import Merge
 from training_pro.core.errors import ModelError, SavingError
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine import merging
 from training_pro.engine.adapter import loaded_onto
 from training_pro.engine.peft_engine import PeftEngine

@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Note
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.expecting import parts
 from training_pro.engine.adapter import injected, lora_config
 from training_pro.engine.peft_engine import PeftEngine

@@ -12,7 +12,7 @@ from training_pro.chunking import Encoded
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityOf
 from training_pro.core.events import Advice, PerplexityFound
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine.adapter import loaded_onto
 from training_pro.engine.measuring import Sums
 from training_pro.engine.peft_engine import PeftEngine

@@ -13,7 +13,7 @@ import torch
 from training_pro.core import narrator
 from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.events import Ended, Evaluated, Probed, Sampled
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.examples import Examples
 from training_pro.engine import peak, probing
 from training_pro.engine.blueprint import blueprint

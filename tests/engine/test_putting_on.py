@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.events import Answer, Note, Stage
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine import answering
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records import loras

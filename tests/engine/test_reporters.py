@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Advice, LibraryMessage, Progress
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine import impossible
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import tree

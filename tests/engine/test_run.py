@@ -11,7 +11,7 @@ from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import DataError, SavingError
 from training_pro.core.events import Advice, CheckpointSaved, MachineUse, Note, Planned, Progress, Stage
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.assembly import prepare
 from training_pro.engine.adapter import injected, lora_config
 from training_pro.engine.targets import resolved

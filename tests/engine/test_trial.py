@@ -7,7 +7,7 @@ import pytest
 import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Note
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.data.examples import Example
 from training_pro.engine import trial
 from training_pro.engine.collator import packed

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.cut_off import cut_off_runs, keep

@@ -9,7 +9,8 @@ import time
 import gradio as gr
 import pytest
 from training_pro.core.events import Ended
-from training_pro.core.session import Job, Session
+from training_pro.core.job import Job
+from training_pro.core.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.first_look import FirstLook, Look, LookView
 from training_pro.interface.joined import Joined

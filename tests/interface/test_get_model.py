@@ -10,7 +10,8 @@ import gradio as gr
 import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.events import Ended, Fetched, Note, Stage
-from training_pro.core.session import Job, Session
+from training_pro.core.job import Job
+from training_pro.core.session import Session
 from training_pro.interface.get_model import SUGGESTED, GetModel, GetView, suggestions
 from training_pro.interface.joined import Joined
 from training_pro.tests.fakes import FakeHost

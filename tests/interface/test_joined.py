@@ -9,7 +9,8 @@ import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.core.events import Ended, Note, Stage
 from training_pro.core.host import Standing
-from training_pro.core.session import Job, Session
+from training_pro.core.job import Job
+from training_pro.core.session import Session
 from training_pro.interface import joined
 from training_pro.interface.joined import Joined, news, said_last
 from training_pro.tests.fakes import FakeHost

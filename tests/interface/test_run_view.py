@@ -18,7 +18,7 @@ from training_pro.core.events import (
     Progress,
     Sampled,
 )
-from training_pro.core.session import Job
+from training_pro.core.job import Job
 from training_pro.interface.more_curves import MoreCurves
 from training_pro.interface.run_view import RunView
 
