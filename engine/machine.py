@@ -16,9 +16,9 @@ from ..core.events import Note
 from ..core.job import Job
 from ..settings.declared import Machine
 from .borrowing import as_it_was
-from .documents import text_by_text
 from .fewer_passes import fewer_passes
 from .impossible import attention_problems, liger_problems, refuse_for
+from .text_by_text import text_by_text
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
 _LARGEST_MAP = 32 * 2**20  # glibc takes no more

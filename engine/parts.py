@@ -11,7 +11,7 @@ from ..core.job import Job
 from ..train_utils import plural
 from .blueprint import Blueprint, blueprint
 from .checkpoints import RunState, state_of
-from .keeping import Trained, copy_of, kept, thrown_away
+from .ending import Trained, copy_of, kept, thrown_away
 from .laid_aside import laid_aside, off
 
 

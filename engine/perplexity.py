@@ -21,11 +21,11 @@ from ..data.library import DataSet
 from ..data.opening import Work, opened_set
 from ..settings.declared import TrainingSettings
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
-from .documents import text_by_text
 from .known_rows import known_rows
 from .material import Material
 from .measuring import AtOnce, Pass, Sums, Told, measuring
 from .ready import card_of
+from .text_by_text import text_by_text
 from .tokenizer import working_tokenizer
 from .trial import Ways, tried
 from .windows import windows

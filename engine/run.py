@@ -23,9 +23,9 @@ from .callback import BetweenSteps
 from .card_memory import kept_on_the_card
 from .checkpoints import RunState, refuse_changes, state_of
 from .counted import counted
+from .ending import Trained, about, kept, thrown_away
 from .faults import BreakdownError, told_where_memory_runs_out
 from .further import refuse_other_shape
-from .keeping import Trained, about, kept, thrown_away
 from .parts import Part, next_part
 from .precision import computing_type
 from .ready import bare_model, card_of, prepared, ready_to_train

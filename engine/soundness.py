@@ -12,7 +12,7 @@ from ..core.events import Ended, Note
 from ..core.host import Folders
 from ..core.job import Job
 from ..records import loras
-from .keeping import Trained, kept
+from .ending import Trained, kept
 from .placing import Write
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_pro.engine import documents
+from training_pro.engine import text_by_text
 from training_pro.engine.collator import collate, packed
 from training_pro.tests.engine.architectures import (
     CONFIGS,
@@ -27,7 +27,7 @@ def test_gradients_are_those_of_the_mask(name, batch):
     before = base.config._attn_implementation
     model, rows = with_lora(base), examples(9, 17, 3, 12)
     right = gradients(model, lambda: through(model, batch(rows)))
-    with documents.text_by_text(base) as works:
+    with text_by_text.text_by_text(base) as works:
         found = gradients(model, lambda: through(model, batch(rows)))
     assert base.config._attn_implementation == before
     assert works is (before == "sdpa" and name != "opt") or name == "opt"
@@ -41,8 +41,8 @@ def block(*lengths):
 
 
 def test_a_mask_is_read_as_the_places_where_texts_begin():
-    assert documents._bounds(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
-    assert documents._bounds(block(5)).tolist() == [0, 5]
+    assert text_by_text._bounds(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
+    assert text_by_text._bounds(block(5)).tolist() == [0, 5]
 
 
 @pytest.mark.parametrize("kind", ["window", "padding", "joined"])
@@ -54,15 +54,15 @@ def test_any_other_mask_is_left_as_it_is(kind):
         made[0, 0, :, 0] = False
     else:
         made[0, 0, 5, 1] = True
-    assert documents._bounds(made) is made
+    assert text_by_text._bounds(made) is made
 
 
 def test_a_model_that_would_differ_keeps_its_own(monkeypatch):
     base = made("llama")
     monkeypatch.setattr(
-        documents, "attend", lambda *a, **m: (documents.sdpa_attention_forward(*a, **m)[0] * 2, None)
+        text_by_text, "attend", lambda *a, **m: (text_by_text.sdpa_attention_forward(*a, **m)[0] * 2, None)
     )
-    with documents.text_by_text(base) as works:
+    with text_by_text.text_by_text(base) as works:
         assert not works
         assert base.config._attn_implementation == "sdpa"
 
@@ -71,9 +71,9 @@ def test_a_packed_run_attends_so_and_the_model_comes_back(place):
     host, seen = place.host(), []
     model = host.loaded().model
     place.train(host, job=watched(lambda job, event: seen.append(model.config._attn_implementation)), max_steps=2)
-    assert documents.WAY in seen
+    assert text_by_text.WAY in seen
     assert model.config._attn_implementation == "sdpa"
     seen.clear()
     job = watched(lambda job, event: seen.append(model.config._attn_implementation))
     place.train(host, name="b", job=job, max_steps=2, packing="off")
-    assert documents.WAY not in seen
+    assert text_by_text.WAY not in seen
