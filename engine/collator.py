@@ -36,20 +36,6 @@ def batched(
     return {**made, TOKENS: tokens, EXAMPLES: tuple(examples), JOINS: joined}
 
 
-def collate(examples: Sequence[Example]) -> dict[str, Any]:
-    """A batch of one row an example, each as long as the longest."""
-    return _without_owners(batched(examples, in_one_row=False))
-
-
-def packed(examples: Sequence[Example]) -> dict[str, Any]:
-    """A batch of one row without padding; the positions begin anew with each example."""
-    return _without_owners(batched(examples, in_one_row=True))
-
-
-def _without_owners(batch: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in batch.items() if name not in (OWNERS, EXAMPLES, JOINS)}
-
-
 @dataclass(frozen=True)
 class _Text:
     """What the model reads as one: an example, or two of which the second goes on from the first."""

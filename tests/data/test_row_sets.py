@@ -274,10 +274,10 @@ def test_the_same_data_twice_are_the_same_to_the_bit(tmp_path):
 
 @pytest.mark.parametrize("asked", ["auto", "everything"])
 def test_the_collator_hides_what_is_not_learned(tmp_path, asked):
-    from training_pro.engine.collator import collate
+    from training_pro.tests.engine.batches import padded
 
     data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]}, train_on=asked)
-    batch = collate(list(data.examples))
+    batch = padded(list(data.examples))
     for row, example in enumerate(data.examples):
         assert batch["labels"][row, : len(example.ids)].tolist() == example.labels.tolist()
         assert set(batch["labels"][row, len(example.ids) :].tolist()) <= {-100}

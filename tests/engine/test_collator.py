@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from training_pro.data.examples import Example
-from training_pro.engine.collator import collate
+from training_pro.tests.engine.batches import padded
 
 
 def batch(*rows):
-    return collate([Example(np.array(ids, np.int32), None, None, 0) for ids in rows])
+    return padded([Example(np.array(ids, np.int32), None, None, 0) for ids in rows])
 
 
 def test_what_is_not_learned_is_hidden():
     ids, trained = np.array([5, 6, 7], np.int32), np.array([True, False, True])
-    assert collate([Example(ids, trained, None, 0)])["labels"].tolist() == [[-100, -100, 7]]
+    assert padded([Example(ids, trained, None, 0)])["labels"].tolist() == [[-100, -100, 7]]
 
 
 def test_rows_of_unequal_length():
@@ -40,7 +40,7 @@ def test_an_id_that_also_pads_is_learned_in_the_text():
 
 def test_what_was_collated_is_a_copy():
     ids = np.array([1, 2, 3], np.int32)
-    made = collate([Example(ids, None, None, 0)])
+    made = padded([Example(ids, None, None, 0)])
     made["input_ids"] += 1
     assert ids.tolist() == [1, 2, 3]
     assert made["labels"].tolist() == [[-100, 2, 3]]

@@ -10,7 +10,6 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch.autograd import gradcheck
 from training_pro.engine import fewer_passes, fused
-from training_pro.engine.collator import collate, packed
 from training_pro.tests.engine.architectures import (
     CONFIGS,
     OTHERS,
@@ -21,6 +20,7 @@ from training_pro.tests.engine.architectures import (
     through,
     with_lora,
 )
+from training_pro.tests.engine.batches import packed, padded
 from training_pro.tests.tiny import watched
 
 GATED = {"llama", "mistral", "qwen2", "qwen3"}
@@ -32,7 +32,7 @@ def replaced_loras(model):
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *OTHERS])
-@pytest.mark.parametrize("batch", [packed, collate], ids=["packed", "padded"])
+@pytest.mark.parametrize("batch", [packed, padded], ids=["packed", "padded"])
 def test_loss_and_gradients_are_the_models_own(name, batch):
     torch.manual_seed(5)  # near the bound some numbers are beyond it, by rounding
     base = made(name)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from training_pro.engine import loss
-from training_pro.engine.collator import batched, collate, packed
+from training_pro.engine.collator import batched
 from training_pro.tests.engine.architectures import (
     CONFIGS,
     KEEPS_APART,
@@ -18,6 +18,7 @@ from training_pro.tests.engine.architectures import (
     relative,
     with_lora,
 )
+from training_pro.tests.engine.batches import packed, padded
 
 
 def by_the_book(model, rows, smoothing=0.0):
@@ -40,7 +41,7 @@ def through(way, model, batch):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_padded_rows_have_the_loss_and_gradients_of_each_alone(name, smoothing):
     model, rows = with_lora(made(name)), examples(9, 17, 1, 5)
-    batch = collate(rows)
+    batch = padded(rows)
     right = gradients(model, lambda: by_the_book(model, [r for r in rows if len(r.ids) > 1], smoothing))
     head = loss._head(model)
     assert head.fixed
@@ -63,10 +64,10 @@ def test_packed_rows_have_the_loss_and_gradients_of_each_alone(name):
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_more_rows_than_go_through_the_head_at_once(name, monkeypatch):
     model, rows = with_lora(made(name)), examples(9, 17, 5)
-    whole = gradients(model, lambda: through(loss.WholeHead(), model, collate(rows)).losses.mean())
+    whole = gradients(model, lambda: through(loss.WholeHead(), model, padded(rows)).losses.mean())
     monkeypatch.setattr(loss, "rows_at_once", lambda vocabulary, on_card: 3)
     way = loss.SupervisedOnly(loss._head(model))
-    parts = gradients(model, lambda: through(way, model, collate(rows)).losses.mean())
+    parts = gradients(model, lambda: through(way, model, padded(rows)).losses.mean())
     assert relative(parts["gradients"], whole["gradients"]) < 1e-5
 
 
@@ -74,7 +75,7 @@ def test_more_rows_than_go_through_the_head_at_once(name, monkeypatch):
 def test_rows_know_their_places_their_owners_and_what_was_hit(way):
     model, rows = made("llama"), examples(4, 2)
     found = through(
-        loss.SupervisedOnly(loss._head(model)) if way == "supervised" else loss.WholeHead(), model, collate(rows)
+        loss.SupervisedOnly(loss._head(model)) if way == "supervised" else loss.WholeHead(), model, padded(rows)
     )
     assert found.places.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1]]
     assert found.of_owners(batched(rows, in_one_row=False)["owners"]).tolist() == [0, 0, 0, 1]
@@ -88,7 +89,7 @@ def test_rows_know_their_places_their_owners_and_what_was_hit(way):
 
 def test_only_what_is_to_be_learned_goes_through_the_head():
     model, seen = made("llama"), []
-    batch = collate(examples(6, 6))
+    batch = padded(examples(6, 6))
     batch["labels"][:, :5] = -100
     model.lm_head.register_forward_hook(lambda module, given, made: seen.append(given[0].shape))
     found = through(loss.SupervisedOnly(loss._head(model)), model, batch)
@@ -103,7 +104,7 @@ def test_the_head_is_as_it_was_even_when_the_model_fails():
         through(
             loss.SupervisedOnly(loss._head(model)),
             model,
-            collate(examples(4)) | {"input_ids": torch.tensor([[9999, 1]])},
+            padded(examples(4)) | {"input_ids": torch.tensor([[9999, 1]])},
         )
     assert vars(model.lm_head)["forward"] is own
 
@@ -142,7 +143,7 @@ def test_a_head_that_is_trained_itself_gets_its_gradient():
         parameter.requires_grad_(True)
     way, why = loss.chosen(model, *trial(model), 0.0)
     right = gradients(model, lambda: by_the_book(model, rows))
-    found = gradients(model, lambda: through(way, model, collate(rows)).losses.mean())
+    found = gradients(model, lambda: through(way, model, padded(rows)).losses.mean())
     assert (why, way.head.fixed) == ("", False)
     assert "lm_head.weight" in found["gradients"]
     assert relative(found["gradients"], right["gradients"]) < 1e-5
@@ -180,7 +181,7 @@ def test_the_same_examples_by_length_packed_or_padded_have_the_same_gradients(na
     model, rows = with_lora(made(name)), examples(9, 17, 3, 12)
     way = loss.SupervisedOnly(loss._head(model))
     by_length = sorted(rows, key=lambda row: -len(row.ids))
-    batches = [collate(rows), packed(rows), collate(by_length), packed(by_length)]
+    batches = [padded(rows), packed(rows), padded(by_length), packed(by_length)]
     found = [gradients(model, lambda b=b: through(way, model, b).losses.mean()) for b in batches]
     for other in found[1:]:
         assert other["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from training_pro.engine import text_by_text
-from training_pro.engine.collator import collate, packed
 from training_pro.tests.engine.architectures import (
     CONFIGS,
     examples,
@@ -15,13 +14,14 @@ from training_pro.tests.engine.architectures import (
     through,
     with_lora,
 )
+from training_pro.tests.engine.batches import packed, padded
 from training_pro.tests.tiny import watched
 
 WITH_SDPA = [name for name in CONFIGS if name not in ("gpt_neo", "gemma2")]
 
 
 @pytest.mark.parametrize("name", WITH_SDPA)
-@pytest.mark.parametrize("batch", [packed, collate], ids=["packed", "padded"])
+@pytest.mark.parametrize("batch", [packed, padded], ids=["packed", "padded"])
 def test_gradients_are_those_of_the_mask(name, batch):
     base = made(name, num_hidden_layers=2) if name == "llama" else made(name)
     before = base.config._attn_implementation

@@ -10,9 +10,9 @@ from training_pro.core.events import Note
 from training_pro.core.job import Job
 from training_pro.data.examples import Example
 from training_pro.engine import trial
-from training_pro.engine.collator import packed
 from training_pro.settings.reading import training_settings
 from training_pro.tests.engine.architectures import CONFIGS, cut_off, graph, log, made, with_lora
+from training_pro.tests.engine.batches import packed
 
 MIXES = "this model lets examples in one row see each other"
 
