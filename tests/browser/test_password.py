@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 PASSWORD = "Grüße, Käpt'n"
 
@@ -26,6 +26,6 @@ def test_it_opens_to_whoever_knows_the_password(browser, tmp_path, open_page):
         page.wait_for(lambda: page.has("start"), "the page")
         page.press("load")
         page.wait_for_words("model", "is loaded")
-        page.start("inside", epochs=20)
+        page.start("inside", epochs=4)
         page.reload()
         page.wait_until_ended("inside")

@@ -55,7 +55,11 @@ def test_a_preset_that_cannot_be_saved(joined, train):
     presets = joined.host.folders.presets
     presets.parent.mkdir(parents=True, exist_ok=True)
     presets.write_text("a file, where the folder should be")
-    given = {**dict.fromkeys(train._form.inputs()), train._start_from._name: "mine"}
+    given = {
+        **dict.fromkeys(train._form.inputs()),
+        train._start_from._name: "mine",
+        train._start_from._order: "newest",
+    }
     said, menu = train._start_from._keep(given)
     assert str(presets) in said and "tp-bad" in said
     assert menu["choices"]
