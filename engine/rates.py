@@ -73,6 +73,7 @@ def give(rates: Rates, scheduler: Any) -> None:
     """Let a scheduler of torch's, and its optimizer, go by these from the next step on."""
     now = rates.rate(scheduler.last_epoch + 1)
     for group in (groups := scheduler.optimizer.param_groups):
-        group["initial_lr"], group["lr"] = rates.learning_rate * group[SHARE], now * group[SHARE]
+        share = group.get(SHARE, 1.0)  # a checkpoint of an older version has none
+        group["initial_lr"], group["lr"] = rates.learning_rate * share, now * share
     scheduler.base_lrs = [group["initial_lr"] for group in groups]
     scheduler._last_lr = [group["lr"] for group in groups]

@@ -8,6 +8,7 @@ import re
 import shutil
 
 import pytest
+import torch
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.events import CheckpointSaved, Note, Planned, Progress
 from training_pro.core.job import Job
@@ -254,6 +255,10 @@ def test_what_a_checkpoint_of_an_older_version_does_not_name_was_as_it_was_asked
     for key in ("alpha", "lora_plus"):
         del kept["unchangeable"][key]
     state.write_text(json.dumps(kept), encoding="utf-8")
+    optimizer = torch.load(state.with_name("optimizer.pt"))
+    for group in optimizer["param_groups"]:
+        del group["share"]
+    torch.save(optimizer, state.with_name("optimizer.pt"))
     for more, said in (({"alpha": 64}, "alpha (8.0 then, 64.0 now)"), ({"lora_plus": 4}, "lora_plus (1.0 then")):
         with pytest.raises(SavingError, match=re.escape(said)):
             place.train(name="whole", resume="newest", **{**LONG, **more})
