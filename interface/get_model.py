@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
@@ -18,13 +18,8 @@ from .ways import put_into
 
 TITLE = "Get a model"
 NAME_BOX = "tp-get-name"
-SUGGESTED: Mapping[str, str] = {
-    "HuggingFaceTB/SmolLM2-360M-Instruct": "0.7 GB",
-    "Qwen/Qwen3-0.6B": "1.5 GB",
-    "Qwen/Qwen3-1.7B": "4 GB",
-    "Qwen/Qwen3-4B": "8 GB",
-}
-"""To begin with, by what they take on disk; nobody has to be let in to them."""
+SUGGESTED = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
+"""To begin with, the smallest first; what one takes on disk is said before it comes."""
 
 Get = Callable[[str], tuple[str, Work]]
 """A model's name out of what was typed, and the work that brings it."""
@@ -183,5 +178,5 @@ class GetModel:
 
 def suggestions() -> str:
     """A line of names, each of which a click puts into the box."""
-    buttons = (put_into(NAME_BOX, name, f"{name.partition('/')[2]}, {takes}") for name, takes in SUGGESTED.items())
+    buttons = (put_into(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED)
     return f'<p class="tp-quiet tp-suggested">To begin with: {" ".join(buttons)}</p>'

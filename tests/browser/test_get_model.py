@@ -22,7 +22,7 @@ def page_on_hub(browser, served_hub, tiny, tmp_path):
 
 def test_a_model_is_got_stopped_seen_on_every_page_and_loaded(page_on_hub, served_hub, open_page):
     page = open_page(page_on_hub)
-    page.link("get", "Qwen3-0.6B, 1.5 GB").click()
+    page.link("get", "Qwen3-0.6B").click()
     page.wait_for(lambda: page.written("get") == "Qwen/Qwen3-0.6B", "the suggestion in the box")
     page.write("get", "toys/gated")
     page.press("get")
