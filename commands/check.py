@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from ..core.engine import Showing
 from ..core.errors import SettingsError
 from ..data.report import DatasetReport
 from . import environment, options
@@ -24,9 +25,11 @@ def run(arguments: Sequence[str]) -> int:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("check", "What a run would learn from: the same report as the Check button.")
     options.add_model(parser)
+    parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
     parser.add_argument(
-        "--show", metavar="N", type=int, default=0, help="print N examples as the model will see them"
+        "--from", dest="first", metavar="N", type=int, default=0, help="... from this one on; the first is 1"
     )
+    parser.add_argument("--holding", metavar="WORDS", default="", help="... and only those that hold these words")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     add_settings(parser)
     return parser.parse_args(arguments)
@@ -40,4 +43,10 @@ def _report(asked: argparse.Namespace) -> DatasetReport:
         settings = settings_from(asked, host, asked.settings)
     except SettingsError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
-    return PeftEngine().check(settings, host, show=max(0, asked.show))
+    return PeftEngine().check(settings, host, show=_showing(asked))
+
+
+def _showing(asked: argparse.Namespace) -> Showing:
+    """Words or a number to begin from ask for an example, too."""
+    some = 1 if asked.first or asked.holding else 0
+    return Showing(max(0, some if asked.show is None else asked.show), max(0, asked.first), asked.holding)

@@ -16,6 +16,20 @@ Report = TypeVar("Report", covariant=True)
 
 
 @dataclass(frozen=True)
+class Showing:
+    """Which examples are to be shown: so many from a number on (the first is 1), forwards or back, and only those
+    that hold some words. A first of 0: the first ones of each data set in turn."""
+
+    count: int = 0
+    first: int = 0
+    holding: str = ""
+    back: bool = False
+
+
+NOTHING_SHOWN = Showing()
+
+
+@dataclass(frozen=True)
 class Question:
     """What the model is asked to go on with, and how."""
 
@@ -66,8 +80,8 @@ class GgufLora:
 class Engine(Protocol[Settings, Report]):
     """Trains on and answers with the model that a host lends, and gives it back as it was."""
 
-    def check(self, settings: Settings, host: Host, *, show: int = 0) -> Report:
-        """What a run with these settings would learn from; touches no weights."""
+    def check(self, settings: Settings, host: Host, *, show: Showing = NOTHING_SHOWN) -> Report:
+        """What a run with these settings would learn from, with some of its examples; touches no weights."""
         ...
 
     def foresee(self, settings: Settings, host: Host, *, resume: str = "") -> Report:

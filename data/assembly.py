@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from ..chunking import Cutting, Ends, unescaped
 from ..core import processes
+from ..core.engine import NOTHING_SHOWN, Showing
 from ..core.errors import DataError, TrainingProError
 from ..core.host import Folders, Memory, ModelCard
 from ..settings import rules
@@ -71,11 +72,11 @@ def checked(
     tokenizer: Tokenizer,
     say: Say,
     *,
-    show: int = 0,
+    show: Showing = NOTHING_SHOWN,
     machine: Memory | None = None,
     keep: bool = True,
 ) -> DatasetReport:
-    """The report, also where nothing could be prepared: then its problems say why. `show` so many examples."""
+    """The report, also where nothing could be prepared: then its problems say why."""
     try:
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:

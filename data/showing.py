@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from ..core.engine import Showing
 from .examples import IGNORED, Example, Examples
 
 LEARNED = ("⟦", "⟧")
@@ -21,8 +23,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shown:
-    """One example, with where it came from."""
+    """One example, with where it came from; `number` counts all of them from 1."""
 
+    number: int
     source: str
     place: str
     tokens: int
@@ -31,20 +34,27 @@ class Shown:
     def text(self) -> str:
         """With signs around what is learned."""
         marked = "".join(f"{LEARNED[0]}{p}{LEARNED[1]}" if on else p for on, p in _runs(self.pieces))
-        head = (
-            f"--- {self.source}, {self.place}, {self.tokens} tokens; {''.join(LEARNED)} is around what is learned"
-        )
-        return f"{head}\n{marked}"
+        around = f"{''.join(LEARNED)} is around what is learned"
+        return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {around}\n{marked}"
 
 
 def shown(
-    examples: Examples, count: int, decode: Callable[[Sequence[int]], str], specials: Collection[int]
+    examples: Examples, wanted: Showing, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> tuple[Shown, ...]:
-    """The first so many examples of each source in turn."""
-    return tuple(_shown(examples[number], decode, specials) for number in _numbers(examples, count))
+    """Those that are wanted, in the order in which they are found."""
+    return tuple(_shown(number + 1, examples[number], decode, specials) for number in _numbers(examples, wanted))
 
 
-def _numbers(examples: Examples, count: int) -> list[int]:
+def _numbers(examples: Examples, wanted: Showing) -> Iterable[int]:
+    if not wanted.first and not wanted.holding:
+        return _firsts(examples, wanted.count)
+    first = max(1, wanted.first) - 1
+    numbers = range(min(first, len(examples) - 1), -1, -1) if wanted.back else range(first, len(examples))
+    words = wanted.holding.casefold()
+    return islice((n for n in numbers if not words or words in examples[n].text.casefold()), wanted.count)
+
+
+def _firsts(examples: Examples, count: int) -> list[int]:
     """The first ones, some of each source."""
     firsts: dict[int, list[int]] = {}
     for number, source in enumerate(examples.source_of_each()):
@@ -55,8 +65,11 @@ def _numbers(examples: Examples, count: int) -> list[int]:
     return sorted(taken[:count])
 
 
-def _shown(example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]) -> Shown:
-    return Shown(example.source.name, example.place, len(example.ids), tuple(_pieces(example, decode, specials)))
+def _shown(
+    number: int, example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
+) -> Shown:
+    pieces = tuple(_pieces(example, decode, specials))
+    return Shown(number, example.source.name, example.place, len(example.ids), pieces)
 
 
 def _pieces(

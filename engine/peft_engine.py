@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.engine import GgufLora, Merge, PerplexityOf, Question
+from ..core.engine import NOTHING_SHOWN, GgufLora, Merge, PerplexityOf, Question, Showing
 from ..core.errors import ModelError, SettingsError
 from ..core.events import Ended, Note, Stage
 from ..core.host import Host
@@ -19,7 +19,7 @@ from ..settings.declared import TrainingSettings
 class PeftEngine:
     """LoRAs on the model that a host lends."""
 
-    def check(self, settings: TrainingSettings, host: Host, *, show: int = 0) -> DatasetReport:
+    def check(self, settings: TrainingSettings, host: Host, *, show: Showing = NOTHING_SHOWN) -> DatasetReport:
         from ..data.assembly import checked
         from .counted import counted
         from .impossible import problems

@@ -110,14 +110,23 @@ def _examples(shown: Sequence[Shown]) -> str:
     """Examples as the model will see them: what is learned is tinted and underlined, special tokens are framed."""
     if not shown:
         return ""
-    told = "".join(
-        wording.paragraph(f"{s.source}, {s.place}, {several(s.tokens, 'token')}", quiet=True)
-        + f'<pre style="white-space:pre-wrap">{"".join(map(_piece, s.pieces))}</pre>'
-        for s in shown
-    )
-    key = "As the model will see them; what it learns is underlined, special tokens are framed"
     many = f"{len(shown)} {plural(len(shown), 'example')}"
-    return f"<details><summary>{many}. {key}</summary>{told}</details>"
+    told = "".join(map(_one, shown))
+    return f"<details><summary>{many}. As the model will see them; {_KEY}</summary>{told}</details>"
+
+
+_KEY = "what it learns is underlined, special tokens are framed"
+
+
+def example(shown: Shown, of: int) -> str:
+    """One of so many, on a card of its own."""
+    title = f"Example {shown.number:,} of {of:,}"
+    return wording.card(title, _one(shown), wording.paragraph(f"As the model will see it; {_KEY}.", quiet=True))
+
+
+def _one(shown: Shown) -> str:
+    where = wording.paragraph(f"{shown.source}, {shown.place}, {several(shown.tokens, 'token')}", quiet=True)
+    return f'{where}<pre class="tp-example">{"".join(map(_piece, shown.pieces))}</pre>'
 
 
 def _piece(piece: Piece) -> str:
@@ -127,7 +136,7 @@ def _piece(piece: Piece) -> str:
 
 
 _LEARNED = "background:#2f9e5b33;text-decoration:underline;text-decoration-color:#2f9e5b;"
-_SPECIAL = "border:1px solid currentColor;border-radius:4px;padding:0 2px;"
+_SPECIAL = "border:1px solid currentColor;border-radius:4px;padding:0 2px 3px;"
 
 
 def _sources(sources: tuple[SourceReport, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from ..core.engine import Showing
 from ..core.errors import TrainingProError, in_words
 from ..core.events import Planned
 from ..core.job import Job
@@ -21,6 +22,7 @@ from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
 from .joined import Joined, on_load, refused
+from .leafing import Leafing
 from .name_taken import taken
 from .queue_view import QueueView
 from .run_buttons import RunButtons
@@ -40,6 +42,7 @@ class RunPanel:
         self._joined, self._form = joined, form
         self._buttons = RunButtons(joined)
         self._queue = QueueView(joined, form)
+        self._leafing = Leafing(joined, form)
 
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
@@ -55,6 +58,7 @@ class RunPanel:
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._folded:
             self._curves = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
+        self._leafing.draw()
         self._copy = gr.Button(
             "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
         )
@@ -78,6 +82,7 @@ class RunPanel:
         self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
         self._buttons.connect(self._form, self._answer)
         self._queue.connect()
+        self._leafing.connect()
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
         seen = [*drawn, self.model, *self._buttons.components]
         on_load(self._follow, seen, js=script("come_back"), **follows())
@@ -175,7 +180,7 @@ class RunPanel:
 
 def checked(settings: TrainingSettings, joined: Joined) -> str:
     """Check's report, with the plan of the run to come."""
-    report = joined.engine.check(settings, joined.host, show=SHOWN)
+    report = joined.engine.check(settings, joined.host, show=Showing(SHOWN))
     if not report.examples:
         return report_view.html(report)
     steps = settings.steps

@@ -41,6 +41,7 @@ CSS = """
 .tp-overlap {fill: #c98a10;} .tp-heat {fill: #7a4fb5;} .tp-cut {stroke: #cf3f3f; stroke-width: 1.6;}
 .tp-code {white-space: pre-wrap; overflow-wrap: anywhere; user-select: all; padding: 8px 10px; margin: 4px 0;
   border: 1px solid var(--border-color-primary); border-radius: 6px;}
+.tp-example {white-space: pre-wrap; line-height: 1.6;}
 .tp-code span {display: inline-block; max-width: 100%;}
 .tp-along {height: 22px; margin-bottom: 10px;}
 .tp-key span {display: inline-block; margin-right: 12px;}

@@ -106,7 +106,8 @@ def problem(text: str) -> str:
 def told(event: Stage | Ended) -> str:
     """What a job is at, or how it ended."""
     if isinstance(event, Stage):
-        return paragraph(f"{event.text} ...", quiet=True)
+        done = "" if event.share is None else bar(event.share)
+        return paragraph(f"{event.text} ...", quiet=True) + done
     if event.outcome == "failed":
         return problem(event.text)
     return card("", paragraph(event.text), mood="good") if event.text else ""

@@ -33,6 +33,9 @@ BUTTONS = {
     "test one step": "tp-probe",
     "fit": "tp-fit",
     "layers": "tp-layers",
+    "show example": "tp-leafing-show",
+    "next example": "tp-leafing-next",
+    "example before": "tp-leafing-before",
     "save preset": "tp-preset-save",
     "delete preset": "tp-preset-delete",
     "defaults": "tp-defaults",
@@ -81,6 +84,7 @@ PARTS = {
     "compared": "tp-runs-compared",
     "queue": "tp-queue",
     "queue said": "tp-queue-said",
+    "example": "tp-leafing-said",
 }
 BOXES = {
     "with": "tp-with",
@@ -95,6 +99,8 @@ BOXES = {
     "preset": "tp-preset-name",
     "new name": "tp-runs-name",
     "note": "tp-runs-note",
+    "example": "tp-leafing-number",
+    "holding": "tp-leafing-holding",
 }
 ENDED = ("finished", "stopped", "failed")
 

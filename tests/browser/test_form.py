@@ -66,6 +66,26 @@ def test_messages_lead_to_their_setting_and_suggestions_go_in_with_a_click(page)
     page.wait_for(lambda: page.setting("epochs") != "0.5", "the epochs that were suggested")
 
 
+def test_the_examples_are_leafed_through(page):
+    page.fill(data=ROWS)
+    page.wait_for_words("data said", "14 examples")
+    page.unfold("leafing")
+    page.press("show example")
+    page.wait_for_words("example", "Example 1 of 14", ROWS)
+    page.press("next example")
+    page.wait_for_words("example", "Example 2 of 14")
+    page.write("holding", "no such words")
+    page.press("next example")
+    page.wait_for_words("example", "From example 3 on none holds 'no such words'.")
+    page.write("holding", "")
+    page.write("example", "14")
+    page.press("next example")
+    page.wait_for_words("example", "There are 14 examples, none with the number 15.")
+    page.press("example before")
+    page.wait_for_words("example", "Example 13 of 14")
+    page.wait_for(lambda: page.written("example") == "13", "its number")
+
+
 def test_a_name_that_exists_has_its_choices_beside_it(demo, page):
     folder = demo.loras / "there-already"
     folder.mkdir(parents=True)

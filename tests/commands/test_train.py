@@ -107,6 +107,22 @@ def test_check_in_words(place, capsys):
     assert "characters lost: 0" in out
 
 
+def test_examples_by_their_number_and_by_what_they_hold(place, capsys):
+    def shown(*more):
+        assert main(words(place, "check", *more)) == 0
+        out = capsys.readouterr().out
+        return re.findall(r"^--- (\d+): story.txt, .* tokens; .*\n(.*)", out, re.MULTILINE)
+
+    assert shown() == []
+    assert [number for number, _ in shown("--show", "2")] == ["1", "2"]
+    assert [number for number, _ in shown("--show", "2", "--from", "5")] == ["5", "6"]
+    ((number, text),) = shown("--from", "7")
+    assert number == "7"
+    word = text.split()[-2].upper()
+    assert (number, text) in shown("--show", "99", "--holding", word)
+    assert shown("--holding", "no such words at all") == []
+
+
 def test_not_ready_is_exit_code_one(place, capsys):
     assert main(words(place, "check", "--json", data="missing.txt")) == 1
     known = json.loads(capsys.readouterr().out)

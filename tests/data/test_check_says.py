@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from training_pro.core.engine import Showing
 from training_pro.core.host import Memory, ModelCard
 from training_pro.data.assembly import checked
 from training_pro.data.expecting import weights_as
@@ -131,7 +132,7 @@ def test_what_divides_a_text_already_is_offered_as_its_hard_cut(tmp_path, line, 
 
 def test_examples_are_shown_with_what_is_learned(tmp_path):
     data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")], "a.txt": "One is here."})
-    row, text = shown(data.examples, 5, CHATML.decode, CHATML.stops)
+    row, text = shown(data.examples, Showing(5), CHATML.decode, CHATML.stops)
     assert [(p.text, p.learned, p.special) for p in row.pieces] == [
         ("<|im_start|>", False, True),
         ("user\nHi", False, False),
@@ -154,8 +155,30 @@ def test_so_many_examples_are_shown_of_each_source_in_turn(tmp_path):
         "b.jsonl": [chat(f"B{n}", "No.") for n in range(5)],
     }
     data = made(tmp_path, CHATML, files)
-    places = [(s.source, s.place) for s in shown(data.examples, 3, CHATML.decode, CHATML.stops)]
+    places = [(s.source, s.place) for s in shown(data.examples, Showing(3), CHATML.decode, CHATML.stops)]
     assert places == [("a.jsonl", "line 1"), ("a.jsonl", "line 2"), ("b.jsonl", "line 1")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        (Showing(2, first=3), [3, 4]),
+        (Showing(9, first=5), [5]),
+        (Showing(9, first=6), []),
+        (Showing(2, first=3, back=True), [3, 2]),
+        (Showing(1, first=99, back=True), [5]),
+        (Showing(9, holding="a CAT"), [2, 4]),
+        (Showing(1, first=3, holding="a CAT"), [4]),
+        (Showing(1, first=3, holding="a CAT", back=True), [2]),
+        (Showing(1, first=5, holding="a CAT"), []),
+    ],
+)
+def test_examples_are_leafed_through_by_number_and_by_words(tmp_path, wanted, numbers):
+    rows = [chat(f"Row {n}", "No, a cat." if n % 2 == 0 else "Yes.") for n in range(1, 6)]
+    data = made(tmp_path, CHATML, {"a.jsonl": rows})
+    found = shown(data.examples, wanted, CHATML.decode, CHATML.stops)
+    assert [s.number for s in found] == numbers
+    assert all(s.place == f"line {s.number}" for s in found)
 
 
 def test_memory_is_expected_by_the_settings(tmp_path):

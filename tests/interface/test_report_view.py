@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from training_pro.core.engine import Showing
 from training_pro.data.report import DatasetReport, Lengths
 from training_pro.data.showing import shown
 from training_pro.interface import plots, report_view
@@ -18,7 +19,7 @@ def test_no_text_of_the_user_s_is_markup(tmp_path):
     data = made(tmp_path, family("ChatML"), {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
     tokenizer = family("ChatML")
     report = data.report.__class__(
-        **{**vars(data.report), "shown": shown(data.examples, 3, tokenizer.decode, tokenizer.stops)}
+        **{**vars(data.report), "shown": shown(data.examples, Showing(3), tokenizer.decode, tokenizer.stops)}
     )
     page = report_view.html(report)
     assert "<img" not in page
