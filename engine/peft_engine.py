@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.job import Job
 from ..data.report import DatasetReport
+from ..records.pace import expected_time
 from ..settings.declared import TrainingSettings
 
 
@@ -42,6 +43,7 @@ class PeftEngine:
             report,
             problems=(*report.problems, *problems(settings, host)),
             advice=(*report.advice, *advice(settings, host)),
+            notes=(*report.notes, *_time(report, settings, host)),
         )
 
     def foresee(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
@@ -120,6 +122,14 @@ class PeftEngine:
         names = adapter.take_off(host)
         job.log.append(Note(text="The model is as it was before."))
         return Ended(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
+
+
+def _time(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[str]:
+    """By earlier runs; what is not ready takes none."""
+    if report.examples and not report.problems:
+        tokens = report.tokens * report.steps / report.steps_per_epoch
+        kept = host.folders.kept(whole_model=settings.lora.whole_model)
+        yield from expected_time(tokens, host.card(), settings.lora.method, kept)
 
 
 def _starting(host: Host, job: Job) -> None:

@@ -292,6 +292,19 @@ def test_what_check_counts_is_what_the_run_does(place):
     assert sum(e["tokens"] for e in read(place.lora() / "training_graph.json")) > report.tokens
 
 
+def test_check_says_how_long_a_run_will_take_by_an_earlier_one(place):
+    from training_pro.engine.peft_engine import PeftEngine
+
+    def said():
+        report = PeftEngine().check(place.settings(name="another"), place.host())
+        return [note for note in report.notes if note.startswith("Time:")]
+
+    assert said() == []
+    place.train(name="the-first")
+    (note,) = said()
+    assert "if it goes as the-first did with this model (CPU, " in note
+
+
 def test_a_lora_that_cannot_be_put_in_leaves_nothing_behind(place):
     from peft import LoraConfig
     from training_pro.core.errors import ModelError
