@@ -67,6 +67,7 @@ class RunPanel:
             self._joined.host.standing().model, label="Model in memory", elem_classes="tp-hidden"
         )
         """Changes when another model is loaded, or none is any more."""
+        self.ended = gr.Textbox(label="The last run, when it has ended", elem_classes="tp-hidden")
         self._again = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
     def draw_live(self) -> None:
@@ -84,7 +85,7 @@ class RunPanel:
         self._queue.connect()
         self._leafing.connect()
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
-        seen = [*drawn, self.model, *self._buttons.components]
+        seen = [*drawn, self.model, self.ended, *self._buttons.components]
         on_load(self._follow, seen, js=script("come_back"), **follows())
         self._again.click(self._follow, None, seen, **follows())
 
@@ -175,6 +176,7 @@ class RunPanel:
             self._start: gr.update(interactive=may and not running),
             self._copy: gr.update(visible=view is not None and view.planned),
             self._samples: view.samples() if view else "",
+            self.ended: view.job.title if view and not running else "",
         }
 
 

@@ -61,12 +61,12 @@ class StartFrom:
             self._command = gr.Button("As a command", size="sm", elem_id="tp-command")
         self._kept = gr.HTML(elem_id="tp-preset-said")
 
-    def connect(self, refreshing: Callable[..., Any]) -> None:
+    def connect(self, *refreshing: Callable[..., Any]) -> None:
         """After everything is drawn: the menu writes into the whole form, and has LoRAs anew with `refreshing`."""
         form = self._form.inputs()
         filled = [*self._form.components.values(), self.said]
         self._menu.input(partial(self._fill, self._menu, self.said), {*form, self._menu}, filled, **private())
-        gr.on([self._order.change, refreshing], self.refreshed, self._order, self._menu, **private())
+        gr.on([self._order.change, *refreshing], self.refreshed, self._order, self._menu, **private())
         for menu, said in self._tables.items():
             row = [*self._form.components.values(), said]
             menu.input(partial(self._fill, menu, said), {*form, menu}, row, **private())

@@ -24,9 +24,9 @@ def draw(
     """Draw the tab into the page that is being made; `models` is the page's own menu of them."""
     joined = Joined(host, engine, session, models)
     with gr.Tabs():
-        with gr.Tab("Train"):
+        with gr.Tab("Train") as train:
             train_tab = TrainTab(joined)
-            train_tab.draw()
+            train_tab.draw(train)
         with gr.Tab("Try it") as try_it:
             TryTab(joined).draw(try_it)
         with gr.Tab("Perplexity") as perplexity:

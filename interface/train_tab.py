@@ -49,7 +49,7 @@ class TrainTab:
         """For the tabs beside it."""
         return self._form
 
-    def draw(self) -> None:
+    def draw(self, tab: gr.Tab) -> None:
         """Form at the left, run panel at the right; one below the other where it is narrow."""
         self._line = gr.HTML(model_line.html(self._joined), elem_id="tp-line")
         self._unfinished.draw()
@@ -59,7 +59,7 @@ class TrainTab:
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
                 self._run.draw()
         assert not list(self._form.undrawn()), "a setting has no place on the page"
-        self._connect()
+        self._connect(tab)
 
     def _draw_form(self) -> None:
         self._start_from.draw()
@@ -103,10 +103,10 @@ class TrainTab:
             return {}
         return {"choices": data_menu.choices(self._joined), "allow_custom_value": True}
 
-    def _connect(self) -> None:
+    def _connect(self, tab: gr.Tab) -> None:
         parts = self._form.components
         data, name = parts["data"], parts["name"]
-        self._start_from.connect(self._refresh.click)
+        self._start_from.connect(self._refresh.click, self._run.ended.change, tab.select)
         self._one_step.connect()
         self._unfinished.connect()
         self._layers.connect()

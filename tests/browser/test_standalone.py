@@ -61,6 +61,7 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     assert (begun.first, grown.first) == (1, 1)
     assert grown.points > begun.points
     page.wait_until_ended("first")
+    page.wait_for(lambda: "LoRA: first" in page.offers("tp-start-from"), "its settings to start from")
     assert page.curve().last == trained(demo, "first")["current_steps"] == trained(demo, "first")["steps"]
 
     for lora in (demo.loras / "first", *saved):

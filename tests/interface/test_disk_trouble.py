@@ -20,9 +20,9 @@ def joined(tmp_path):
 
 @pytest.fixture
 def train(joined):
-    with gr.Blocks():
+    with gr.Blocks(), gr.Tab() as drawn:
         tab = TrainTab(joined)
-        tab.draw()
+        tab.draw(drawn)
     return tab
 
 

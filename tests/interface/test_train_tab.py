@@ -25,9 +25,9 @@ def left(ended):
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
     host = FakeHost(folders=made_folders(tmp_path_factory.mktemp("page")))
-    with gr.Blocks():
+    with gr.Blocks(), gr.Tab() as drawn:
         made_tab = TrainTab(Joined(host, PeftEngine(), Session()))
-        made_tab.draw()
+        made_tab.draw(drawn)
     return made_tab
 
 
