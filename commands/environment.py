@@ -20,12 +20,13 @@ from ..core.errors import TrainingProError
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 
+TOOLS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "playwright", "psutil", "mistral_common")
 # By which modules it is known that an interpreter has what is needed.
 MODULES = {
     "train": ("torch", "transformers", "peft"),
     "page": ("gradio",),
     "demo": ("gradio",),
-    "test": ("gradio", "pytest", "pytest_timeout", "hypothesis", "playwright", "psutil", "mistral_common"),
+    "test": ("gradio", *TOOLS),
 }
 # Which lists in pins/ bring it.
 LISTS = {

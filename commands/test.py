@@ -12,14 +12,22 @@ from .environment import ROOT, ready, wait_for
 
 WEBUI_PINS = ROOT / "tests" / "webui_pins"
 SHORT = ["-m", "not long"]
+SIDE_BY_SIDE = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile"]
+"""As many files at a time as there are cores, to a few; `-n 0` goes one by one, for a debugger."""
 
 
 def run(arguments: list[str]) -> int:
     """What is not ours is pytest's, and so is the last line: its summary. Its exit code is passed on."""
     own, rest = _parser().parse_known_args(arguments)
     ready({"test"}, torch_spec=own.torch, webui_pins=own.webui_pins)
-    command = [sys.executable, "-m", "pytest", *with_marks(rest)]
+    command = [sys.executable, "-m", "pytest", *side_by_side(rest), *with_marks(rest)]
     return wait_for(command, cwd=ROOT, env=_environ(webui_pins=own.webui_pins))
+
+
+def side_by_side(arguments: Sequence[str]) -> Sequence[str]:
+    """Not where files are named: only in one process pytest says what is wrong with a name."""
+    named = any("/" in word or word.endswith(".py") for word in arguments)
+    return [] if named else SIDE_BY_SIDE
 
 
 def with_marks(arguments: Sequence[str]) -> list[str]:

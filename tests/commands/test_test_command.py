@@ -10,6 +10,7 @@ import pytest
 from training_pro.commands import test as command
 
 ROOT = command.ROOT
+PYTEST = [sys.executable, "-m", "pytest"]
 
 
 @pytest.fixture
@@ -32,10 +33,20 @@ def started(monkeypatch):
 
 def test_pytest_runs_the_short_tests_in_the_projects_folder(started):
     assert command.run(["-x", "tests/hosts"]) == 5
-    assert started["words"] == [sys.executable, "-m", "pytest", "-m", "not long", "-x", "tests/hosts"]
+    assert started["words"] == [*PYTEST, "-m", "not long", "-x", "tests/hosts"]
     assert started["cwd"] == ROOT
     assert (started["needs"], started["webui_pins"], started["torch_spec"]) == ({"test"}, False, None)
     assert started["env"]["PYTHONPATH"] == "theirs"
+
+
+def test_files_go_side_by_side_where_none_is_named(started):
+    command.run([])
+    assert started["words"] == [*PYTEST, *command.SIDE_BY_SIDE, "-m", "not long"]
+    command.run(["-k", "memory"])
+    assert started["words"] == [*PYTEST, *command.SIDE_BY_SIDE, "-m", "not long", "-k", "memory"]
+    for named in ("tests/hosts", "conftest.py", "tests/test_dementor.py::test_x"):
+        command.run([named])
+        assert started["words"] == [*PYTEST, "-m", "not long", named]
 
 
 def test_the_webuis_pins_bring_their_folder_to_every_child(started):

@@ -86,7 +86,7 @@ def test_windows_may_refuse(monkeypatch):
 @pytest.mark.parametrize(
     ("platform", "name", "script", "words"),
     [
-        ("darwin", "caffeinate", "exec sleep 60", f"-i -w {os.getpid()}"),
+        ("darwin", "caffeinate", "exec sleep 60", "-i -w {pid}"),
         ("linux", "systemd-inhibit", INHIBIT, "--what=idle:sleep --mode=block"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_helper_that_lasts_as_long(program, platform, name, script, words):
         while not called.exists() and time.monotonic() < until:
             time.sleep(0.02)
         pid, _, given = called.read_text().partition(" ")
-        assert given.startswith(words)
+        assert given.startswith(words.format(pid=os.getpid()))
         assert is_alive(pid)
         raise ZeroDivisionError
     assert not is_alive(pid)
