@@ -11,6 +11,7 @@ import torch
 from ..core.errors import ModelError, Remedy, TrainingProError
 from ..core.host import Memory
 from ..train_utils import size
+from .freed import let_go_of
 
 EXPLODED = 3.0
 """A loss so many times the smoothed one, that is also far worse than guessing, comes from broken weights."""
@@ -81,6 +82,7 @@ def told_where_memory_runs_out(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        let_go_of(error)  # its figures are of what is left: model and LoRA
         raise does_not_fit(place, remedies(memory_of(place))) from None
 
 

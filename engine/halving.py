@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from ..core.errors import ModelError
 from ..data.examples import Example
 from .apart import LossesApart
 from .faults import is_out_of_memory
+from .freed import free_memory
 
 
 class Piece(NamedTuple):
@@ -108,10 +108,3 @@ def _tried(piece: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor | N
         if not is_out_of_memory(error):
             raise
         return None
-
-
-def free_memory() -> None:
-    """What a failed batch held; called when no error holds it any more."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

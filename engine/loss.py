@@ -95,6 +95,7 @@ class SupervisedOnly:
 
 
 def _rows(logits: torch.Tensor, targets: torch.Tensor, places: torch.Tensor, smoothing: float) -> Rows:
+    targets = targets.to(logits.device)  # the head may lie on another card than what goes into it
     losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
     return Rows(losses, logits.detach().argmax(-1) == targets, _predicted(places))
 
@@ -209,7 +210,7 @@ def chosen(model: Any, trial: Mapping[str, Any], labels: torch.Tensor, smoothing
             found = cheap(model, trial, labels).losses
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             return whole, f"this model uses its head in a way of its own ({type(error).__name__})"
-    if _alike(right, found, next(head.module.parameters()).dtype):
+    if _alike(right, found.to(right.device), next(head.module.parameters()).dtype):
         return cheap, ""
     return whole, "this model does more with its logits than its head says"
 

@@ -18,6 +18,7 @@ from ..settings.declared import Machine
 from .borrowing import as_it_was
 from .fewer_passes import fewer_passes
 from .impossible import attention_problems, liger_problems, refuse_for
+from .precision import in_its_type
 from .text_by_text import text_by_text
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
@@ -169,7 +170,9 @@ def _one_step(model: Any) -> None:
     """Forward and backward over a few tokens, as in training; nothing is left of it."""
     ids = torch.arange(16, device=model.device)[None]
     model.train()
-    model(input_ids=ids, use_cache=False).logits.float().mean().backward()
+    with in_its_type(model):  # in another type the layers would be compiled once more at the first step
+        loss = model(input_ids=ids, use_cache=False).logits.float().mean()
+    loss.backward()
     for parameter in model.parameters():
         parameter.grad = None
 

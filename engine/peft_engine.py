@@ -54,12 +54,14 @@ class PeftEngine:
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         _starting(host, job)
         from . import run
+        from .freed import freed_afterwards
         from .impossible import problems
         from .reporting import reported
 
         if found := problems(settings, host):
             raise SettingsError(self._with_the_rest(found, settings, host, job, resume))
-        return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
+        with freed_afterwards():
+            return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
 
     def _with_the_rest(
         self, found: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
@@ -74,8 +76,10 @@ class PeftEngine:
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         _starting(host, job)
         from . import probing
+        from .freed import freed_afterwards
 
-        return probing.probe(settings, host, job)
+        with freed_afterwards():
+            return probing.probe(settings, host, job)
 
     def layers(self, host: Host) -> Mapping[str, int]:
         _refuse_without_torch(host)
@@ -92,14 +96,18 @@ class PeftEngine:
     def perplexity(self, asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         _starting(host, job)
         from . import perplexity
+        from .freed import freed_afterwards
 
-        return perplexity.perplexity(asked, settings, host, job)
+        with freed_afterwards():
+            return perplexity.perplexity(asked, settings, host, job)
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
         _starting(host, job)
         from . import merging
+        from .freed import freed_afterwards
 
-        return merging.merge(asked, host, job)
+        with freed_afterwards():
+            return merging.merge(asked, host, job)
 
     def gguf(self, asked: GgufLora, host: Host) -> Path:
         _refuse_without_torch(host)

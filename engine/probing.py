@@ -22,10 +22,11 @@ from ..settings.declared import TrainingSettings
 from ..train_utils import MemoryEstimate, duration, size
 from .beside import measured_beside
 from .blueprint import Blueprint, blueprint
+from .card_memory import kept_on_the_card
 from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
 from .counted import counted
 from .faults import is_out_of_memory, told_where_memory_runs_out
-from .halving import free_memory
+from .freed import free_memory
 from .impossible import refuse
 from .machine import give_back_memory
 from .peak import begin_anew, resident
@@ -57,8 +58,8 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
     run = blueprint(settings, card, prepared(settings, host, card, job), NOWHERE)
     job.log.append(Stage(text="Getting the model"))
     with bare_model(host, job) as base:
-        full = told_where_memory_runs_out(base.device, run.remedies)
-        with full, ready_to_train(base, run, job) as model:
+        full, kept = told_where_memory_runs_out(base.device, run.remedies), kept_on_the_card(base.device)
+        with full, kept, ready_to_train(base, run, job) as model:
             ways = tried(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
             found = _tried_batch(model, run, ways)
@@ -118,11 +119,17 @@ def _measured(model: Any, examples: Sequence[Example], ways: Ways) -> Tried:
 
 
 def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
+    _wait_for(device)  # it may still be at the step before
     began = time.perf_counter()
     step()
+    _wait_for(device)
+    return time.perf_counter() - began
+
+
+def _wait_for(device: torch.device) -> None:
+    """A card is told what to do, and does it later."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - began
 
 
 def _peak_of(step: Callable[[], None], device: torch.device) -> int:

@@ -91,7 +91,6 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             )
         for printing in (ProgressCallback, PrinterCallback):
             self.remove_callback(printing)
-        self.args._n_gpu = min(self.args.n_gpu, 1)  # never wrapped in DataParallel
         self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
         callback.course.tokens = lambda: self._tokens
         if sys.platform == "win32" and self.args.device.type == "cuda":
@@ -211,6 +210,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         losses = rows.losses
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
+        loss = loss.to(self.args.device)  # of a model on several cards the head is often on another one
         return loss * self.accelerator.num_processes
 
     @property
@@ -249,7 +249,7 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
     steps, learning, what = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
     place, precision = device(model), computing_type(model)
     refuse_for(optimizer_problems(learning.optimizer, place.type))
-    return TrainingArguments(
+    made = TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
         gradient_accumulation_steps=blueprint.plan.accumulated,
@@ -280,3 +280,6 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         dataloader_num_workers=workers(blueprint.settings.machine.workers),
         dataloader_pin_memory=place.type == "cuda",
     )
+    # One card trains, also where there are more. The Trainer multiplies its batches by their number when it is made.
+    made._n_gpu = min(made.n_gpu, 1)
+    return made

@@ -109,6 +109,16 @@ def test_what_kernels_put_in_place_of_methods_is_gone_afterwards(model):
     assert source.LlamaMLP is not None
 
 
+def test_layers_are_tried_compiled_in_the_type_that_they_will_work_in(model):
+    """In another they would be compiled twice, and what fails in this one would only fail at the first step."""
+    seen = []
+    model.to(torch.bfloat16).requires_grad_(True)
+    model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    machine._one_step(model)
+    assert seen == [True]
+    assert all(weights.grad is None for weights in model.parameters())
+
+
 def test_layers_are_compiled_for_the_run_although_the_webui_switches_it_off(place, monkeypatch):
     """With a compiler that only counts: what the real one makes is its own affair."""
     import torch._dynamo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -68,6 +68,31 @@ def test_memory_is_measured_and_told(probed):
     assert event.peak > 0
     assert event.expected > 0
     assert "above the model (expected" in narrator.Narrator().line(event)
+
+
+def test_the_time_of_a_step_on_a_card_begins_when_the_one_before_it_is_over(monkeypatch):
+    """A card goes on with the first step, which warms up, when Python is long done with it."""
+    done = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("waited"))
+    probing._seconds_of(lambda: done.append("told to do the step"), torch.device("cuda", 0))
+    assert done == ["waited", "told to do the step", "waited"]
+
+
+def test_on_windows_a_step_is_tried_within_the_memory_that_a_run_will_keep_to(place, monkeypatch):
+    """Else one that a run does in halves would be tried in the system's memory, many times slower."""
+    inside, measured = [], []
+
+    @contextmanager
+    def kept(device):
+        inside.append(device)
+        yield
+        inside.clear()
+
+    tried = probing._tried_batch
+    monkeypatch.setattr(probing, "kept_on_the_card", kept)
+    monkeypatch.setattr(probing, "_tried_batch", lambda *args: (measured.extend(inside), tried(*args))[1])
+    PeftEngine().probe(place.settings(), place.host(), Job("probe", "a test"))
+    assert measured == [torch.device("cpu")]
 
 
 def test_where_the_peak_cannot_be_asked_for_the_step_is_tried_all_the_same(place, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,6 +123,18 @@ KINDS = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+
+@pytest.mark.parametrize(("newer", "kind"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_on_cards_that_only_imitate_bfloat16_quantized_models_compute_in_float16(monkeypatch, newer, kind):
+    """torch counts the imitation as support where it is not asked to leave it out; RTX 20, GTX 16 and 10, T4."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    major = SimpleNamespace(major=8 if newer else 7)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: major)
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    assert standalone._other_weights(True) == {"dtype": kind}
+    assert standalone._quantized("4bit", True).bnb_4bit_compute_dtype == kind
 
 
 @pytest.mark.parametrize("loading", KINDS)
