@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from ..core.errors import ModelError, SettingsError
 from ..core.host import Host, ModelCard
@@ -33,6 +34,7 @@ class Here:
     held: str
     kind: str
     own_process: bool
+    offloaded: bool = False
 
     @staticmethod
     def of(host: Host) -> Here:
@@ -40,7 +42,7 @@ class Here:
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
             kind = str(model.dtype).removeprefix("torch.")
-            return Here(model.device.type, quantized, kind, host.own_process)
+            return Here(model.device.type, quantized, kind, host.own_process, is_offloaded(model))
         card = _card(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
         held = weights_as(card, on_card=device != "cpu") if card else ""
@@ -91,6 +93,21 @@ def refuse_for(found: Iterator[str] | list[str]) -> None:
         raise SettingsError(said)
 
 
+def is_offloaded(model: Any) -> bool:
+    """Whether accelerate brings some of its weights onto the card only when they are used."""
+    return any(weights.device.type == "meta" for weights in model.parameters())
+
+
+def offloaded_problems(offloaded: bool) -> Iterator[str]:
+    """Such weights are nowhere for a LoRA that sits on them, nor for an optimizer."""
+    if offloaded:
+        yield (
+            "Model: it did not fit on the graphics card, so some of its layers were put into the system's memory "
+            "or on the disk, and nothing can be trained there. Free memory on the card and load it again, load it "
+            "in 4 bits, or choose a smaller one."
+        )
+
+
 def float16_problems(settings: TrainingSettings, kind: str) -> Iterator[str]:
     """The optimizer's small numbers are zero in float16, and what is divided by them is none."""
     if kind != "float16":
@@ -112,7 +129,8 @@ def dora_problems(dora: bool, held: str) -> Iterator[str]:
         yield "DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."
 
 
-def attention_problems(asked: str, device: str) -> Iterator[str]:
+def attention_problems(asked: str, device: str, computed_in: str) -> Iterator[str]:
+    """`computed_in` is empty where that is only known of the model in memory."""
     if asked != "flash_attention_2":
         return
     if device != "cuda":
@@ -121,6 +139,11 @@ def attention_problems(asked: str, device: str) -> Iterator[str]:
         yield (
             "Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
             "--no-build-isolation), or choose auto."
+        )
+    elif computed_in == "float32":
+        yield (
+            "Attention: flash_attention_2 works in bfloat16 and float16 only, and this model in float32. Load it "
+            "in one of these, or choose auto."
         )
 
 
@@ -148,10 +171,11 @@ def _workers(settings: TrainingSettings, here: Here) -> Iterator[str]:
 
 
 _RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
+    lambda settings, here: offloaded_problems(here.offloaded),
     lambda settings, here: optimizer_problems(settings.learning.optimizer, here.device),
     lambda settings, here: float16_problems(settings, here.kind),
     lambda settings, here: dora_problems(settings.lora.dora and not settings.lora.whole_model, here.held),
-    lambda settings, here: attention_problems(settings.machine.attention, here.device),
+    lambda settings, here: attention_problems(settings.machine.attention, here.device, here.held),
     lambda settings, here: liger_problems(settings.machine.liger, here.device),
     _report_to,
     _workers,

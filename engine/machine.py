@@ -18,7 +18,7 @@ from ..settings.declared import Machine
 from .borrowing import as_it_was
 from .fewer_passes import fewer_passes
 from .impossible import attention_problems, liger_problems, refuse_for
-from .precision import in_its_type
+from .precision import computing_type, in_its_type
 from .text_by_text import text_by_text
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
@@ -85,7 +85,7 @@ def attention(asked: str, base: Any) -> Iterator[None]:
     if asked == "auto":
         yield
         return
-    refuse_for(attention_problems(asked, base.device.type))
+    refuse_for(attention_problems(asked, base.device.type, computing_type(base)))
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
     try:

@@ -20,6 +20,7 @@ from ..core.job import Job
 from ..core.writing import PART, moved
 from ..train_utils import size
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
+from .impossible import is_offloaded
 from .placing import weights_written
 from .ready import card_of
 
@@ -38,6 +39,7 @@ def merge(asked: Merge, host: Host, job: Job) -> Ended:
     card = card_of(host)
     with without_loras(host) as (base, _):
         _refuse_quantized(base, card.name)
+        _refuse_offloaded(base, card.name)
         _refuse_without_room(base, out)
         job.log.append(Stage(text=f"Merging {asked.lora} into {card.name}"))
         weights = merged(base, folder, asked.lora)
@@ -61,6 +63,14 @@ def _refuse_quantized(base: Any, name: str) -> None:
         raise ModelError(
             f"{name} is loaded with quantized weights ({kind}), which cannot take a LoRA in without loss. "
             "Load it in bfloat16 (--load bfloat16) and merge again; the LoRA stays as it is."
+        )
+
+
+def _refuse_offloaded(base: torch.nn.Module, name: str) -> None:
+    if is_offloaded(base):
+        raise ModelError(
+            f"{name} did not fit on the graphics card, and what was put beside it cannot take a LoRA in. Merge "
+            "where all of it fits, if need be on a processor; the LoRA stays as it is."
         )
 
 

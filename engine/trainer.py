@@ -280,6 +280,6 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         dataloader_num_workers=workers(blueprint.settings.machine.workers),
         dataloader_pin_memory=place.type == "cuda",
     )
-    # One card trains, also where there are more. The Trainer multiplies its batches by their number when it is made.
+    # One card trains, also where there are more: by their number the Trainer would multiply its batches.
     made._n_gpu = min(made.n_gpu, 1)
     return made

@@ -9,21 +9,33 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..core import processes
 from ..core.host import Memory
 
 
-def memory() -> Memory:
-    """The card's, where torch is loaded and has one; else the machine's own. Never loads torch for it."""
+def memory(model: Any = None) -> Memory:
+    """The card's, where torch is loaded and has one; else the machine's own. Never loads torch for it.
+
+    A model that is spread over several cards has all of them together.
+    """
     cuda = _cuda()
     if cuda is not None and cuda.is_available():
-        free, total = cuda.mem_get_info()
-        return Memory(cuda.get_device_name(), total - free, total, cuda.memory_reserved())
+        cards = _cards_of(model) or [processes.local_rank()]
+        free, total = map(sum, zip(*map(cuda.mem_get_info, cards), strict=True))
+        names = ", ".join(map(cuda.get_device_name, cards))
+        return Memory(names, total - free, total, sum(map(cuda.memory_reserved, cards)))
     if importlib.util.find_spec("psutil") is not None:
         import psutil
 
         whole = psutil.virtual_memory()
         return Memory("CPU", whole.total - whole.available, whole.total)
     return Memory("CPU", 0, 0)
+
+
+def _cards_of(model: Any) -> list[int]:
+    """The cards that its weights lie on; none where there is no model, or one that another program runs."""
+    weights = model.parameters() if hasattr(model, "parameters") else ()
+    return sorted({weight.device.index or 0 for weight in weights if weight.device.type == "cuda"})
 
 
 def on_card() -> bool:

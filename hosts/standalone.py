@@ -133,7 +133,8 @@ class StandaloneHost:
         return ""
 
     def memory(self) -> Memory:
-        return memory.memory()
+        loaded = self._loaded  # another thread may let go of it
+        return memory.memory(loaded.model if loaded else None)
 
     def note_evaluation(self, row: Row) -> None:
         evaluations_table.add(row, self._folders.logs)

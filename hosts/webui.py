@@ -110,7 +110,7 @@ class WebuiHost:
         return str(state.get("instruction_template_str") or "")
 
     def memory(self) -> Memory:
-        return memory.memory()
+        return memory.memory(None if self.standing().problem else _shared().model)
 
     def note_evaluation(self, row: Row) -> None:
         """Through the webui's own module, which writes the file anew from what it holds in memory."""

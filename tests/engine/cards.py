@@ -1,7 +1,7 @@
 """Graphics cards that are none: tensors say that they lie on one, and are worked out on the processor.
 
-What a card would refuse is refused: numbers of two cards, or of a card and the processor, in one operation. Learning
-is left out, since torch's own part of it asks the driver.
+What a card would refuse is refused: numbers of two cards, or of a card and the processor, in one operation.
+Learning is left out, since torch's own part of it asks the driver.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tensor = torch.tensor
 
     def made(data: Any, *, device: Any = None, **more: Any) -> Tensor:
-        found = tensor(data, **more)
-        return found if device is None or torch.device(device).type == "cpu" else OnCard(found, torch.device(device))
+        found, place = tensor(data, **more), torch.device(device or "cpu")
+        return found if place.type == "cpu" else OnCard(found, place)
 
     monkeypatch.setattr(torch, "tensor", made)
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)

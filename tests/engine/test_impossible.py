@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import accelerate
 import pytest
+import torch
+from training_pro.core.engine import Merge
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.core.events import Progress
 from training_pro.core.job import Job
+from training_pro.engine import impossible
 from training_pro.engine.impossible import Here
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.ready import _told_by_types
@@ -140,3 +144,37 @@ def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(p
         _told_by_types(model, place.settings(train_head=True), job)
     with pytest.raises(SettingsError, match="Load it in bfloat16 or float32"):
         _told_by_types(model, place.settings(method="full"), job)
+
+
+@pytest.fixture
+def offloaded(with_lora):
+    """A host whose model did not fit: accelerate keeps its weights elsewhere until they are used."""
+    host = with_lora.host()
+    accelerate.cpu_offload(host.loaded().model, execution_device=torch.device("cpu"))
+    return host
+
+
+def test_a_model_that_did_not_fit_on_the_card_is_refused_on_all_roads(with_lora, offloaded):
+    found = {road: said(road, with_lora.settings(name="b"), offloaded) for road in ROADS}
+    assert found["check"] == found["probe"] == found["run"]
+    (only,) = found["run"]
+    assert only.startswith("Model: it did not fit on the graphics card")
+
+
+def test_one_that_was_only_loaded_for_the_run_too(with_lora, offloaded, monkeypatch):
+    monkeypatch.setattr(impossible.Here, "of", lambda host: Here("cuda", "", "float16", True))
+    assert said("run", with_lora.settings(name="b"), offloaded)[0].startswith("Model: it did not fit")
+
+
+def test_nor_does_it_take_a_lora_in(offloaded, tmp_path):
+    with pytest.raises(ModelError, match="tiny did not fit on the graphics card"):
+        PeftEngine().merge(Merge("a", str(tmp_path / "out")), offloaded, Job("model", "a test"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_flash_attention_wants_half_precision(monkeypatch):
+    monkeypatch.setattr(impossible, "find_spec", lambda name: object())
+    (told,) = impossible.attention_problems("flash_attention_2", "cuda", "float32")
+    assert told.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
+    for half in ("bfloat16", "float16", "4bit", ""):
+        assert not list(impossible.attention_problems("flash_attention_2", "cuda", half))

@@ -73,7 +73,7 @@ def test_flash_attention_is_refused_with_what_it_wants(place, monkeypatch):
     with pytest.raises(SettingsError, match=r"flash_attention_2 wants an NVIDIA card\. Choose auto"):
         place.train(attention="flash_attention_2")
     monkeypatch.setattr(impossible, "find_spec", lambda name: None)
-    (said,) = impossible.attention_problems("flash_attention_2", "cuda")
+    (said,) = impossible.attention_problems("flash_attention_2", "cuda", "")
     assert "pip install flash-attn" in said
 
 

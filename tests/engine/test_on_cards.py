@@ -1,6 +1,6 @@
 """A model on one card, or spread over two as accelerate does it: what is asked of it is where it has to be.
 
-Without a card, and so without learning: tests/engine/cards.py. What a trainer makes of two cards is asked of HF's own.
+Without a card, and so without learning: tests/engine/cards.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-from transformers import LlamaConfig, LlamaForCausalLM
 from training_pro.core.engine import Question
 from training_pro.core.job import Job
 from training_pro.data.examples import Example
@@ -31,6 +30,7 @@ from training_pro.engine.trial import tried
 from training_pro.settings.reading import training_settings
 from training_pro.tests.engine.architectures import graph
 from training_pro.tests.engine.cards import OnCard, cards, on_cards
+from transformers import LlamaConfig, LlamaForCausalLM
 
 FIRST, SECOND = "cuda:0", "cuda:1"
 WORDS = 96
@@ -148,7 +148,8 @@ def test_the_loss_of_a_step_is_where_the_trainer_adds_it_up(place, monkeypatch):
     compute, found = trainer.RunTrainer.compute_loss, []
 
     def on_a_card(model, inputs, labels):
-        return Rows(OnCard(torch.ones(4), torch.device(SECOND)), torch.zeros(4), torch.zeros(4, 2, dtype=torch.long))
+        losses = OnCard(torch.ones(4), torch.device(SECOND))
+        return Rows(losses, torch.zeros(4), torch.zeros(4, 2, dtype=torch.long))
 
     def computed(self, *args, **more):
         self._ways = replace(self._ways, loss=on_a_card)
