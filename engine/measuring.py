@@ -95,7 +95,10 @@ class Pass:
             wrong = error
         stopped, failed = together.heard(stopped, wrong is not None)
         if failed:
-            raise wrong or RuntimeError("it could not be done in another process")
+            try:
+                raise wrong or RuntimeError("it could not be done in another process")
+            finally:
+                wrong = None  # else it and this function hold each other, and all that did not fit
         if stopped:
             return None
         together.add_up(found)

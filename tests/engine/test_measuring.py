@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
+import torch
 from training_pro.data.examples import Example
 from training_pro.engine.loss import WholeHead
 from training_pro.engine.measuring import AtOnce, Pass, Sums
@@ -43,3 +47,24 @@ def test_groups_of_groups():
         {"tokens": 4, "loss": 1.0, "right": 0.25},
     ]
     assert grouped.loss == sums.loss
+
+
+def test_an_evaluation_that_did_not_fit_leaves_nothing_in_memory(monkeypatch):
+    """Else the next step finds no room, and is done in halves from then on."""
+    held = []
+
+    def too_much(self, found, examples, groups):
+        large = torch.zeros(1000)
+        held.append(weakref.ref(large))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Pass, "_add_at_once", too_much)
+    passing = Pass(None, Ways(WholeHead(), packed=True), AtOnce(), lambda: False)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            passing.sums([Example(np.zeros(3, np.int32), None, None, 0)], [0], 1)
+        assert [one() for one in held] == [None]
+    finally:
+        gc.enable()
