@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,7 +101,9 @@ class Place:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+    made = make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+    gc.freeze()  # half a million objects of the libraries, which are not gone through after each run
+    return made
 
 
 @pytest.fixture
