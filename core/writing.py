@@ -7,8 +7,11 @@ import json
 import math
 import os
 import shutil
+import stat
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,8 +24,13 @@ PART = ".part"
 """Behind a name, or alone: it is on its way, in or out."""
 PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Between tries: a page has read a file in less, and a virus scanner a new one in most cases."""
+NEW_FOLDER_SECONDS = (1.6, 3.2, *[5.0] * 9)
+"""And then, for a folder of files that were only just written: some scanners hold it for a minute, and others
+(npm, VS Code) wait as long on Windows."""
 NO_ROOM = 100_000
 """So few bytes are none."""
+FULL = ("space left", "(os error 112)", "(os error 39)")
+"""In the words of libraries; Windows says it in the user's language, and by these numbers."""
 
 Found = TypeVar("Found")
 
@@ -33,14 +41,28 @@ def written_whole(path: Path, name: str = "") -> Iterator[Path]:
     aside = path.with_name(name or path.name + PART)
     path.parent.mkdir(parents=True, exist_ok=True)
     if aside.is_dir():  # left by a kill
-        shutil.rmtree(aside)
+        cleared_away(aside)
     try:
         yield aside
-        moved(aside, path)
+        moved_when_new(aside, path) if aside.is_dir() else moved(aside, path)
     except BaseException:
         with suppress(OSError):
-            shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+            cleared_away(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def making_beside(folder: Path) -> Iterator[Path]:
+    """Where to make a folder, beside its place: whoever lists what is there never meets half of one.
+
+    What is left there goes as far as no virus scanner holds it: what was made stands in its place by then.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def moved(path: Path, place: Path) -> Path:
@@ -48,9 +70,14 @@ def moved(path: Path, place: Path) -> Path:
     return patiently(lambda: path.replace(place))
 
 
-def patiently(act: Callable[[], Found]) -> Found:
+def moved_when_new(folder: Path, place: Path) -> Path:
+    """The same for a folder that was written just now, which a virus scanner may hold for longer."""
+    return patiently(lambda: folder.replace(place), NEW_FOLDER_SECONDS)
+
+
+def patiently(act: Callable[[], Found], longer: Sequence[float] = ()) -> Found:
     """On Windows nothing is moved or opened while another program looks at it, a virus scanner or a page."""
-    for pause in PAUSES_SECONDS:
+    for pause in (*PAUSES_SECONDS, *longer):
         try:
             return act()
         except PermissionError:
@@ -58,15 +85,32 @@ def patiently(act: Callable[[], Found]) -> Found:
     return act()
 
 
+def cleared_away(folder: Path) -> None:
+    """Remove a folder with all that is in it: also what is read-only, as all in a clone's .git is on Windows."""
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=_once_more)
+    else:
+        shutil.rmtree(folder, onerror=_once_more)
+
+
+def _once_more(remove: Callable[[str], object], path: str, error: object) -> None:
+    """Where something could not be removed: as one that may be written, and patiently."""
+    if remove not in (os.unlink, os.rmdir):
+        raise
+    Path(path).chmod(stat.S_IRWXU)
+    patiently(lambda: remove(path))
+
+
 def write_text(path: Path, text: str) -> None:
+    """The same bytes on every system: a line end that is in the text already would grow with each writing."""
     with written_whole(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
     """What stands in a JSON file, if it is of the same kind as `otherwise`; that where it cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError):
         return otherwise
     return found if isinstance(found, type(otherwise)) else otherwise
@@ -102,7 +146,8 @@ def settle(folder: Path) -> None:
 def is_full(error: Exception, folder: Path) -> bool:
     """Whether the disk is full, or the user's share of it; some libraries say so in their own words, or never."""
     number = getattr(error, "errno", None)
-    return number in (errno.ENOSPC, errno.EDQUOT) or "space left" in str(error) or free_bytes(folder) < NO_ROOM
+    said = any(words in str(error) for words in FULL)
+    return said or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < NO_ROOM
 
 
 def why_not_written(error: Exception, folder: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError
-from ..core.writing import as_json, moved, read_json, settle
+from ..core.writing import as_json, moved_when_new, read_json, settle
 from ..records import loras
 from ..records.contents import PARAMETERS, STATE
 from ..records.run_folder import RunFolder
@@ -53,7 +53,7 @@ def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     for earlier in loras.of_step(folder.path, state.step):
         loras.remove(earlier)
-    return moved(written, target)
+    return moved_when_new(written, target)
 
 
 def state_of(checkpoint: Path) -> RunState:

@@ -17,7 +17,7 @@ from ..core.errors import ModelError, SavingError
 from ..core.events import Ended, Stage
 from ..core.host import Host, precision_of
 from ..core.job import Job
-from ..core.writing import PART, moved
+from ..core.writing import PART, moved_when_new
 from ..train_utils import size
 from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .impossible import is_offloaded
@@ -186,7 +186,7 @@ def _aside(out: Path) -> Iterator[Path]:
         yield written
         if out.is_dir():
             out.rmdir()  # it is empty
-        moved(written, out)
+        moved_when_new(written, out)
     except OSError as error:
         raise SavingError(f"{out} cannot be written: {error}. Name another folder.") from error
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ModelError
-from ..core.writing import moved
+from ..core.writing import making_beside, moved_when_new
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -49,13 +48,11 @@ def make_embedded(models: Path, say: Callable[[str], None]) -> Path:
 
 
 def _make(folder: Path, say: Callable[[str], None]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Made aside and renamed: whoever lists models never meets half of one.
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as aside:
+    with making_beside(folder) as aside:
         say(f"Downloading {NAME} ({DOWNLOAD_MB} MB) for {folder}")
-        weights = _unpacked(_downloaded(Path(aside)))
+        weights = _unpacked(_downloaded(aside))
         say(f"Writing {NAME} as a transformers folder (270 MB); this takes half a minute")
-        moved(_converted(weights, Path(aside) / NAME), folder)
+        moved_when_new(_converted(weights, aside / NAME), folder)
         say(f"{NAME} is ready; it says: {QUESTION} {ANSWER}")
 
 

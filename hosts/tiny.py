@@ -5,12 +5,11 @@ It knows nothing and learns a little: enough to see every part work where no rea
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ModelError
-from ..core.writing import moved
+from ..core.writing import making_beside, moved_when_new
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -51,16 +50,14 @@ def make_tiny(folder: Path, text: str = SAMPLE, *, adds_bos: bool = True) -> Pat
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise ModelError(f"{folder} holds other files: name an empty folder, or one that is not there yet.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and renamed: whoever lists models never meets half of one.
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as aside:
-        whole = Path(aside) / folder.name
+    with making_beside(folder) as aside:
+        whole = aside / folder.name
         tokenizer = _tokenizer(text, adds_bos=adds_bos)
         _save_model(whole, tokenizer)
         tokenizer.save_pretrained(whole)
         if folder.exists():
             folder.rmdir()  # Windows renames onto nothing, not even onto an empty folder
-        moved(whole, folder)
+        moved_when_new(whole, folder)
     return folder
 
 

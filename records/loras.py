@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core.errors import SavingError
-from ..core.writing import moved, read_json
+from ..core.writing import cleared_away, moved, read_json
 from ..train_utils import checkpoint_step, natural_key
 from .contents import LOG, PART, STATE, TIMED, is_hidden
 
@@ -183,7 +182,7 @@ def with_weights(folder: Path) -> list[Path]:
 
 def remove(checkpoint: Path) -> None:
     """Remove a checkpoint; it loses its name first, so that a kill in between leaves nothing that looks whole."""
-    shutil.rmtree(moved(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART}")))
+    cleared_away(moved(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART}")))
 
 
 def slim(checkpoint: Path) -> int:
@@ -193,7 +192,7 @@ def slim(checkpoint: Path) -> int:
     before, state = size_on_disk(checkpoint), checkpoint / STATE
     going = state.with_name(state.name + PART)
     if state.is_file():  # what makes it whole: after a kill in between, its new name says what is to be finished
-        state.replace(going)
+        moved(state, going)
     for item in [p for p in checkpoint.iterdir() if p != going and p.name.startswith(OF_TRAINING)]:
         item.unlink()
     going.unlink(missing_ok=True)
@@ -204,7 +203,7 @@ def finish_going(folder: Path) -> None:
     """Finish what a kill interrupted: a checkpoint half removed or half slimmed."""
     for parent in (folder, folder / TIMED):
         for half in parent.glob(f".checkpoint-*{PART}"):
-            shutil.rmtree(half)
+            cleared_away(half)
         for going in parent.glob(f"checkpoint-*/{STATE}{PART}"):
             slim(going.parent)
 

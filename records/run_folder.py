@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
-from ..core.writing import moved, why_not_written, write_json
+from ..core.writing import cleared_away, moved, patiently, why_not_written, write_json
 from ..settings import files
 from ..settings.declared import SETTINGS, TrainingSettings
 from ..train_utils import checkpoint_name, checkpoint_step
@@ -264,7 +264,7 @@ def _into_backup(path: Path, items: Sequence[Path]) -> None:
 
 def _remove_all(items: Sequence[Path]) -> None:
     for item in items:
-        shutil.rmtree(item) if item.is_dir() else item.unlink()
+        cleared_away(item) if item.is_dir() else patiently(item.unlink)
 
 
 def _out_of_newest_backup(path: Path) -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.errors import SavingError
+from ..core.writing import moved
 from ..train_utils import checkpoint_name, checkpoint_step
 from . import loras
 from .contents import BEST, BY_HAND
@@ -52,4 +53,4 @@ def _rename_overtaken(folder: Path, best: int, since: int) -> None:
     for path in folder.glob(f"checkpoint-*{BEST}"):
         step = checkpoint_step(path.name)
         if step is not None and step > since and step != best:
-            path.replace(folder / checkpoint_name(step, ""))
+            moved(path, folder / checkpoint_name(step, ""))

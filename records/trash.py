@@ -7,13 +7,13 @@ loras/trash-np/2026-11-21 22.17.30/part/story/checkpoint-40    a checkpoint or b
 from __future__ import annotations
 
 import datetime
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import BusyError, SavingError
 from ..core.host import Folders
+from ..core.writing import cleared_away, moved
 from .contents import HIDDEN, TIMED
 from .in_progress import is_in_progress
 from .loras import free_name, size_on_disk
@@ -72,9 +72,9 @@ def restore(thing: Thrown, folders: Folders) -> Path:
         raise SavingError(f"{thing.name!r} belongs to {lora!r}, which is gone. Restore that first.")
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
-    moved = _moved(thing.folder, target, folders)
+    back = _moved(thing.folder, target, folders)
     _tidy(thing.folder.parent, folders)
-    return moved
+    return back
 
 
 def empty(folders: Folders, name: str = "") -> int:
@@ -99,7 +99,7 @@ def _free_moment(trash: Path) -> Path:
 def _moved(folder: Path, target: Path, folders: Folders) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        return folder.replace(target)
+        return moved(folder, target)
     except OSError as error:
         _tidy(target.parent, folders)
         raise _in_the_way(folder, error) from error
@@ -107,7 +107,7 @@ def _moved(folder: Path, target: Path, folders: Folders) -> Path:
 
 def _removed(folder: Path) -> None:
     try:
-        folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
+        folder.unlink() if folder.is_symlink() else cleared_away(folder)
     except OSError as error:
         raise _in_the_way(folder, error) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.writing import write_json
+from ..core.writing import patiently, write_json
 from .declared import SETTINGS
 from .names import name_problem
 
@@ -88,7 +88,7 @@ def _read(path: Path) -> Preset | None:
 
 def _values(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
+        values = json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from training_pro.core import writing
-from training_pro.core.writing import settle, write_text, written_whole
+from training_pro.core.writing import (
+    cleared_away,
+    is_full,
+    moved_when_new,
+    read_json,
+    settle,
+    write_json,
+    write_text,
+    written_whole,
+)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(writing, "PAUSES_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(writing, "NEW_FOLDER_SECONDS", (0.001, 0.001, 0.001))
 
 
 def held(monkeypatch, name, times):
     """As Windows has it: whatever `Path` does by this name is refused so many times."""
     does, tried = getattr(Path, name), []
 
-    def refused(path, *args):
+    def refused(path, *args, **more):
         tried.append(path)
         if len(tried) <= times:
             raise PermissionError(13, "The process cannot access the file", str(path))
-        return does(path, *args)
+        return does(path, *args, **more)
 
     monkeypatch.setattr(Path, name, refused)
     return tried
@@ -67,3 +80,63 @@ def test_a_file_that_is_looked_at_just_now_is_settled_all_the_same(tmp_path, mon
     tried = held(monkeypatch, "open", 2)
     settle(tmp_path)
     assert len(tried) == 3
+
+
+def test_a_folder_of_new_files_is_waited_for_longer_than_a_file(tmp_path, monkeypatch):
+    """As long as a virus scanner looks at one of its files, Windows moves none above it."""
+    (tmp_path / "new").mkdir()
+    tried = held(monkeypatch, "replace", 5)
+    assert moved_when_new(tmp_path / "new", tmp_path / "place") == tmp_path / "place"
+    with written_whole(tmp_path / "whole") as aside:
+        aside.mkdir()
+        tried.clear()
+    assert (len(tried), (tmp_path / "whole").is_dir()) == (6, True)
+
+
+def test_a_file_is_read_that_another_program_holds_for_a_moment(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", {"rank": 8})
+    tried = held(monkeypatch, "read_text", 2)
+    assert (read_json(tmp_path / "a.json", {}), len(tried)) == ({"rank": 8}, 3)
+
+
+def test_what_is_written_has_the_same_bytes_on_windows(tmp_path, monkeypatch):
+    opened = io.open
+
+    def as_windows(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *more):
+        """Where nobody says otherwise, it ends lines with both signs."""
+        ends = "\r\n" if newline is None and "w" in mode else newline
+        return opened(file, mode, buffering, encoding, errors, ends, *more)
+
+    monkeypatch.setattr(io, "open", as_windows)
+    write_text(tmp_path / "a", "one\r\ntwo\n")
+    assert (tmp_path / "a").read_bytes() == b"one\r\ntwo\n"
+
+
+def test_a_folder_goes_with_what_is_read_only_in_it(tmp_path, monkeypatch):
+    """Windows removes nothing that is read-only, as what Git keeps in a clone is."""
+    pack = tmp_path / "lora" / ".git" / "pack"
+    pack.parent.mkdir(parents=True)
+    pack.touch()
+    pack.chmod(0o444)
+
+    def as_windows(path, **more):
+        if not Path(path).stat().st_mode & 0o200:
+            raise PermissionError(13, "Access is denied", str(path))
+        return unlink(path, **more)
+
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", as_windows)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
+    cleared_away(tmp_path / "lora")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_looked_into_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        cleared_away(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("said", ["No space left on device (os error 28)", "Zu wenig Platz. (os error 112)"])
+def test_a_full_disk_is_known_in_the_words_of_a_library(tmp_path, said):
+    assert is_full(OSError(f"I/O error: {said}"), tmp_path)
+    assert not is_full(OSError("I/O error: Access is denied. (os error 5)"), tmp_path)

@@ -25,6 +25,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(placing, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(placing, "LATER_SECONDS", 0.05)
     monkeypatch.setattr(writing, "PAUSES_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(writing, "NEW_FOLDER_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -177,8 +178,11 @@ def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_nam
     assert because == f"its end is in {place.lora('a-2')}"
 
 
-def test_a_whole_model_meets_a_full_disk_as_a_lora_does(place, monkeypatch):
-    """safetensors' error for it is of a kind of its own."""
+@pytest.mark.parametrize(
+    "said", ["No space left on device (os error 28)", "Der Datenträger ist voll (os error 112)"]
+)
+def test_a_whole_model_meets_a_full_disk_as_a_lora_does(place, monkeypatch, said):
+    """safetensors' error for it is of a kind of its own, and on Windows in the language of the system."""
     from safetensors import SafetensorError
     from transformers import PreTrainedModel
 
@@ -187,14 +191,15 @@ def test_a_whole_model_meets_a_full_disk_as_a_lora_does(place, monkeypatch):
     def full(*args, **more):
         tries.append(args)
         if len(tries) <= 3:
-            raise SafetensorError("I/O error: No space left on device (os error 28)")
+            raise SafetensorError(f"I/O error: {said}")
         return save(*args, **more)
 
     monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
     job = watched(lambda job, event: None)
     end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
     assert (end.outcome, saved(job)) == ("finished", [8])
-    assert [text for text in advice(job) if text.startswith("The checkpoint of step 4 could not be saved")]
+    (told,) = [text for text in advice(job) if text.startswith("The checkpoint of step 4 could not be saved")]
+    assert "the disk is full" in told
     assert loras.has_weights(end.folder)
 
 

