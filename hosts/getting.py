@@ -12,7 +12,7 @@ from pathlib import Path
 from ..core.errors import BusyError, ModelError, first_line
 from ..core.events import Ended, Event, Fetched, Note, Stage
 from ..core.locks import lock
-from ..core.writing import PART, free_bytes, moved, why_not_written
+from ..core.writing import PART, free_bytes, moved, moved_when_new, why_not_written
 from ..train_utils import duration, several, size
 from . import hub
 from .hub_models import Offer, Part, Wanted
@@ -60,7 +60,7 @@ class Meter:
 
     def __init__(self, offer: Offer, aside: Path, tell: Tell, stopping: Stopping) -> None:
         self.tell, self._stopping = tell, stopping
-        self._here = {part.name: _here_of(part, aside) for part in offer.parts}
+        self._here = {part.name: _here_of(part, offer, aside) for part in offer.parts}
         self._done, self._total = sum(self._here.values()), offer.size
         self._recent: deque[tuple[float, int]] = deque()
         self._told, self._seen = float("-inf"), -1
@@ -127,11 +127,21 @@ def _bring(offer: Offer, folder: Path, aside: Path, meter: Meter) -> None:
         if not ours:
             raise BusyError(f"Another program is bringing {offer.wanted.words} just now. Wait until it is done.")
         for part in offer.parts:
-            if not _place(aside, part).is_file():
+            if not _came(part, offer, aside):
                 _fill(part, aside, offer, meter)
             meter.at(part, part.size)
         _put_together(offer, folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _came(part: Part, offer: Offer, aside: Path) -> bool:
+    """Whether all of it is here."""
+    return _place(aside, part).is_file() or (_together(aside, offer) / part.name).is_file()
+
+
+def _together(aside: Path, offer: Offer) -> Path:
+    """All files as they will stand; by the commit, so that what could not take its place yet is found again."""
+    return aside / offer.commit
 
 
 def _place(aside: Path, part: Part) -> Path:
@@ -190,23 +200,23 @@ def _check(part: Part, file: Path, meter: Meter) -> None:
 
 
 def _put_together(offer: Offer, folder: Path, aside: Path) -> None:
-    whole = aside / folder.name
-    shutil.rmtree(whole, ignore_errors=True)
+    whole = _together(aside, offer)
     for part in offer.parts:
-        place = whole / part.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        moved(_place(aside, part), place)
-    moved(whole, folder)
+        if (came := _place(aside, part)).is_file():
+            place = whole / part.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            moved(came, place)
+    moved_when_new(whole, folder)
 
 
 def _here(offer: Offer, aside: Path) -> int:
     """The bytes that need not come any more."""
-    return sum(_here_of(part, aside) for part in offer.parts)
+    return sum(_here_of(part, offer, aside) for part in offer.parts)
 
 
-def _here_of(part: Part, aside: Path) -> int:
-    found = (file for file in (_place(aside, part), _on_its_way(aside, part)) if file.is_file())
-    return sum(file.stat().st_size for file in found)
+def _here_of(part: Part, offer: Offer, aside: Path) -> int:
+    places = (_together(aside, offer) / part.name, _place(aside, part), _on_its_way(aside, part))
+    return sum(file.stat().st_size for file in places if file.is_file())
 
 
 def _left(offer: Offer, aside: Path) -> str:

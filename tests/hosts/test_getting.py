@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
+from training_pro.core import writing
 from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.events import Fetched, Note
 from training_pro.core.locks import lock
@@ -261,3 +264,26 @@ def test_no_hub_one_that_refuses_and_one_that_may_not_be_asked(offered, models, 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert refusal(models).startswith("http://127.0.0.1:1 cannot be reached (")
     assert not models.exists()
+
+
+@pytest.mark.parametrize("ends", [PermissionError(13, "Access is denied"), KeyboardInterrupt])
+def test_what_came_is_kept_where_its_folder_cannot_take_its_place_yet(offered, models, monkeypatch, ends):
+    """Windows: a virus scanner still looks at one of the files, and somebody may lose patience meanwhile."""
+    replace = Path.replace
+
+    def held(self, target):
+        if target == models / "toys_tiny":
+            raise ends
+        return replace(self, target)
+
+    with monkeypatch.context() as while_held:
+        while_held.setattr(writing, "PAUSES_SECONDS", (0.001,))
+        while_held.setattr(writing, "NEW_FOLDER_SECONDS", (0.001,))
+        while_held.setattr(Path, "replace", held)
+        said = get(models)[0].text if ends is KeyboardInterrupt else refusal(models)
+    size = re.search(r"(\S+ \S+) of (\S+ \S+) are here: asked for again, it goes on from there", said)
+    assert size[1] == size[2]
+    offered.asked.clear()
+    assert get(models)[0].outcome == "finished"
+    assert [file for file, _ in offered.asked if file.startswith(SHARD)] == []
+    assert [path.name for path in models.iterdir()] == ["toys_tiny"]
