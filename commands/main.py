@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ..core import processes
 from ..core.errors import TrainingProError
+from ..core.launcher import launcher
 from . import environment
 
 if TYPE_CHECKING:  # an older Python has to get as far as the sentence that says so
@@ -60,9 +62,25 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read our output has seen enough: `| head`
+    except OSError as error:
+        if not nobody_reads(error):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def nobody_reads(error: OSError) -> bool:
+    """Whether who read our output has seen enough: `| head`; or q in `| more`, for which Windows has no name."""
+    return isinstance(error, BrokenPipeError) or (error.errno == errno.EINVAL and _is_left(sys.stdout))
+
+
+def _is_left(stream: TextIO) -> bool:
+    """Whether it takes no more: what could not be written is still in it."""
+    try:
+        stream.flush()
+    except OSError:
+        return True
+    return False
 
 
 def usage() -> str:
@@ -71,11 +89,6 @@ def usage() -> str:
     rows = [f"  {name:<{width}}  {command.words}" for name, command in COMMANDS.items()]
     head = f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launcher()} COMMAND [options]\n"
     return "\n".join([head, *rows, "", f"{launcher()} COMMAND --help says what a command takes."])
-
-
-def launcher() -> str:
-    """How script.py is started on this system."""
-    return "py script.py" if os.name == "nt" else "python3 script.py"
 
 
 def _take_any_letter() -> None:

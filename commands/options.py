@@ -15,9 +15,9 @@ from typing import NoReturn
 
 from ..core import processes
 from ..core.host import Folders
+from ..core.launcher import launcher
 from ..data import library
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
-from .main import launcher
 
 ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Ctrl+C, an end from outside, a window that is closed, Ctrl+Break; not every system has each."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.errors import SavingError, in_words
 from ..core.host import Folders
+from ..core.launcher import launcher
 from ..data import prepared
 from ..hosts.standalone import folders as folders_of
 from ..records import inventory, loras, notes, trash
@@ -17,7 +18,7 @@ from ..records.inventory import Kept
 from ..records.own_lora import as_lora
 from ..train_utils import size
 from . import options
-from .main import launcher
+from .main import nobody_reads
 from .options import say
 
 Act = Callable[[argparse.Namespace, Folders], None]
@@ -29,9 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     folders = folders_of(options.user_data(asked.user_data))
     try:
         _ACTS[_act(asked)](asked, folders)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if nobody_reads(error):
+            raise
         raise SavingError(in_words(error)) from error
     return 0
 
@@ -74,7 +75,7 @@ def _list(asked: argparse.Namespace, folders: Folders) -> None:
 
 
 def _lora(name: str, folders: Folders) -> Path:
-    return inventory.named(name.replace("\\", "/").partition("/")[0], folders)
+    return inventory.named(inventory.as_named(name).partition("/")[0], folders)
 
 
 def _delete(asked: argparse.Namespace, folders: Folders) -> None:
@@ -88,7 +89,7 @@ def _delete(asked: argparse.Namespace, folders: Folders) -> None:
 
 def _restore(asked: argparse.Namespace, folders: Folders) -> None:
     there = trash.thrown(folders)
-    found = next((thing for thing in there if thing.name == asked.name.strip("/")), None)
+    found = next((thing for thing in there if thing.name == inventory.as_named(asked.name)), None)
     if found is None:
         listed = ", ".join(dict.fromkeys(thing.name for thing in there)) or "nothing"
         raise SavingError(f"There is no {asked.name!r} in the trash. In it: {listed}.")
@@ -96,7 +97,7 @@ def _restore(asked: argparse.Namespace, folders: Folders) -> None:
 
 
 def _empty_trash(asked: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(trash.empty(folders, (asked.name or '').strip('/')))} are free again.")
+    say(f"{size(trash.empty(folders, inventory.as_named(asked.name or '')))} are free again.")
 
 
 def _clear_prepared(asked: argparse.Namespace, folders: Folders) -> None:

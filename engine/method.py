@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.host import Host
+from ..core.launcher import launcher
 from ..settings.declared import TrainingSettings
 
 
@@ -13,7 +14,7 @@ def problems(settings: TrainingSettings, host: Host) -> list[str]:
     if not host.own_process:
         return [
             "Method full: inside the webui the model is only lent, and would not come back as it was. Train a "
-            "LoRA, or run it on its own: python3 script.py train --method full"
+            f"LoRA, or run it on its own: {launcher()} train --method full"
         ]
     card, found = host.card(), []
     if card.loading in ("8bit", "4bit"):

@@ -13,6 +13,7 @@ from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, bare, precision_of
+from ..core.launcher import launcher
 from . import memory
 
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -128,7 +129,7 @@ def _module(name: str) -> Any:
     except ImportError as error:
         raise ModelError(
             f"This does not look like a text-generation-webui that Training PRO knows (modules.{name}: {error}). "
-            "Update the webui, or run Training PRO on its own: python3 script.py page"
+            f"Update the webui, or run Training PRO on its own: {launcher()} page"
         ) from error
 
 
@@ -139,7 +140,7 @@ def _shared() -> Any:
     if missing:
         raise ModelError(
             f"This version of text-generation-webui has no {', '.join('shared.' + m for m in missing)}. "
-            "Update Training PRO, or run it on its own: python3 script.py page"
+            f"Update Training PRO, or run it on its own: {launcher()} page"
         )
     return shared
 
@@ -155,7 +156,7 @@ def _why_not(shared: Any) -> str:
         return (
             "This is the portable webui: it has no torch and can only chat. To train, install the full version "
             "(start_windows.bat, start_linux.sh or start_macos.sh of the source download), or run Training PRO "
-            "on its own: python3 script.py demo"
+            f"on its own: {launcher()} demo"
         )
     if _idle_unloaded(shared):
         return (

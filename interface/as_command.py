@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError, TrainingProError
 from ..core.host import Host
+from ..core.launcher import python
 from ..settings import flags
 from ..settings.reading import training_settings
 from . import wording
@@ -20,6 +21,10 @@ EXPLAINED = (
     "The same run on a command line: what differs from the defaults. Close the page first where the memory has no "
     "room for the model twice."
 )
+FOR_CMD = 'It is written for the Command Prompt (cmd): PowerShell takes ", $ and ` in a text for signs of its own.'
+PLAIN = re.compile(r"[\w.:/\\=+-]+")
+"""What neither of the consoles of Windows takes apart: & is the end of a command to one, a comma of a word to the
+other."""
 
 
 def as_command(values: Mapping[str, Any], host: Host) -> str:
@@ -29,12 +34,13 @@ def as_command(values: Mapping[str, Any], host: Host) -> str:
     except SettingsError as error:
         return wording.problem(f"The form is not ready for a command yet.\n{error}")
     words = [*_program(host), *flags.as_words(settings.values())]
-    return wording.paragraph(EXPLAINED, quiet=True) + wording.code(map(_quoted, words))
+    only_for_cmd = _is_windows() and re.search('["$`]', "".join(words))
+    explained = f"{EXPLAINED} {FOR_CMD}" if only_for_cmd else EXPLAINED
+    return wording.paragraph(explained, quiet=True) + wording.code(map(_quoted, words))
 
 
 def _program(host: Host) -> Sequence[str]:
-    python = "py" if os.name == "nt" else "python3"
-    return python, str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model(host)
+    return python(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model(host)
 
 
 def _model(host: Host) -> Sequence[str]:
@@ -49,4 +55,13 @@ def _model(host: Host) -> Sequence[str]:
 
 def _quoted(word: str) -> str:
     """As the system's own console takes it."""
-    return subprocess.list2cmdline([word]) if os.name == "nt" else shlex.quote(word)
+    if not _is_windows():
+        return shlex.quote(word)
+    if PLAIN.fullmatch(word):
+        return word
+    inside = re.sub(r'(\\*)"', r'\1\1\\"', word)  # a backslash counts only before a quote
+    return '"' + re.sub(r"(\\+)\Z", r"\1\1", inside) + '"'
+
+
+def _is_windows() -> bool:
+    return os.name == "nt"

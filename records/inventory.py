@@ -88,9 +88,14 @@ def one(folder: Path, folders: Folders) -> Kept:
     )
 
 
+def as_named(typed: str) -> str:
+    """A name as it may be typed, with what a console puts between and behind folders."""
+    return typed.replace("\\", "/").strip("/")
+
+
 def named(name: str, folders: Folders) -> Path:
     """The folder that 'story' or 'story/checkpoint-40' means; a SavingError names near ones."""
-    lora, _, part = name.replace("\\", "/").strip("/").partition("/")
+    lora, _, part = as_named(name).partition("/")
     there = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
     if lora not in [name for name in there if not name.endswith(HIDDEN)]:
         raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_near(lora, there)}")

@@ -60,8 +60,8 @@ def as_words(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _typed(flag: str, words: list[str]) -> Iterator[str]:
-    """What begins with a dash would be taken for another flag."""
-    if any(word.startswith("-") for word in words):
+    """What begins with a dash would be taken for another flag, and PowerShell leaves an empty word out."""
+    if any(not word or word.startswith("-") for word in words):
         yield from (f"{flag}={word}" for word in words)
     else:
         yield from (flag, *words)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from training_pro.commands.main import main
+from training_pro.records import inventory
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
 
@@ -125,3 +128,44 @@ def test_a_wrong_command_line(words, capsys):
 def test_an_empty_folder(tmp_path, capsys):
     assert main(["runs", "--user-data", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("There are no LoRAs in ")
+
+
+def test_a_name_with_a_backslash_as_windows_puts_it_between_folders(runs, loras):
+    assert runs(r"story\checkpoint-4-epoch-1", "--delete")[0] == 0
+    assert runs("story\\checkpoint-4-epoch-1\\", "--restore")[0] == 0
+    assert (loras / "story" / "checkpoint-4-epoch-1").is_dir()
+    runs(r"story\checkpoint-4-epoch-1", "--delete")
+    assert not runs(r"story\checkpoint-4-epoch-1", "--empty-trash")[2].startswith("0 ")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(22, "Invalid argument")])
+def test_whoever_reads_the_list_may_have_seen_enough(runs, monkeypatch, error):
+    """`| head`, and on Windows `| more` left with q: there the error has no name of its own."""
+
+    class Left:
+        def write(self, text):
+            raise error
+
+        def fileno(self):
+            return spare
+
+        def flush(self):
+            raise error
+
+    spare = os.open(os.devnull, os.O_WRONLY)
+    with monkeypatch.context() as left:
+        left.setattr(sys, "stdout", Left())
+        code, _, err = runs()
+    os.close(spare)
+    assert (code, err) == (0, "")
+
+
+def test_an_error_of_the_same_number_that_is_no_reader_gone_is_said(runs, monkeypatch):
+    """Windows has it for a time before 1970 too, for one."""
+
+    def broken(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(inventory, "kept", broken)
+    code, out, err = runs()
+    assert (code, out) == (1, "") and "Invalid argument" in err

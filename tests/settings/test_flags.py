@@ -90,3 +90,6 @@ def test_what_differs_from_the_defaults_is_typed_and_read_back():
 def test_nothing_is_typed_for_the_defaults():
     asked = training_settings({"name": "a", "data": ["-x.txt"]})
     assert list(flags.as_words(asked.values())) == ["--name", "a", "--data=-x.txt"]
+    asked = training_settings({"name": "a", "data": ["x.txt"], "hard_cut": ""})
+    typed = list(flags.as_words(asked.values()))
+    assert typed[-1] == "--hard-cut=" and training_settings(given(*typed)) == asked
