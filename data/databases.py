@@ -54,7 +54,12 @@ def _address(path: Path, name: str) -> str:
             f"{name} is in use: its last changes are still in {ahead.name}. Close the program that has it open."
         )
     still = "&immutable=1" if len(head) > 19 and WRITTEN_AHEAD in head[18:20] else ""
-    return f"file:{quote(path.resolve().as_posix())}?mode=ro{still}"
+    return f"{file_address(path.resolve().as_posix())}?mode=ro{still}"
+
+
+def file_address(path: str) -> str:
+    """Without the empty host before it, that of a Windows share (//nas/data) would be taken for a host itself."""
+    return f"file:{'//' if path.startswith('/') else ''}{quote(path)}"
 
 
 def _chosen(address: str, name: str, columns: Columns) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..chunking import Encoded, Encoder
 from .examples import RowSource
 from .inspection import Inspector
+from .reading import one_line_end
 from .rows import Row, Table
 from .shapes import BadRowError, Chat, Shape, Written
 from .templates import ChatTemplate, Rendered, Renderer, Turn
@@ -159,7 +160,7 @@ class RowEncoder:
 
     def _row(self, row: Row) -> Prepared | None:
         """A row as text with what is learned of it; nothing where it lacks what is asked for."""
-        meaning = self.shape.of(row.columns)
+        meaning = self.shape.of(_with_one_line_end(row.columns))
         if isinstance(meaning, Chat):
             rendered, bare = self._chat(meaning), not self.tokenizer.chat_template.own
             rendered = rendered._replace(text=rendered.text.rstrip()) if bare else rendered
@@ -218,6 +219,17 @@ class RowEncoder:
         ended = ended and not any(stop >= last for _, stop in row.silent)
         flags = [np.zeros(len(edge), bool), trained, np.full(len(end), ended)]
         return np.concatenate([edge, ids, end]), np.concatenate(flags)
+
+
+def _with_one_line_end(value: Any) -> Any:
+    """A row's value; all texts in it with the line ends of any other text: it may come from Windows."""
+    if isinstance(value, str):
+        return one_line_end(value)
+    if isinstance(value, Mapping):
+        return {key: _with_one_line_end(inside) for key, inside in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_one_line_end(inside) for inside in value]
+    return value
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:

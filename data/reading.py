@@ -68,7 +68,12 @@ def text_of(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """A file's text with one kind of line end, and what there is to say about its encoding."""
     with opened(file, name) as stream:
         text, notes = decoded(stream.read(), name)
-    return text.replace("\r\n", "\n").replace("\r", "\n"), notes
+    return one_line_end(text), notes
+
+
+def one_line_end(text: str) -> str:
+    """A text with one kind of line end, whatever system it was written on."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 @contextmanager

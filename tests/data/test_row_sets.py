@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.hosts import tiny
@@ -282,3 +284,16 @@ def test_the_collator_hides_what_is_not_learned(tmp_path, asked):
         assert batch["labels"][row, : len(example.ids)].tolist() == example.labels.tolist()
         assert set(batch["labels"][row, len(example.ids) :].tolist()) <= {-100}
     assert batch["labels"][:, 0].tolist() == [-100, -100]
+
+
+def test_line_ends_of_windows_inside_of_a_row_are_those_of_any_text(tmp_path):
+    """A program there writes them into cells and JSON: what is learned is the same wherever it was written."""
+    rows = [pair("One.\nTwo.\n", "Say\nit"), chat("Hi\nthere", "No.\nNever.")]
+    for number, row in enumerate(rows):
+        there = made(tmp_path / f"{number}a", CHATML, {"rows.json": [row]})
+        ends = json.loads(json.dumps(row).replace("\\n", "\\r\\n"))
+        windows = made(tmp_path / f"{number}b", CHATML, {"rows.json": [ends]})
+        assert windows.examples[0].ids.tolist() == there.examples[0].ids.tolist()
+    csv = b'"question","answer"\r\n"Say\r\nit","One.\r\nTwo."\r\n'
+    decoded = CHATML.decode(made(tmp_path / "c", CHATML, {"rows.csv": csv}).examples[0].ids.tolist())
+    assert "Say\nit" in decoded and "One.\nTwo." in decoded and "\r" not in decoded

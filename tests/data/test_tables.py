@@ -176,3 +176,19 @@ def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path)
 def test_what_cannot_be_meant_by_columns(tmp_path, asked, said):
     with pytest.raises(Exception, match=said):
         made(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=asked)
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("/home/x/a b.db", "file:///home/x/a%20b.db"),
+        ("C:/Users/x/a.db", "file:C%3A/Users/x/a.db"),
+        ("//nas/share/a.db", "file:////nas/share/a.db"),  # with two, SQLite takes the machine for a host: refused
+    ],
+)
+def test_a_database_is_found_on_any_disk_also_on_a_share_of_windows(path, address):
+    assert databases.file_address(path) == address
+    with pytest.raises(
+        sqlite3.OperationalError, match="unable to open database file"
+    ):  # and not: invalid authority
+        sqlite3.connect(f"{address}?mode=ro", uri=True)
