@@ -16,6 +16,7 @@ from .errors import Remedy
 Outcome = Literal["finished", "stopped", "failed"]
 Occasion = Literal["start", "planned", "asked", "end"]
 """Why something is measured: before the first step, by plan, at a wish, or because the run ends."""
+LOOK_SECONDS = 1.0
 FEW_ROWS = 5
 """Of those that are known least and best so many are shown."""
 
@@ -372,9 +373,10 @@ class EventLog:
         return self._closed
 
     def wait_closed(self) -> None:
-        """Come back when the last event is in."""
+        """Come back when the last event is in; on Windows Ctrl+C is heard only between two waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed)
+            while not self._closed:
+                self._changed.wait(LOOK_SECONDS)
 
     def __len__(self) -> int:
         return len(self._events)
@@ -389,7 +391,7 @@ class EventLog:
         position = 0
         while True:
             with self._changed:
-                self._changed.wait_for(partial(self._is_new, position), timeout=1.0)
+                self._changed.wait_for(partial(self._is_new, position), LOOK_SECONDS)
                 fresh, closed = self._events[position:], self._closed
             yield from fresh
             position += len(fresh)

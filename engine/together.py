@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,11 @@ def agree(control: RunControl[Any], clock: float) -> float:
     now = torch.tensor([clock], dtype=torch.float64, device=_device())
     dist.broadcast(now, 0)
     return float(now[0])
+
+
+def backend() -> str | None:
+    """What they speak with where accelerate's choice cannot be had: PyTorch for Windows is built without NCCL."""
+    return "gloo" if sys.platform == "win32" and processes.count() > 1 else None
 
 
 def heard(*wishes: bool) -> tuple[bool, ...]:

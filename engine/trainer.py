@@ -36,6 +36,7 @@ from .own_rates import set_apart
 from .precision import computing_type, device
 from .rates import give
 from .soundness import is_sound
+from .together import backend
 from .trial import Ways
 
 
@@ -266,6 +267,7 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         seed=what.seed,
         data_seed=what.seed,
         use_cpu=place.type == "cpu",
+        ddp_backend=backend(),
         ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from os.path import normcase
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,11 @@ class Queue:
 
 
 def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
-    """Why a name cannot be taken once these runs are there; empty where what to do then has been chosen."""
-    if name not in earlier or if_exists != "ask":
+    """Why a name cannot be taken once these runs are there; empty where what to do then has been chosen.
+
+    Windows has one folder for 'Story' and 'story'.
+    """
+    if if_exists != "ask" or normcase(name) not in map(normcase, earlier):
         return ""
     label = SETTINGS["if_exists"].label
     return f"Name: {name!r} is the name of a run before it. Choose another name, or what to do under {label}."

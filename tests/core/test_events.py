@@ -81,3 +81,19 @@ def test_it_is_open_until_it_is_closed():
     assert not log.closed
     log.close()
     assert log.closed
+
+
+class AsWindowsHasIt(threading.Condition):
+    """There a thread that waits without an end hears no Ctrl+C."""
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "nothing would wake it"
+        return super().wait(timeout)
+
+
+def test_whoever_waits_for_the_end_can_be_interrupted_on_windows():
+    log = EventLog()
+    log._changed = AsWindowsHasIt()
+    threading.Timer(0.05, log.close).start()
+    log.wait_closed()
+    assert log.closed and list(log.follow()) == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,6 +172,16 @@ def test_what_a_launcher_says(monkeypatch):
         monkeypatch.setenv(name, value)
     assert (processes.count(), processes.rank(), processes.local_rank()) == (4, 3, 1)
     assert not processes.is_first()
+
+
+@pytest.mark.parametrize(
+    ("system", "count", "spoken"), [("win32", 2, "gloo"), ("win32", 1, None), ("linux", 2, None)]
+)
+def test_on_windows_they_speak_what_pytorch_can_there(monkeypatch, system, count, spoken):
+    """It is built without NCCL, which accelerate would take for cards."""
+    monkeypatch.setenv("WORLD_SIZE", str(count))
+    monkeypatch.setattr(together, "sys", SimpleNamespace(platform=system))
+    assert together.backend() == spoken
 
 
 def test_only_the_first_has_the_folder_of_the_run(monkeypatch, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import ntpath
+import posixpath
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,9 @@ def test_a_name_is_taken_unless_it_was_said_what_to_do_then():
     assert queue.name_problem("a", "replace", ["a"]) == ""
     assert "'a' is the name of a run before it" in queue.name_problem("a", "ask", ["a"])
     assert json.dumps(of("a").waiting[0].values)
+
+
+@pytest.mark.parametrize(("normal", "taken"), [(ntpath.normcase, True), (posixpath.normcase, False)])
+def test_on_windows_a_name_is_taken_however_it_is_written(monkeypatch, normal, taken):
+    monkeypatch.setattr(queue, "normcase", normal)
+    assert bool(queue.name_problem("Story", "ask", ["story"])) == taken
