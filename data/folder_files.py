@@ -1,4 +1,4 @@
-"""Which files of a folder are seen: neither hidden ones nor the sign that the webui puts up."""
+"""Which files of a folder are seen: neither hidden ones nor what programs put beside a user's own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 from ..train_utils import natural_key
 
-UNSEEN = (".", "put-trainer-datasets-here")
+UNSEEN = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumbs.db")
+"""How they begin: the webui's sign, what Word keeps beside a document that is open, pictures of the Explorer's."""
 
 
 def is_hidden(name: str) -> bool:
-    return name.startswith(UNSEEN)
+    return name.lower().startswith(UNSEEN)
 
 
 def seen(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:

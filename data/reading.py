@@ -83,9 +83,10 @@ def opened(file: Path, name: str) -> Iterator[BinaryIO]:
         with file.open("rb") as stream:
             yield stream
     except OSError as error:
-        raise DataError(
-            f"{name} cannot be read ({error.strerror}). Check that it exists and may be opened."
-        ) from error
+        mend = "Check that it exists and may be opened."
+        if isinstance(error, PermissionError):  # Word and Excel keep others out
+            mend = "Close the program that has it open, or see to it that you may read it."
+        raise DataError(f"{name} cannot be read ({error.strerror}). {mend}") from error
 
 
 def library(module: str, package: str, name: str, what: str) -> Any:

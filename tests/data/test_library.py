@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.library import DataSet, found, from_here, listed, located, named_at
+from training_pro.data.library import DataSet, files, found, from_here, listed, located, named_at
 from training_pro.data.mixing import EVERYTHING
 from training_pro.tests.fakes import made_folders
 
@@ -140,3 +140,13 @@ def test_a_run_takes_a_path_into_the_data_sets_by_its_name_and_refuses_one_elsew
     with pytest.raises(DataError, match="asks for 0 per cent"):
         named_at("notes.MD:0", folders)
     assert from_here("x") == folders.datasets / "book" / "x"
+
+
+@pytest.mark.parametrize("beside", ["~$ok.docx", "Thumbs.db", "ehthumbs.db", "._ok.docx"])
+def test_what_programs_put_beside_a_users_own_is_not_seen(folders, beside):
+    """Word while a document is open, the Explorer, the Finder: none of it is a document or a database."""
+    before = listed(folders)
+    for folder in (folders.datasets, folders.datasets / "book"):
+        (folder / beside).write_bytes(b"\x00\x01\x02")
+    assert listed(folders) == before
+    assert [file.name for file in files(folders.datasets / "book")] == ["one.txt"]

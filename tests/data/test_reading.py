@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import DataError
+from training_pro.data.reading import text_of
 from training_pro.data.texts import read
 
 LEGACY = {
@@ -143,3 +144,14 @@ def test_letters_after_the_last_line_end_are_looked_at_too(tmp_path: Path, text:
     (found,) = read(written(tmp_path, text.encode(encoding)))
     assert found.text == text
     assert not any("could not be read" in note for note in found.notes)
+
+
+def test_a_file_that_another_program_keeps_to_itself_is_said(tmp_path, monkeypatch):
+    """As Word and Excel do on Windows."""
+
+    def kept(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", kept)
+    with pytest.raises(DataError, match=r"^a\.docx cannot be read \(Permission denied\)\. Close the program"):
+        text_of(tmp_path / "a.docx", "a.docx")
