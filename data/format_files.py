@@ -144,7 +144,7 @@ def names(folders: Folders) -> list[str]:
 
 def _templates(path: Path) -> dict[str, str]:
     try:
-        read = json.loads(path.read_text(encoding="utf-8-sig"))
+        read = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"Prompt format: {path.name} cannot be read ({error}). It must be JSON.") from error
     if (

@@ -59,7 +59,7 @@ def _inside(folder: Path | None) -> Exists:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
+        values = json.loads(path.read_bytes())  # UTF-16 too, in which PowerShell writes what goes into a file
     except OSError as error:
         raise SettingsError(
             [f"{path}: cannot be read ({error.strerror}). Give the path of a settings file."]

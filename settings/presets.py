@@ -88,7 +88,7 @@ def _read(path: Path) -> Preset | None:
 
 def _values(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig")))
+        values = json.loads(patiently(path.read_bytes))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None

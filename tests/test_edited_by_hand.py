@@ -72,3 +72,29 @@ ROW = {"mine": {"values": RANK}}
 )
 def test_with_a_mark_before_the_first_letter(tmp_path, read, found):
     assert read(tmp_path) == found
+
+
+def wide(path, what):
+    """As PowerShell writes what goes into a file by >, and Notepad what it calls Unicode."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(json.dumps(what, indent=2).encode("utf-16"))
+    return path
+
+
+def own_wide_format(folder):
+    folders = made_folders(folder)
+    wide(folders.formats / "mine.json", {"a,b": "%a% %b%"})
+    return format_files.texts("mine", folders)
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        (lambda at: presets.own(wide(at / "mine.json", RANK).parent)[0].values, RANK),
+        (lambda at: presets.table("loras", wide(at / "loras.json", ROW).parent)[-1].values, RANK),
+        (lambda at: files.load(wide(at / "a.json", RANK)).values["rank"], 16),
+        (own_wide_format, {"a,b": "%a% %b%"}),
+    ],
+)
+def test_in_two_bytes_a_letter(tmp_path, read, found):
+    assert read(tmp_path) == found

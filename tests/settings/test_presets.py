@@ -115,7 +115,7 @@ def test_the_form_comes_back_without_what_is_unknown(tmp_path, monkeypatch):
     presets.leave_form(path, {"rank": 8, "of_a_later_version": True})
     assert presets.left_form(path) == {"rank": 8}
     with monkeypatch.context() as held_for_a_moment:  # on Windows, while another page keeps it
-        refuse_once(held_for_a_moment, "read_text")
+        refuse_once(held_for_a_moment, "read_bytes")
         assert presets.left_form(path) == {"rank": 8}
     path.write_text("[1]")
     assert presets.left_form(path) == {}
