@@ -69,7 +69,8 @@ class StandaloneHost:
         return sorted({p.relative_to(root).as_posix() for p in found}, key=str.casefold)
 
     def choose(self, name: str, loading: str) -> None:
-        """From now on this model is meant; one that is in memory goes."""
+        """From now on this model is meant; one that is in memory goes. The Explorer copies a path in quotes."""
+        name = name.strip(' "')
         if (name, loading) != self._chosen:
             self.unload()
             self._chosen, self._card = (name, loading), None

@@ -171,6 +171,12 @@ def test_choosing_another_one_lets_the_first_go(copy, tiny, tmp_path):
     assert own.loaded().model is not first
 
 
+def test_a_path_may_stand_in_the_quotes_that_the_explorer_of_windows_copies_it_in(copy, tmp_path):
+    host = StandaloneHost(folders(tmp_path / "elsewhere"))
+    host.load(f'"{copy}"', "auto")
+    assert (host.standing().model, host.chosen[0]) == (copy.name, str(copy))
+
+
 def test_loading_the_same_again_lets_the_first_go_before(copy, tmp_path, monkeypatch):
     own, seen = host(tmp_path), []
     own.load("mine", "auto")
