@@ -546,7 +546,7 @@ def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[In
     """Each sentence by its first token, one past its last, and its section."""
     import numpy as np
 
-    inside = _inside(ends, sections)
+    inside = dividing(ends, sections)
     opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
     while not tokens.whole[opening].all():
         opening -= ~tokens.whole[opening]
@@ -573,7 +573,7 @@ def _finer(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutting, sections
     return both[0][order], both[1][order], both[2][order]
 
 
-def _inside(places: Ints, sections: Sections) -> Ints:
+def dividing(places: Ints, sections: Sections) -> Ints:
     """Those places that divide the contents of a section."""
     import numpy as np
 

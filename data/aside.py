@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..chunking import Cutting, sections_of
+from ..chunking import Cutting, dividing, sections_of
 from .examples import RowSource, Source
 from .fitting import only
 from .lines import bounds
@@ -107,18 +107,20 @@ def _sections(file: int, text: str, hard_cut: str) -> Iterator[Part]:
 def _tenths(texts: Sequence[ReadText], sections: Sequence[Part], cut: Cutting) -> list[Part]:
     """About ten parts out of fewer, divided where blocks may end."""
     size = sum(p.end - p.start for p in sections) / FEWEST_PARTS
-    ends = [bounds(t.text, sections_of(t.text, cut.hard_cut), cut.block_ends).ends for t in texts]
-    return [
-        part
-        for section in sections
-        for part in _pieces(texts[section.file].text, section, ends[section.file], size)
-    ]
+    ends = [_ends(text.text, cut) for text in texts]
+    return [part for section in sections for part in _pieces(section, ends[section.file], size)]
 
 
-def _pieces(text: str, section: Part, ends: Ints, size: float) -> Iterator[Part]:
+def _ends(text: str, cut: Cutting) -> Ints:
+    """Where blocks may end inside of sections: never within a hard cut, nor right before one."""
+    sections = sections_of(text, cut.hard_cut)
+    return dividing(bounds(text, sections, cut.block_ends).ends, sections)
+
+
+def _pieces(section: Part, ends: Ints, size: float) -> Iterator[Part]:
     start = section.start
     for end in ends[(ends > section.start) & (ends < section.end)].tolist():
-        if end - start >= size and text[end : section.end].strip():
+        if end - start >= size:
             yield Part(section.file, start, end, False)
             start = end
     yield Part(section.file, start, section.end, True)

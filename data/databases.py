@@ -19,6 +19,7 @@ PATIENCE_SECONDS = 3  # for a database that somebody else writes to
 LONGEST_STEP_SECONDS = 120  # from one row to the next
 INSTRUCTIONS = 100_000  # of SQLite's own, between two looks at the clock
 WRITTEN_AHEAD = 2  # in bytes 18 and 19 of the file: its changes go to a file of their own first
+AHEAD = "-wal"  # the ending of that file
 ALLOWED = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
 )
@@ -48,10 +49,9 @@ def _address(path: Path, name: str) -> str:
         raise DataError(
             f"{name} is no SQLite database: it does not begin as one. Give it the ending of what it is."
         )
-    ahead = path.with_name(path.name + "-wal")
-    if ahead.is_file() and ahead.stat().st_size:
+    if is_in_use(path):
         raise DataError(
-            f"{name} is in use: its last changes are still in {ahead.name}. Close the program that has it open."
+            f"{name} is in use: its last changes are still in {path.name}{AHEAD}. Close the program that has it open."
         )
     still = "&immutable=1" if len(head) > 19 and WRITTEN_AHEAD in head[18:20] else ""
     return f"{file_address(path.resolve().as_posix())}?mode=ro{still}"
@@ -60,6 +60,12 @@ def _address(path: Path, name: str) -> str:
 def file_address(path: str) -> str:
     """Without the empty host before it, that of a Windows share (//nas/data) would be taken for a host itself."""
     return f"file:{'//' if path.startswith('/') else ''}{quote(path)}"
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether its last changes are not in the file itself yet."""
+    ahead = path.with_name(path.name + AHEAD)
+    return ahead.is_file() and ahead.stat().st_size > 0
 
 
 def _chosen(address: str, name: str, columns: Columns) -> str:

@@ -82,10 +82,11 @@ class TextSource:
 
     @property
     def _unended(self) -> Ints:
-        """1 for each example whose EOS is not the text's."""
-        sliced = self.sliced
-        ends = (sliced.ends == sliced.ends.max(initial=0)) if sliced.rules.closing else sliced.ends < 0
-        return ends.astype(sliced.lengths.dtype)
+        """1 for each example whose EOS is not the text's: the last block may have none, where that was left out."""
+        units = self.sliced.units
+        closed = self.sliced.rules.closing and len(units) and units.ends_section[-1]
+        ends: Flags = self.sliced.ends == (units.end[-1] if closed else -1)
+        return ends.astype(self.sliced.lengths.dtype)
 
     @property
     def sections(self) -> Sequence[int]:

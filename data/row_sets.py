@@ -76,8 +76,9 @@ def row_set(
 
 
 def key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> str:
-    """All that the encoded rows of a file follow from; empty where the tokenizer cannot be told from others."""
-    if not tokenizer.fingerprint:
+    """All that the encoded rows of a file follow from; empty where the tokenizer cannot be told from others, and
+    where the file is not all of it: a database that is in use has its last changes beside it."""
+    if not tokenizer.fingerprint or databases.is_in_use(path):
         return ""
     rows = replace(settings.rows, too_long="drop")  # what is done with long rows comes later
     spelled = format_files.texts(rows.format, folders) if _is_spelled(rows.format) else {}

@@ -16,6 +16,7 @@ from . import reading
 
 DEEPEST_LIST = 4  # how far down in an object a list of rows is looked for
 LIST_COLUMN = "messages"
+TOO_MANY_DIGITS = "a number of thousands of digits. Put it in quotes, as a text, or take it out."
 NOT_SPACE = re.compile(r"\S")
 
 
@@ -55,8 +56,8 @@ def json_table(path: Path, name: str) -> Table:
             said = f"{name} holds a row on each line: it was read as JSONL."
             return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, said))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
-    except RecursionError as error:
-        raise DataError(_too_deep(name)) from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(_beyond_python(error, name)) from error
     found = list(_numbered(_list_in(whole, name)))
     return Table(name, "row", lambda: iter(found), notes)
 
@@ -79,8 +80,8 @@ def _elements(text: str, name: str) -> Iterator[Row]:
             raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     except json.JSONDecodeError as error:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
-    except RecursionError as error:
-        raise DataError(_too_deep(name)) from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(_beyond_python(error, name)) from error
 
 
 def _next(text: str, at: int) -> int:
@@ -154,6 +155,8 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
         yield Row(number, {}, _line_problem(error, line))
     except RecursionError:
         yield Row(number, {}, "is nested too deeply. A row is an object of columns.")
+    except ValueError:  # JSON in itself, but Python reads no number of so many digits
+        yield Row(number, {}, f"holds {TOO_MANY_DIGITS}")
 
 
 def _line_problem(error: json.JSONDecodeError, line: str) -> str:
@@ -189,8 +192,11 @@ def _found(error: json.JSONDecodeError, line: str) -> str:
     return f"at column {error.colno} ({rest!r}): {what}"
 
 
-def _too_deep(name: str) -> str:
-    return f"{name} is nested too deeply to be rows. A row is an object of columns."
+def _beyond_python(error: Exception, name: str) -> str:
+    """What is JSON in itself, but too deep for Python, or a number too long for it."""
+    if isinstance(error, RecursionError):
+        return f"{name} is nested too deeply to be rows. A row is an object of columns."
+    return f"{name} holds {TOO_MANY_DIGITS}"
 
 
 def _lines_are_rows(text: str) -> bool:

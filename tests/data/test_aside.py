@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from training_pro.chunking import Cutting
+from training_pro.chunking import Cutting, sliced
 from training_pro.data.aside import divided, shared_runs
 from training_pro.data.assembly import prepare
 from training_pro.data.examples import TextSource
@@ -14,6 +14,7 @@ from training_pro.settings.reading import training_settings
 from training_pro.tests import rowing
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import chat, family
+from training_pro.tests.slicing_laws import at_stops, words
 
 CHATML = family("ChatML")
 
@@ -205,6 +206,31 @@ def test_shared_runs_are_those_that_are_found_the_slow_way():
     assert (
         shared_runs([kept], ["", "short"]) == shared_runs([], [learned]) == shared_runs(["short"], [learned]) == []
     )
+
+
+@pytest.mark.parametrize("cut", ["***", "\n***\n", "\n* * *\n\n"])
+def test_a_hard_cut_of_signs_is_never_a_part_and_never_divided(cut):
+    """Found by trying: alone it was all that was kept aside, and half of it was text to learn."""
+    rng = random.Random(5)
+    for chapters in range(1, 9):
+        parts = [" ".join(book(1, rng.random()).split(".")[: rng.randrange(4, 9)]) for _ in range(chapters)]
+        text = ReadText("a.txt", f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts))
+        for seed in range(20):
+            sides = divided([text], 0.05, Cutting(hard_cut=cut), seed=seed, name="")
+            for stretch in (*sides[0], *sides[1]):
+                assert "*" not in stretch.text.replace(cut, "") and "w" in stretch.text
+
+
+@pytest.mark.parametrize(
+    ("end", "lengths"),
+    [(" Five six seven.", [5, 3]), (" Hi.", [5]), ("\n\n\nHi.", [6]), ("\n\n\nOne two three. Hi.", [6, 4])],
+)
+def test_only_an_example_that_the_open_end_gave_its_end_token_loses_it(end, lengths):
+    """What stood at the end may be left out as too short: then no example has that end token."""
+    rules = Cutting(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
+    cut = sliced("One two. Three four five." + end, words, rules, at_stops)
+    source = TextSource("a.txt", cut, open_end=True)
+    assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
 
 
 def test_the_ends_of_a_text_are_worked_out_once_not_for_each_example(tmp_path, monkeypatch):

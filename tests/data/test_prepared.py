@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from training_pro.core.errors import DataError
 from training_pro.core.host import ModelCard
 from training_pro.data import assembly, keeping, making, prepared, row_sets
 from training_pro.engine import tokenizer as tokenizing
@@ -50,6 +53,22 @@ def made(folders, name="ChatML", keep=True, **values):
     card = ModelCard("toy", {}, tokenizer.tokenizer, "auto")
     data = assembly.prepare(settings, folders, card, tokenizer, lambda text, share: said.append(text), keep=keep)
     return data, [text for text in said if SAID in text]
+
+
+def test_a_database_in_use_is_not_taken_from_the_store(folders):
+    """Its last changes are in a file beside it, so that its own bytes are as they were."""
+    with closing(sqlite3.connect(folders.datasets / "rows.db")) as database:
+        database.execute("PRAGMA journal_mode = wal")
+        database.execute("CREATE TABLE talk (instruction TEXT, output TEXT)")
+        database.execute("INSERT INTO talk VALUES ('Who?', 'Nobody.')")
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint(truncate)")
+        assert len(made(folders, data=["rows.db"])[0].examples) == 1
+        database.execute("INSERT INTO talk VALUES ('When?', 'Never.')")
+        database.commit()
+        with pytest.raises(DataError, match=r"rows\.db is in use: its last changes are still in rows\.db-wal"):
+            made(folders, data=["rows.db"])
+    assert len(made(folders, data=["rows.db"])[0].examples) == 2
 
 
 def everything(data):

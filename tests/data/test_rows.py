@@ -127,6 +127,7 @@ def test_files_that_cannot_be_read(tmp_path, content, said):
         ("null", "is null. A row is an object of columns."),
         ("[1, 2]", "is a list. A row is an object of columns."),
         ("[" * 100_000, "is nested too deeply. A row is an object of columns."),
+        (b'{"a": ' + b"1" * 5_000 + b"}", "holds a number of thousands of digits. Put it in quotes"),
         (b'{"a": "\xe9"}', "byte 8 is not UTF-8. Save the file as UTF-8."),
         ("a,b,c", "at column 1 ('a,b,c'): expecting value."),
     ],
