@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = ("data/*.py", "data/*.json", "settings/columns.py", "chunking.py", "dementor.py")
 """A tokenizer's code is part of its fingerprint; phrases that Check looks for are in the keys themselves."""
 HASHED_AT_ONCE = 1 << 22
+SUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -148,16 +149,23 @@ def _arrow() -> Any:
 
 
 def _read(arrow: Any, path: Path, key: str) -> Entry:
-    """A file's arrays, each writable and in memory; a ValueError where it is not what was written."""
+    """A file's arrays, each writable and in memory; a ValueError where it is not what was written.
+
+    Arrow trusts what it reads: a file with a wrong number in it would end the whole program.
+    """
     import numpy as np
 
-    with path.open("rb") as file, arrow.ipc.open_file(file) as reader:
+    data = memoryview(path.read_bytes())
+    whole, check = data[:-SUM_BYTES], data[-SUM_BYTES:]
+    if zlib.crc32(whole) != int.from_bytes(check, "little"):
+        raise ValueError("not what was written: the sum of its bytes is another")
+    with arrow.ipc.open_file(arrow.py_buffer(whole)) as reader:
         noted = json.loads((reader.schema.metadata or {})[OURS])
         table = reader.read_all()
     arrays = {}
     for name, kind in noted["arrays"].items():
         arrays[name] = np.array(table.column(name).chunk(0).values.to_numpy().view(kind))
-    if noted["key"] != key or noted["check"] != _sum(arrays):
+    if noted["key"] != key:
         raise ValueError("not what was written under this key")
     return Entry(arrays, noted["said"])
 
@@ -171,7 +179,6 @@ def _write(arrow: Any, path: Path, key: str, entry: Entry) -> None:
     noted = {
         "key": key,
         "arrays": {name: str(array.dtype) for name, array in arrays.items()},
-        "check": _sum(arrays),
         "said": entry.said,
     }
     lists = [
@@ -183,13 +190,16 @@ def _write(arrow: Any, path: Path, key: str, entry: Entry) -> None:
     )
     with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
+    _sum_up(path)
 
 
-def _sum(arrays: Mapping[str, Any]) -> int:
+def _sum_up(path: Path) -> None:
+    """Put the sum of a file's bytes behind them."""
     check = 0
-    for name in sorted(arrays):
-        check = zlib.crc32(memoryview(arrays[name]).cast("B") if len(arrays[name]) else b"", check)
-    return check
+    with path.open("r+b") as file:
+        while data := file.read(HASHED_AT_ONCE):
+            check = zlib.crc32(data, check)
+        file.write(check.to_bytes(SUM_BYTES, "little"))
 
 
 def _let_go(folder: Path, largest: int) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.host import ModelCard
@@ -222,6 +223,20 @@ def test_files_that_are_broken_or_not_ours_are_ignored_and_replaced(folders):
         assert len(made(folders)[1]) == 2
         assert [file.read_bytes() for file in files] == whole
     assert list(folders.prepared.glob(".*")) == []
+
+
+@pytest.mark.parametrize("part", ["what was said", "its numbers"])
+def test_a_single_byte_that_is_another_is_noticed(tmp_path, part):
+    """What was said is as much a part of it as the arrays; and some numbers of Arrow's own ended the program."""
+    store, key = prepared.Store(tmp_path), prepared.key("a")
+    store.keep(key, prepared.Entry({"ids": np.arange(40, dtype=np.int32)}, {"text": "Nobody came."}))
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
+    assert store.found(key).said == {"text": "Nobody came."}
+    said = data.index(b"Nobody")
+    for place in range(said, said + 12) if part == "what was said" else range(len(data)):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert store.found(key) is None
 
 
 def test_the_oldest_go_and_foreign_files_stay(folders):
