@@ -51,7 +51,8 @@ def _address(path: Path, name: str) -> str:
         )
     if is_in_use(path):
         raise DataError(
-            f"{name} is in use: its last changes are still in {path.name}{AHEAD}. Close the program that has it open."
+            f"{name} is in use: its last changes are still in {path.name}{AHEAD}. "
+            "Close the program that has it open."
         )
     still = "&immutable=1" if len(head) > 19 and WRITTEN_AHEAD in head[18:20] else ""
     return f"{file_address(path.resolve().as_posix())}?mode=ro{still}"

@@ -82,7 +82,7 @@ class TextSource:
 
     @property
     def _unended(self) -> Ints:
-        """1 for each example whose EOS is not the text's: the last block may have none, where that was left out."""
+        """1 for each example whose EOS is not the text's; where the last block was left out, none has it."""
         units = self.sliced.units
         closed = self.sliced.rules.closing and len(units) and units.ends_section[-1]
         ends: Flags = self.sliced.ends == (units.end[-1] if closed else -1)

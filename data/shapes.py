@@ -159,10 +159,11 @@ def _holds_lists(rows: Sequence[Row], column: str) -> bool:
 
 
 def _value(columns: Mapping[str, Any], name: str) -> Any:
-    """A column's value, whatever the case of its name."""
+    """A column's value, whatever the case of its name and the spaces around it."""
     if name in columns:
         return columns[name]
-    return next((value for key, value in columns.items() if str(key).strip().lower() == name.lower()), None)
+    name = name.strip().lower()
+    return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
 
 
 def _only_text(rows: Sequence[Row]) -> str:

@@ -44,6 +44,12 @@ def test_shapes_that_are_chats(row, said):
     assert shape(row).has_replies
 
 
+def test_rows_that_spell_their_columns_otherwise_than_the_last_one():
+    rows = {"instruction": "q", " OUTPUT": "a"}, {"Instruction ": "r", "Output ": "b"}
+    meant = [shape(*rows).of(row) for row in rows]
+    assert [[m.content for m in each.messages] for each in meant] == [["q", "a"], ["r", "b"]]
+
+
 def test_an_input_goes_below_its_instruction():
     assert turns({"instruction": "q", "input": "more", "output": "a"})[0] == ("user", "q\n\nmore")
 
