@@ -36,6 +36,7 @@ class Night:
     began: list[str] = field(default_factory=list)
     going: dict[str, threading.Event] = field(default_factory=dict)
     meanwhile: list = field(default_factory=list)
+    later: list[Night] = field(default_factory=list)
 
     def __post_init__(self):
         self.line = InLine(self.host, self, self.session)
@@ -94,7 +95,8 @@ def restarted(night):
     """Another program on the same folders; the first one is as if it had been killed: it holds nothing."""
     night.session.turns.hold("it is gone")
     night.session.turns.let_go()
-    return Night(FakeHost(night.host.folders), going=night.going)
+    night.later.append(Night(FakeHost(night.host.folders), going=night.going))
+    return night.later[-1]
 
 
 class Named:
@@ -107,9 +109,13 @@ class Named:
 def night(tmp_path):
     made = Night(FakeHost(made_folders(tmp_path)))
     yield made
-    made.session.turns.hold("the test is over")
+    nights = (made, *made.later)
+    for each in nights:
+        each.session.turns.hold("the test is over")
     for event in made.going.values():
         event.set()
+    for each in nights:  # a job that still goes would speak into the tests that follow
+        each.settled()
 
 
 def test_the_next_begins_when_one_has_ended_however_that_was(night):
