@@ -42,15 +42,15 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self._reason = ""
         self.course = Course(blueprint.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = Phases(blueprint, state.changes)
+        self.testing = Testing(blueprint, self.course.graph, control, log)
         self.steering = Steering(
             Live.of(blueprint.settings),
             blueprint.rates(),
             state.steering,
             control,
             log,
-            evaluates=len(blueprint.data.kept_aside) > 0,
+            kept_aside=self.testing.kept_aside,
         )
-        self.testing = Testing(blueprint, self.course.graph, control, log)
         self.steering.last_look = self.testing.at_end
         self.last_saved: Path | None = blueprint.folder.start.folder if blueprint.folder.start else None
         self.unsaved = ""
@@ -78,7 +78,7 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._machine = MachineWatch(args.device, self._log)
         if found := self.testing.at_start(state.global_step):
-            self.steering.look_before(found)
+            self.steering.look_before(found, state.global_step)
         self.course.begin_step()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -54,8 +54,13 @@ class Testing:
         self.measure = lambda: None
 
     def at_start(self, step: int) -> Evaluation | None:
-        """Before the first step; a run that goes on knows it already."""
-        return self._evaluated(step, "start") if self._there and not self.evaluations else None
+        """Before the first step. A run that goes on knows it already, but for what its stop did not wait for."""
+        if not self._there:
+            return None
+        if not self.evaluations:
+            return self._evaluated(step, "start")
+        left_out = self._is_planned(step) and self.evaluations[-1].step < step
+        return self._evaluated(step, "planned") if left_out else None
 
     def after(self, step: int, *, last: bool) -> Evaluation | None:
         """After a step: at the last one, where it is planned, or at a wish."""
@@ -69,10 +74,13 @@ class Testing:
             return None
         if last:
             return self._evaluated(step, "end")
-        every = self._blueprint.settings.aside.eval_every or self._blueprint.plan.steps_per_epoch
-        if step % every == 0:
+        if self._is_planned(step):
             return self._evaluated(step, "planned")
         return self._evaluated(step, "asked") if wished else None
+
+    def _is_planned(self, step: int) -> bool:
+        every = self._blueprint.settings.aside.eval_every or self._blueprint.plan.steps_per_epoch
+        return step % every == 0
 
     def at_end(self, step: int) -> Evaluation | None:
         """Where a rule ends the run after this step."""

@@ -42,17 +42,20 @@ class Steering:
         control: RunControl[Any],
         log: EventLog,
         *,
-        evaluates: bool = False,
+        kept_aside: str = "",
     ) -> None:
         self._asked, self._control, self._log = asked, control, log
+        self._kept_aside = kept_aside
         self.live = _in_force(asked, known)
         same_plan = known.get("planned") == len(rates.planned)
         self.rates = rates.times(self.live.rate_factor)
         if same_plan and (fall := fall_of(known.get("fall"))):
             self.rates = Rates(rates.learning_rate, rates.planned, self.live.rate_factor, fall)
         self._ending: str = known.get("ending", "") if same_plan else ""
-        self._saving = SavingRules.from_memory(known.get("saving", {}), evaluates=evaluates)
+        self._saving = SavingRules.from_memory(known.get("saving", {}), evaluates=bool(kept_aside))
         self._patience = Patience(**known.get("patience", {}))
+        if known.get("kept_aside", kept_aside) != kept_aside:  # how well another part was known says nothing here
+            self._saving.best, self._patience = Best(), Patience()
         if not same_plan:  # who asks for more wants it tried, also where the last rounds brought nothing
             self._patience.waited = 0
         self.stopped_by = ""
@@ -62,9 +65,12 @@ class Steering:
         self.last_look: Callable[[int], Evaluation | None] = lambda step: None
         control.begin(self.live)
 
-    def look_before(self, found: Evaluation) -> None:
-        """What was found before the first step: the run has to become better than that."""
-        self._patience.look(found, self.live.saving.keep_best)
+    def look_before(self, found: Evaluation, step: int) -> None:
+        """What was found before the first step of now: the run has to become better than that."""
+        keep_best = self.live.saving.keep_best
+        self._patience.look(found, keep_best)
+        if step and keep_best != "no":  # there is a checkpoint of it, the one that is gone on from
+            self._saving.best.look(*found.by(keep_best), step, found.loss)
 
     def memory(self) -> dict[str, Any]:
         return {
@@ -75,6 +81,7 @@ class Steering:
             "ending": self._ending,
             "saving": self._saving.memory(),
             "patience": asdict(self._patience),
+            "kept_aside": self._kept_aside,
         }
 
     @property

@@ -215,6 +215,35 @@ def test_gone_on_with_it_decides_the_same(place):
     assert [e.loss for e in evaluations_of(graph(place, "cut"))] == [e.loss for e in whole]
 
 
+def test_one_that_a_stop_did_not_wait_for_is_made_up_when_the_run_goes_on(place):
+    def stop(job, event):
+        if isinstance(event, Progress) and event.step == 3:
+            job.control.stop()
+
+    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5, "keep_checkpoints": 99}
+    whole = evaluated(told(place, name="whole", **more))
+    place.train(name="cut", job=watched(stop), **{**KEPT, **more})
+    assert [e.step for e in evaluations_of(graph(place, "cut"))] == [0, 1, 2]
+    told(place, name="cut", **more, if_exists="continue")
+    made_up = evaluations_of(graph(place, "cut"))
+    assert [(e.step, e.loss, e.context_gain) for e in made_up] == [(e.step, e.loss, e.context_gain) for e in whole]
+    assert place.weights("cut") == place.weights("whole")
+
+
+def test_the_best_may_be_the_step_that_a_stop_did_not_wait_for(place):
+    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5}
+    best = best_of([e for e in evaluated(told(place, name="whole", **more)) if e.step]).step
+    assert best < 8  # the last one
+
+    def stop(job, event):
+        if isinstance(event, Progress) and event.step == best:
+            job.control.stop()
+
+    place.train(name="cut", job=watched(stop), **{**KEPT, **more})
+    told(place, name="cut", **more, if_exists="continue")
+    assert place.weights("cut") == place.weights("whole")
+
+
 def test_a_rule_that_ends_the_run_is_followed_by_a_last_evaluation(place):
     found = evaluated(told(place, stop_at_loss=50))
     assert [(e.step, e.why) for e in found] == [(0, "start"), (1, "end")]
@@ -232,6 +261,19 @@ def test_another_part_kept_aside_begins_its_own_history(place):
     place.write("third.txt", OTHER.replace("cook", "smith"))
     found = evaluated(told(place, name="cut", max_steps=4, eval_data=["third.txt"], if_exists="continue"))
     assert [(e.step, e.why) for e in found] == [(2, "start"), (4, "end")]
+
+
+def test_what_was_known_of_another_part_ends_no_run_and_is_no_best(place):
+    more = {"eval_every": 1, "save_every": 1, "keep_best": "loss", "early_stopping": 2, "max_steps": 6}
+    told(place, name="cut", **more, keep_checkpoints=99)
+    cut_off(place, "cut", 3)
+    place.write("third.txt", " ".join(f"qz xv {n} jj" for n in range(120)))  # far harder to guess
+    found = evaluated(told(place, name="cut", **more, eval_data=["third.txt"], if_exists="continue"))
+    before = evaluations_of(graph(place, "cut"))[: -len(found)]
+    assert min(e.loss for e in found) > max(e.loss for e in before)
+    best = best_of(found)
+    assert found[-1].step == min(best.step + 2, 6)
+    assert (place.lora("cut") / f"checkpoint-{best.step}-best").is_dir() or best.step == 3
 
 
 def test_one_that_fails_is_said_and_the_run_goes_on(place, monkeypatch):
