@@ -69,13 +69,17 @@ class Learning:
 
 
 class Prepared(NamedTuple):
-    """A row as text: what is learned of it (None: everything), and whether BOS and EOS are still to be put."""
+    """A row as text: what is learned of it (None: everything), and whether BOS and EOS are still to be put.
+
+    `follows`: none was left out between it and the one before it.
+    """
 
     number: int
     text: str
     spans: tuple[tuple[int, int], ...] | None
     silent: tuple[tuple[int, int], ...]
     bare: bool
+    follows: bool = True
 
 
 @dataclass
@@ -114,22 +118,25 @@ class RowEncoder:
         ids: list[Ids] = []
         flags: list[Flags] = []
         numbers: list[int] = []
+        follows: list[bool] = []
         lengths: list[int] = [0]
         for batch in _batches(self._prepared(table.rows())):
             own, trained = zip(*self._encoded(batch), strict=True)
             ids.append(np.concatenate(own))  # an array a row would be larger than what is in it
             flags.append(np.concatenate(trained))
             numbers += [row.number for row in batch]
+            follows += [row.follows for row in batch]
             lengths += map(len, own)
             say(self.counts.rows)
         self.counts.merged_systems = self._render.merged_systems
         first = np.cumsum(lengths, dtype=np.int64)
         joined = np.concatenate(ids) if ids else np.zeros(0, np.int32)
         trained = np.concatenate(flags) if flags else np.zeros(0, bool)
-        rows = np.array(numbers, np.int64)
-        return RowSource(table.name, joined, trained, first, rows, table.unit, self.tokenizer.decode)
+        places = (np.array(numbers, np.int64), np.array(follows, bool))
+        return RowSource(table.name, joined, trained, first, *places, table.unit, self.tokenizer.decode)
 
     def _prepared(self, rows: Iterable[Row]) -> Iterator[Prepared]:
+        last = 0
         for row in rows:
             self.counts.rows += 1
             self._count(row.left_out)
@@ -145,7 +152,8 @@ class RowEncoder:
                 continue
             if prepared is not None:
                 self._inspect(row, prepared)
-                yield prepared
+                yield prepared._replace(follows=self.counts.rows == last + 1)
+                last = self.counts.rows
 
     def _count(self, left_out: Mapping[str, int]) -> None:
         for what, count in left_out.items():

@@ -126,6 +126,7 @@ class RowSource:
     all_trained: Flags
     first: Ints  # of each row, and at the end the number of all ids
     rows: Ints  # the place of each in its file
+    follows: Flags  # of each whether the one before it here is also the one before it in the file
     unit: str  # what a place counts: 'line' or 'row'
     decode: Callable[[Sequence[int]], str] = field(repr=False)
 
@@ -172,10 +173,12 @@ class RowSource:
 
     @property
     def neighbours(self) -> Ints:
-        """The next row that the file has, over blank lines too, or the next piece of this one."""
+        """The next row of the file, over blank lines too, or the next piece of this one; none where one is left
+        out between them."""
         import numpy as np
 
-        return np.append(np.arange(1, len(self)), [-1])[: len(self)]
+        goes_on = np.append(self.follows[1:], [False])[: len(self)]
+        return np.where(goes_on, np.arange(1, len(self) + 1), -1)
 
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]

@@ -85,12 +85,14 @@ def _joined(source: RowSource, pieces: list[Piece], bos: int | None) -> RowSourc
         part for _, a, b, opened in pieces for part in ((silent,) if opened else ()) + (source.all_trained[a:b],)
     ]
     lengths = [b - a + opened for _, a, b, opened in pieces]
+    rows = [row for row, *_ in pieces]
     return replace(
         source,
         all_ids=np.concatenate(ids),
         all_trained=np.concatenate(flags),
         first=np.cumsum([0, *lengths], dtype=np.int64),
-        rows=source.rows[[row for row, *_ in pieces]],
+        rows=source.rows[rows],
+        follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
     )
 
 
@@ -108,4 +110,5 @@ def only(source: RowSource, which: Ints) -> RowSource:
         all_trained=source.all_trained[inside],
         first=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[kept])]),
         rows=source.rows[kept],
+        follows=source.follows[kept] & (np.diff(np.flatnonzero(kept), prepend=-1) == 1),
     )

@@ -15,7 +15,7 @@ from .reading import ReadText
 from .row_sets import RowSet
 from .slicing import slices
 
-ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows")
+ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
 UNIT_ARRAYS = ("ids", "first", "last", "section", "start", "end", "opens", "closes", "ends_section")
 SECTION_ARRAYS = tuple(field.name for field in fields(Sections))
 SPAN_ARRAYS = tuple(field.name for field in fields(Spans))

@@ -23,7 +23,8 @@ def rows(count, tokens=4):
 
 def file_of(count, tokens=4):
     ids, first = np.zeros(count * tokens, np.int32), np.arange(0, (count + 1) * tokens, tokens)
-    return RowSource("rows", ids, np.ones(len(ids), bool), first, np.arange(count), "row", str)
+    rows, follows = np.arange(count), np.ones(count, bool)
+    return RowSource("rows", ids, np.ones(len(ids), bool), first, rows, follows, "row", str)
 
 
 def alone(count):

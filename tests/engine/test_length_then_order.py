@@ -17,6 +17,7 @@ from training_pro.engine import trainer
 from training_pro.engine.collator import batched
 from training_pro.engine.ready import card_of, prepared
 from training_pro.tests.engine.architectures import cut_off, examples, graph, seen
+from training_pro.tests.rowing import as_json, chat, family, made
 
 ORDER = {"batching": "length_then_order", "batch_size": 2, "epochs": 3, "save_each_epoch": False}
 COUNT = 16  # examples of the story at this cutoff
@@ -144,13 +145,51 @@ def test_a_pair_never_reads_the_same_text_twice(place, steps, cut):
 
 def test_neighbours_written_out():
     rows = np.array([1, 2, 2, 5, 6])  # lines 3 and 4 are blank; 2 is in two pieces
-    source = RowSource("rows", np.arange(10), np.ones(10, bool), np.arange(0, 12, 2), rows, "row", str)
+    ids, follows = np.arange(10), np.ones(5, bool)
+    source = RowSource("rows", ids, np.ones(10, bool), np.arange(0, 12, 2), rows, follows, "row", str)
     assert source.neighbours.tolist() == [1, 2, 3, 4, -1]
     assert Examples([source, source]).neighbours() == [1, 2, 3, 4, -1, 6, 7, 8, 9, -1]
     twice_and_a_part = Examples([source], [np.array([0, 1, 2, 3, 4, 1, 2, 4])])
     assert twice_and_a_part.neighbours() == [1, 2, 3, 4, -1, 6, -1, -1]
     assert Examples([source], [np.array([0, 2, 3])]).neighbours() == [-1, 2, -1]
     assert Examples([source], [np.array([], np.int64)]).neighbours() == []
+
+
+TALE = [{"text": f"Row {number} of a tale, one after the other."} for number in range(12)]
+LONG = {"text": "A row that is far too long, " * 8}
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "gaps"),
+    [
+        ([*TALE[:4], LONG, *TALE[4:]], {"too_long": "drop_any"}, [4]),
+        ([*TALE[:4], {"text": 7, "other": None}, *TALE[4:]], {"bad_rows": "skip"}, [4]),
+        ([*TALE[:4], "", "", *TALE[4:]], {}, []),
+    ],
+)
+def test_over_a_row_that_is_left_out_nobody_is_a_neighbour(tmp_path, rows, more, gaps):
+    lines = "\n".join(row if isinstance(row, str) else as_json("x", row) for row in rows)
+    found = made(tmp_path, family("ChatML"), {"tale.jsonl": lines}, cutoff=32, **more).examples
+    assert found.neighbours() == [-1 if n + 1 in gaps else n + 1 for n in range(11)] + [-1]
+
+
+def test_over_a_row_that_is_kept_aside_nobody_is_a_neighbour(tmp_path):
+    data = made(tmp_path, family("ChatML"), {"tale.jsonl": TALE}, cutoff=32, eval_share=0.4)
+    for side in (data.examples, data.kept_aside):
+        lines = [int(example.place.removeprefix("line ")) for example in side]
+        wanted = [n + 1 if lines[n : n + 2] == [line, line + 1] else -1 for n, line in enumerate(lines)]
+        assert side.neighbours() == wanted
+    assert -1 in data.examples.neighbours()[:-1]
+
+
+def test_over_a_piece_that_is_left_out_nobody_is_a_neighbour(tmp_path):
+    talk = chat("Hello.", "Yes. " * 20, "And now? " * 60, "No. " * 20)
+    files = {"talk.jsonl": [talk, chat("One?", "Only one.")]}
+    found = made(tmp_path, family("ChatML"), files, cutoff=32, too_long="split", train_on="replies").examples
+    (gap,) = (n for n, other in enumerate(found.neighbours()[:-1]) if other < 0)
+    before, behind = (family("ChatML").decode(found[n].ids.tolist()) for n in (gap, gap + 1))
+    assert "Yes." in before or "And now?" in before
+    assert "No." in behind
 
 
 @pytest.mark.parametrize("kind", ["steps", "epochs", "loss"])
