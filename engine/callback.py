@@ -190,11 +190,13 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         """The run goes on without this checkpoint; what would have gone on from it does not happen."""
         self._blueprint.folder.drop_unfinished()
         last = f"The last one is {self.last_saved.name}." if self.last_saved else "There is none yet."
-        why = f"could not be saved: {self.unsaved}. The run goes on. {last}"
+        planned = "" if self.steering.interlude is None else " as it was planned before"
+        why = f"could not be saved: {self.unsaved}. The run goes on{planned}. {last}"
         self._log.append(Advice(text=f"The checkpoint of step {step} {why}"))
+        self.steering.without_checkpoint()
         if self.steering.interlude is not None:
             self.steering.interlude = None
-            control.should_training_stop = self.steering.is_last(step)
+            control.should_training_stop = bool(self.steering.stopped_by) or self.steering.is_last(step)
 
     def told_of_halves(self, piece: Piece, most: int) -> None:
         """A batch did not fit into memory."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.events import Ended, Note, Replanned
 from ..core.host import Host
 from ..core.job import Job
+from ..settings.declared import SETTINGS
 from ..train_utils import plural
 from .blueprint import Blueprint, blueprint
 from .checkpoints import RunState, state_of
@@ -33,7 +35,7 @@ def next_part(trained: Trained, host: Host, job: Job) -> Part | Ended:
         if job.control.throwing_away:
             return thrown_away(run, trained.step)
         return kept(trained, copy_of(between.last_saved), host.folders, job)
-    more = wanted.more_epochs + job.control.take_epochs()
+    more = min(wanted.more_epochs + job.control.take_epochs(), _most(run))
     part = Part(_longer(run, more), state_of(between.last_saved), between.last_saved, first=False)
     if more:
         _tell_plan(part, between.course.rates_used(), f"{more:g} {plural(more, 'epoch')} more", job)
@@ -54,6 +56,11 @@ def _waited(trained: Trained, host: Host, job: Job) -> bool:
     host.load_again(trained.run.card)
     on.put_on(host)
     return True
+
+
+def _most(run: Blueprint) -> float:
+    """So many epochs more: beyond that its settings could not be read when it is gone on with."""
+    return (SETTINGS["epochs"].maximum or math.inf) - run.settings.steps.epochs
 
 
 def _longer(run: Blueprint, more: float) -> Blueprint:

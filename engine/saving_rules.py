@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..settings.declared import Saving
@@ -106,6 +106,8 @@ class SavingRules:
     evaluates: bool = False
     """Whether a part is kept aside: then the best is told by that alone."""
     backed_up: float | None = None
+    before: Best = field(default_factory=Best)
+    """The best step before this one."""
 
     @staticmethod
     def from_memory(known: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
@@ -116,6 +118,7 @@ class SavingRules:
 
     def why(self, saving: Saving, at: Moment, also: Wanted) -> str | None:
         """The first reason of user, best, epoch, loss names the checkpoint; None for no checkpoint here."""
+        self.before = replace(self.best)
         every = saving.save_every and at.step % saving.save_every == 0
         epoch, within = divmod(at.step, at.steps_per_epoch)
         reasons = {
@@ -130,6 +133,10 @@ class SavingRules:
         if why is not None:
             self.backed_up = at.clock  # whatever it is for, it is a copy to go on from
         return why
+
+    def without_checkpoint(self) -> None:
+        """The checkpoint was not written: what is not on disk is not the best that can be kept."""
+        self.best = self.before
 
     def _is_best(self, saving: Saving, at: Moment, found: Evaluation | None) -> bool:
         """A part kept aside is looked at when it is evaluated; else the smoothed loss, some times an epoch."""

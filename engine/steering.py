@@ -89,6 +89,10 @@ class Steering:
         """The best step so far; step 0 where none is looked for."""
         return self._saving.best if self.live.saving.keep_best != "no" else Best()
 
+    def without_checkpoint(self) -> None:
+        """The one that was decided on could not be written."""
+        self._saving.without_checkpoint()
+
     def is_last(self, step: int) -> bool:
         """Whether the run is at its end after this step, by its plan or because it has wound down."""
         return step >= self.rates.steps
@@ -107,8 +111,8 @@ class Steering:
             self._log.append(
                 Replanned(step=at.step, steps=self.rates.steps, rates=self.rates.all(used), why=self._why_rates())
             )
-        self.interlude = self._interlude()
         ends = self._control.stopping or bool(self.stopped_by)
+        self.interlude = self._interlude(over=ends or self.is_last(at.step))
         stop = ends or self.interlude is not None
         at = replace(at, last=(ends or self.is_last(at.step)) and self.interlude is None)
         return Decision(stop, self._why_save(at, found, ends=stop), self.rates is not before)
@@ -160,11 +164,13 @@ class Steering:
             return f"winding down {self._ending}"
         return f"learning rate times {self.rates.factor:g}"
 
-    def _interlude(self) -> Interlude | None:
-        """More epochs win over a rule that would end the run here: they were asked for."""
+    def _interlude(self, *, over: bool) -> Interlude | None:
+        """More epochs win over a rule that would end the run here: they were asked for. A pause has nothing to
+        wait for where the run is over."""
         if self._control.stopping:
             return None
         more, frees = self._control.take_epochs(), self._control.take_free()
+        frees = frees and (more > 0 or not over)
         return Interlude(more, frees) if more or frees else None
 
     def _why_save(self, at: Moment, found: Evaluation | None, *, ends: bool) -> str | None:

@@ -12,6 +12,7 @@ import gradio as gr
 from ..core.control import RunControl
 from ..core.errors import BusyError, TrainingProError
 from ..core.job import Job
+from ..settings.declared import SETTINGS
 from ..settings.live import Live
 from . import wording
 from .form import Form
@@ -20,6 +21,7 @@ from .joined import Joined
 from .run_view import RunView
 
 Wish = Callable[[RunControl[Any]], None]
+MORE = replace(SETTINGS["epochs"], label="Epochs more")
 
 
 class RunButtons:
@@ -44,9 +46,7 @@ class RunButtons:
                 self._button("Wind down", RunControl.wind_down, "tp-wind-down", size="sm")
                 self._button("Halve the learning rate", partial(_rate_times, 0.5), "tp-halve", size="sm")
             with gr.Row(elem_classes="tp-buttons"):
-                self._epochs = gr.Number(
-                    1, label="Epochs more", minimum=0.1, min_width=90, elem_id="tp-more-epochs"
-                )
+                self._epochs = gr.Number(1, label=MORE.label, min_width=90, elem_id="tp-more-epochs")
                 self._extend = gr.Button("Extend", size="sm", interactive=False, elem_id="tp-extend")
                 self._button("Pause and free the card", RunControl.pause_and_free, "tp-free", size="sm")
                 self._button("Stop and throw away", RunControl.throw_away, "tp-throw-away", size="sm")
@@ -72,9 +72,12 @@ class RunButtons:
         return [*self._wishes, self._extend, self._more, self._live]
 
     def _longer(self, epochs: float | None) -> str:
-        if not epochs or epochs <= 0:
-            return wording.problem("Epochs more: give a number above 0, such as 1.")
-        return self._ask(lambda control: control.extend(epochs))
+        """Bounds are ours to tell: Gradio says "Error"."""
+        try:
+            more = MORE.read(epochs)
+        except ValueError as error:
+            return wording.problem(str(error))
+        return self._ask(lambda control: control.extend(more))
 
     def _change(self, form: Form, given: Mapping[Any, Any]) -> str:
         """The live settings as they stand in the form, swapped whole after the next step."""

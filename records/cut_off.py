@@ -13,7 +13,7 @@ from ..core.host import Folders
 from ..core.writing import write_json
 from ..train_utils import duration
 from . import loras
-from .contents import GRAPH, LOG, STATE, earlier
+from .contents import GRAPH, LOG, STATE
 from .in_progress import is_in_progress
 from .log import log_entry
 from .loras import Checkpoint
@@ -73,12 +73,12 @@ def keep(run: CutOff, folders: Folders) -> Path:
 
 def throw_away(run: CutOff, folders: Folders) -> None:
     """What stood there before the run is there again: nothing, an earlier LoRA, or the earlier part of the run."""
-    beat = last_beat(run.folder) or Beat(0, 0, 0, 0, replaces=bool(earlier(run.folder)))
+    beat = last_beat(run.folder) or Beat(0, 0, 0, 0)
     started = [c for c in loras.to_go_on_from(run.folder) if c.step == beat.began_at_step]
     if beat.began_at_step and not started:
         raise SavingError(f"{run.name!r}: the checkpoint that it went on from is gone. Delete the LoRA instead.")
     start = started[0] if started else None
-    RunFolder(run.folder, folders.logs, start=start, replaces=beat.replaces).discard()
+    RunFolder(run.folder, folders.logs, start=start).discard()
 
 
 def _looked_at(folder: Path) -> CutOff | None:

@@ -18,14 +18,13 @@ SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Beat:
-    """How far it was, how long ago it was saved, and what stood there before: enough to throw it away."""
+    """How far it was, how long ago it was saved, and where it began: enough to throw it away."""
 
     step: int
     steps: int
     at: float
     unsaved_seconds: float
     began_at_step: int = 0
-    replaces: bool = False
 
 
 class Pulse:
@@ -46,7 +45,7 @@ class Pulse:
             return
         self._written = now
         folder = self._folder
-        beat = Beat(step, steps, time.time(), now - self._saved, folder.began_at, folder.replaces)
+        beat = Beat(step, steps, time.time(), now - self._saved, folder.began_at)
         with suppress(OSError):
             write_json(folder.aside / FILE, asdict(beat))
 

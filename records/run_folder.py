@@ -10,17 +10,18 @@ from pathlib import Path
 
 from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
-from ..core.writing import cleared_away, moved, patiently, why_not_written, write_json
+from ..core.writing import cleared_away, moved, patiently, read_json, why_not_written, write_json
 from ..settings import files
 from ..settings.declared import SETTINGS, TrainingSettings
 from ..train_utils import checkpoint_name, checkpoint_step
 from . import loras
-from .contents import DATA_SAMPLE, EARLIER, PARAMETERS, PART, RECORDS, TIMED, WRITTEN, earlier
+from .contents import DATA_SAMPLE, EARLIER, LOG, PARAMETERS, PART, RECORDS, TIMED, WRITTEN, earlier
 from .loras import Checkpoint, Finished
 
 EXISTS = SETTINGS["if_exists"]
 
-BEFORE, LATER = "before", "later"
+BEFORE, BACKUP = "before", "backup.json"
+"""Beside what is not whole yet: the records of an earlier part, and which backup this run has made."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,17 @@ class RunFolder:
             ) from error
 
     def _make_way(self) -> None:
-        if self.replaces:
-            _into_backup(self.path, _all_but_backups(self.path))
-        elif later := self._later():
-            (self.aside / LATER).mkdir(parents=True)
-            _into_backup(self.path, later)
+        """The log goes last: while it is there, what a kill leaves is no run that was cut off."""
+        items = _all_but_backups(self.path) if self.replaces else self._later()
+        if not items:
+            return
+        backup = _free_backup(self.path)
+        write_json(self.aside / BACKUP, {"name": backup.name})
+        try:
+            _into_backup(backup, sorted(items, key=lambda item: item.name == LOG))
+        except SavingError:
+            self.sweep()
+            raise
 
     def _begin(self, settings: TrainingSettings) -> None:
         try:
@@ -151,8 +158,7 @@ class RunFolder:
             self._discard_later()
         else:
             _remove_all(_all_but_backups(self.path))
-            if self.replaces:
-                _out_of_newest_backup(self.path)
+            self._out_of_backup()
         self.sweep()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -164,8 +170,15 @@ class RunFolder:
         before = self.aside / BEFORE
         for file in before.iterdir() if before.is_dir() else ():
             moved(file, self.path / file.name)
-        if (self.aside / LATER).is_dir():
-            _out_of_newest_backup(self.path)
+        self._out_of_backup()
+
+    def _out_of_backup(self) -> None:
+        """What this run has put away is there again; by its name, since a clock may have been set back."""
+        name = read_json(self.aside / BACKUP, {}).get("name", "")
+        for backup in [path for path in earlier(self.path) if path.name == name]:
+            for item in list(backup.iterdir()):
+                moved(item, self.path / item.name)
+            backup.rmdir()
 
     def moved_to(self, place: RunFolder) -> None:
         """The LoRA has come to lie in another place: what was written beside it follows."""
@@ -241,11 +254,9 @@ def _all_but_backups(path: Path) -> list[Path]:
     return [p for p in path.iterdir() if not p.name.startswith(EARLIER) and p.name != PART]
 
 
-def _into_backup(path: Path, items: Sequence[Path]) -> None:
+def _into_backup(backup: Path, items: Sequence[Path]) -> None:
     """All of them or none; what another program holds open on Windows cannot be moved."""
-    if not items:
-        return
-    backup = _free_backup(path)
+    path = backup.parent
     backup.mkdir()
     done: list[Path] = []
     try:
@@ -265,13 +276,6 @@ def _into_backup(path: Path, items: Sequence[Path]) -> None:
 def _remove_all(items: Sequence[Path]) -> None:
     for item in items:
         cleared_away(item) if item.is_dir() else patiently(item.unlink)
-
-
-def _out_of_newest_backup(path: Path) -> None:
-    newest = max(earlier(path), key=lambda p: p.stat().st_mtime_ns)
-    for item in list(newest.iterdir()):
-        moved(item, path / item.name)
-    newest.rmdir()
 
 
 def _free_backup(path: Path) -> Path:

@@ -324,3 +324,35 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
     end = place.train(job=job, **TWO)
     assert end.text.startswith("'a' finished at step 8 of 8")
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
+    assert any("The run goes on as it was planned before." in text for text in advice(job))
+
+
+def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):
+    from training_pro.engine import callback
+
+    def fails(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(callback, "sealed", fails)
+    end = place.train(job=at(4, lambda job: job.control.extend(2)), stop_at_epoch=1, **TWO)
+    assert end.text.startswith("'a' finished at step 4 of 8, since epoch 1 is done")
+
+
+def test_of_the_best_ones_that_is_kept_which_could_be_saved(place, monkeypatch):
+    """The disk is full for the best of all, and has room again when the run has got worse."""
+    from training_pro.engine import callback
+
+    sealed = callback.sealed
+
+    def sometimes_full(folder, reason, state):
+        if 8 <= state.step < 16:
+            raise OSError(28, "No space left on device")
+        return sealed(folder, reason, state)
+
+    monkeypatch.setattr(callback, "sealed", sometimes_full)
+    worse = at(8, lambda job: job.control.change(job.control.live.changed({"rate_factor": 100})))
+    steady = {"learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0}
+    end = place.train(job=worse, keep_best="loss", **{**TWO, "epochs": 4}, **steady)
+    assert ": that of step 7, the best by smoothed loss" in end.text
+    assert [path.name for path in place.lora().glob("checkpoint-*-best")] == ["checkpoint-7-best"]
+    assert saved(worse)[-1] == 16

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +18,8 @@ from training_pro.core.job import Job
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE
 from training_pro.records import loras
-from training_pro.records.contents import STATE
+from training_pro.records.contents import LOG, STATE
+from training_pro.records.cut_off import cut_off_runs
 from training_pro.records.run_folder import under_its_name
 from training_pro.tests.tiny import Place, tree, watched
 
@@ -486,3 +490,41 @@ def test_a_run_ends_at_a_loss_or_an_epoch_that_is_asked_for(place):
     assert saved(job)[-1][0] == 4
     end = place.train(name="b", stop_at_loss=50, **LONG)
     assert end.text.startswith("'b' finished at step 1 of 8, since the smoothed loss 6.")
+
+
+def test_throwing_away_brings_back_what_this_run_replaced_also_where_the_clock_was_set_back(with_lora):
+    with_lora.train(if_exists="replace")
+    (earlier,) = with_lora.lora().glob("Backup-*")
+    os.utime(earlier, (time.time() + 1000, time.time() + 1000))
+    before = tree(with_lora.lora())
+    with_lora.train(if_exists="replace", job=at(2, lambda job: job.control.throw_away()), max_steps=4)
+    assert tree(with_lora.lora()) == before
+
+
+def test_a_kill_while_what_is_replaced_moves_leaves_no_run_that_was_cut_off(with_lora, monkeypatch):
+    """It would be offered to be thrown away, and what is not yet in the backup with it."""
+    before, replace, inside = tree(with_lora.lora()), Path.replace, Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(inside(path), key=lambda p: p.name != LOG)))
+
+    class Killed(BaseException):
+        pass
+
+    for last in range(1, 30):
+        moves = []
+
+        def killed(path, target, last=last, moves=moves):
+            if Path(target).parent.name.startswith("Backup-"):
+                moves.append(target)
+                if len(moves) > last:
+                    raise Killed
+            return replace(path, target)
+
+        monkeypatch.setattr(Path, "replace", killed)
+        try:
+            with_lora.train(if_exists="replace", max_steps=1)
+        except Killed:
+            assert cut_off_runs(with_lora.folders) == []
+            kept = {file.rpartition("/")[2] for file in tree(with_lora.lora())}
+            assert {file.rpartition("/")[2] for file in before} <= kept
+        else:
+            return

@@ -13,6 +13,7 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
 from training_pro.core.job import Job
 from training_pro.records import loras
+from training_pro.settings import files
 from training_pro.settings.live import Live, going_on
 from training_pro.tests.tiny import watched
 
@@ -331,3 +332,40 @@ def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
     assert place.weights() != (place.lora() / "checkpoint-16" / "adapter_model.safetensors").read_bytes()
     assert json.loads((place.lora() / "training_log.json").read_text())["kept_step"] == best.step
     assert {c.step for c in loras.checkpoints(place.lora())} >= {best.step, 16}
+
+
+def test_more_epochs_than_settings_can_say_are_as_many_as_they_can(place):
+    """Else the run could not be gone on with: its own settings would be refused."""
+    job = at({2: lambda control: control.extend(1000), 3: lambda control: control.stop()})
+    place.train(job=job, **FOUR)
+    assert [planned.why for planned in of(job, Replanned)] == ["996 epochs more"]
+    asked = files.load(place.lora() / "training_parameters.json", place.folders.datasets).values
+    assert place.train(resume="newest", job=at({5: lambda control: control.stop()}), **asked).outcome == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("settings", "wishes", "last"),
+    [
+        ({"stop_at_epoch": 2}, {8: "pause_and_free"}, 8),
+        ({}, {9: "wind_down", 11: "pause_and_free"}, 11),
+        ({}, {16: "pause_and_free"}, 16),
+    ],
+    ids=["a rule", "wound down", "the plan"],
+)
+def test_a_run_that_is_over_does_not_wait_with_the_card_free(place, settings, wishes, last):
+    def wished(name):
+        return lambda control: getattr(control, name)()
+
+    job, host = at({step: wished(name) for step, name in wishes.items()}), place.host()
+    end = place.train(host, job=job, **FOUR, **settings)
+    assert (end.outcome, of(job, Progress)[-1].step) == ("finished", last)
+    assert not host.standing().problem
+    assert json.loads((place.lora() / "training_log.json").read_text())["current_steps"] == last
+
+
+def test_with_more_epochs_asked_for_a_run_that_would_be_over_waits_with_the_card_free(place):
+    job = at({4: lambda control: (control.extend(1), control.pause_and_free())})
+    waiting = when_free(job, None, lambda _: job.control.go_on())
+    end = place.train(job=job, **{**FOUR, "epochs": 1})
+    waiting.join()
+    assert end.text.startswith("'a' finished at step 8 of 8")
