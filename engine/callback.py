@@ -15,6 +15,7 @@ from ..core.control import RunControl
 from ..core.events import Advice, CheckpointSaved, Evaluated, EventLog, Note, Progress
 from ..core.writing import why_not_written
 from ..records import thinning
+from ..records.contents import PARAMETERS
 from ..records.pulse import Pulse
 from ..settings.live import Live
 from .blueprint import Blueprint
@@ -172,6 +173,8 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         folder, live = self._blueprint.folder, self.steering.live
         try:
             self.last_saved = sealed(folder, self._reason, self._state(step))
+            if not (folder.path / PARAMETERS).is_file():  # the folder was gone: without them nothing goes on
+                folder.keep_settings(self._blueprint.settings)
         except OSError as error:
             return why_not_written(error, folder.path)
         self._pulse.saved()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from ..settings.declared import keys_of
+from ..settings.declared import SETTINGS, keys_of
 from .places import ALL_ROWS, row_id
 
 Kind = Literal["text", "rows"]
@@ -27,7 +27,18 @@ def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[
     if not values.get("train_head"):
         gone.add("head_rate")
     gone.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
-    return gone | _of_switching(values)
+    gone |= _of_switching(values)
+    return {key for key in gone if not _is_wrong(key, values)}
+
+
+def _is_wrong(key: str, values: Mapping[str, Any]) -> bool:
+    """What is typed wrongly is refused wherever it stands, so it has to be seen."""
+    try:
+        if key in values:
+            SETTINGS[key].read(values[key])
+    except ValueError:
+        return True
+    return False
 
 
 def _of_switching(values: Mapping[str, Any]) -> set[str]:

@@ -97,4 +97,5 @@ class Unfinished:
 
 def in_words(run: CutOff) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
-    return f"{run.name} was cut off at {when}, at step {run.step} of {run.steps}. It can go on: {run.lost}."
+    steps = f" of {run.steps}" if run.steps else ""
+    return f"{run.name} was cut off at {when}, at step {run.step}{steps}. It can go on: {run.lost}."

@@ -14,6 +14,7 @@ from training_pro.core.events import Advice, CheckpointSaved, Note, Progress
 from training_pro.engine import placing
 from training_pro.records import loras, run_folder
 from training_pro.records.cut_off import cut_off_runs
+from training_pro.settings import files
 from training_pro.tests.tiny import tree, watched
 
 TWO = {"epochs": 2, "save_each_epoch": False}
@@ -356,3 +357,17 @@ def test_of_the_best_ones_that_is_kept_which_could_be_saved(place, monkeypatch):
     assert ": that of step 7, the best by smoothed loss" in end.text
     assert [path.name for path in place.lora().glob("checkpoint-*-best")] == ["checkpoint-7-best"]
     assert saved(worse)[-1] == 16
+
+
+def test_a_run_whose_folder_was_gone_can_go_on_when_it_is_cut_off(place):
+    def lose_and_break_down(job, event):
+        if isinstance(event, Progress) and event.step == 2:
+            shutil.rmtree(place.lora())
+        if isinstance(event, Progress) and event.step == 6:
+            raise OSError("the power went")
+
+    with pytest.raises(OSError, match="the power went"):
+        place.train(job=watched(lose_and_break_down), **{**TWO, "save_each_epoch": True})
+    (run,) = cut_off_runs(place.folders)
+    asked = files.load(run.folder / "training_parameters.json", place.folders.datasets).values
+    assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")

@@ -60,6 +60,14 @@ def test_what_does_not_concern_the_choices_is_hidden(values, kinds, gone, there)
     assert hidden <= set(SETTINGS)
 
 
+def test_what_is_typed_wrongly_is_never_hidden():
+    """It is refused by its name, and the message leads to it."""
+    typed = {"max_steps": 100, "epochs": "two", "head_rate": "", "dementor_repeats": 0, "switch_at": "1.5x"}
+    hidden = concerns.beside_the_point(typed, ("text",))
+    assert not {"epochs", "head_rate", "switch_at"} & hidden
+    assert "dementor_repeats" in hidden
+
+
 def test_a_row_of_nothing_is_hidden_too():
     sheet = concerns.style(concerns.beside_the_point({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet

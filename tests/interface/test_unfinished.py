@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import queue
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import gradio as gr
 import pytest
 from training_pro.core.events import Ended
 from training_pro.core.session import Session
 from training_pro.interface.joined import Joined
-from training_pro.interface.unfinished import Unfinished
+from training_pro.interface.unfinished import Unfinished, in_words
+from training_pro.records import cut_off
 from training_pro.tests.fakes import FakeHost, made_folders
 from training_pro.tests.records.on_disk import CUT_OFF, made
 
@@ -46,3 +47,10 @@ def test_it_goes_on_where_it_lies_whatever_it_was_asked_for_as(joined, unfinishe
     said, *_ = unfinished._do(unfinished._going_on, {unfinished._run: "night"})
     assert "night goes on." in said
     assert joined.engine.asked.get(timeout=10) == ("night", "continue", "newest")
+
+
+def test_how_many_steps_there_were_to_be_is_only_said_where_it_is_known(joined):
+    made(joined.host.folders.loras, "night", CUT_OFF)
+    (run,) = cut_off.cut_off_runs(joined.host.folders)
+    assert "at step 5. It can go on" in in_words(run)
+    assert "at step 5 of 8. It can go on" in in_words(replace(run, steps=8))
