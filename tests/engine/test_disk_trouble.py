@@ -339,26 +339,6 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monke
     assert end.text.startswith("'a' finished at step 4 of 8, since epoch 1 is done")
 
 
-def test_of_the_best_ones_that_is_kept_which_could_be_saved(place, monkeypatch):
-    """The disk is full for the best of all, and has room again when the run has got worse."""
-    from training_pro.engine import callback
-
-    sealed = callback.sealed
-
-    def sometimes_full(folder, reason, state):
-        if 8 <= state.step < 16:
-            raise OSError(28, "No space left on device")
-        return sealed(folder, reason, state)
-
-    monkeypatch.setattr(callback, "sealed", sometimes_full)
-    worse = at(8, lambda job: job.control.change(job.control.live.changed({"rate_factor": 100})))
-    steady = {"learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0}
-    end = place.train(job=worse, keep_best="loss", **{**TWO, "epochs": 4}, **steady)
-    assert ": that of step 7, the best by smoothed loss" in end.text
-    assert [path.name for path in place.lora().glob("checkpoint-*-best")] == ["checkpoint-7-best"]
-    assert saved(worse)[-1] == 16
-
-
 def test_a_run_whose_folder_was_gone_can_go_on_when_it_is_cut_off(place):
     def lose_and_break_down(job, event):
         if isinstance(event, Progress) and event.step == 2:

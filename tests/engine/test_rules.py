@@ -156,3 +156,16 @@ def test_a_factor_and_a_wind_down_take_effect_from_the_next_step():
 def test_a_wind_down_never_goes_beyond_the_plan(done, last):
     falling = Rates(0.1, (1.0,) * 100).winding_down(done)
     assert (falling.steps, falling.rate(last)) == (last, 0.0)
+
+
+def test_what_could_not_be_written_is_not_the_best_that_can_be_kept():
+    """Else nothing was kept but the last step, where the disk was full for the best of all."""
+    rules, saving = SavingRules(), Saving(keep_best="loss", save_each_epoch=False, backup_minutes=0)
+    losses = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5}
+    why = {}
+    for step, loss in losses.items():
+        why[step] = rules.why(saving, Moment(step, 4, loss), Wanted())
+        if step == 2:
+            rules.without_checkpoint()
+    assert why == {1: "best", 2: "best", 3: "best", 4: None}
+    assert (rules.best.step, rules.best.value) == (3, 2.0)
