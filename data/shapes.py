@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -53,6 +57,7 @@ ROLES = {
     "function_response": "tool",
     "ipython": "tool",
 }
+WRITTEN_LIST = re.compile(r"\s*\[\s*\{")
 OURS_ALONE = frozenset({"train", "weight", "from", "value", "role", "content"})
 
 
@@ -113,6 +118,8 @@ def found(rows: Sequence[Row], name: str, system: str) -> Shape:
     for column in CHAT_COLUMNS:
         if column in columns and _holds_lists(rows, column):
             return Chats(column, system, f"chats, since the rows have '{column}'")
+        if column in columns and _holds_written_lists(rows, column):
+            return Chats(column, system, f"chats, since the rows have lists of messages written out in '{column}'")
     if set(COMPLETION) <= columns.keys():
         if _holds_lists(rows, COMPLETION[0]):
             return Chats(COMPLETION, system, "chats in 'prompt' and 'completion'")
@@ -156,6 +163,20 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
 
 def _holds_lists(rows: Sequence[Row], column: str) -> bool:
     return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
+
+
+def _holds_written_lists(rows: Sequence[Row], column: str) -> bool:
+    return any(isinstance(_list_in(_value(row.columns, column)), list) for row in rows)
+
+
+def _list_in(value: Any) -> Any:
+    """A list of messages, also one written out as a table has to hold it: in JSON, or as Python writes it."""
+    if not isinstance(value, str) or not WRITTEN_LIST.match(value):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(value.strip())
+    return value
 
 
 def _value(columns: Mapping[str, Any], name: str) -> Any:
@@ -265,11 +286,21 @@ def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
     value = _value(columns, name)
     if isinstance(value, str) and name == COMPLETION[0]:
         value = [{"role": "user", "content": value}]
+    if name in CHAT_COLUMNS:
+        value = _list_in(value)
     if value is None:
         raise BadRowError(f"has no '{name}'.")
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(f"'{name}' is {'empty' if value == [] else kind(value)}. It must be a list of messages.")
-    return [_read_message(number, message) for number, message in enumerate(value, start=1)]
+    said = [each for each in enumerate(value, start=1) if not _is_no_system(each[1])]
+    return [_read_message(number, message) for number, message in said]
+
+
+def _is_no_system(value: Any) -> bool:
+    """A blank system message, which some data sets put where there is none."""
+    if not isinstance(value, Mapping) or str(value.get("role", value.get("from"))).strip().lower() != "system":
+        return False
+    return str(value.get("content", value.get("value")) or "").strip() == ""
 
 
 def _read_message(number: int, value: Any) -> Message:

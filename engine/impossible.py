@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from ..core import processes
 from ..core.errors import ModelError, SettingsError
 from ..core.host import Host, ModelCard
 from ..data.expecting import weights_as
@@ -35,6 +36,8 @@ class Here:
     kind: str
     own_process: bool
     offloaded: bool = False
+    card: int = 0
+    """The number of the only one that the model lies on."""
 
     @staticmethod
     def of(host: Host) -> Here:
@@ -42,7 +45,8 @@ class Here:
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
             kind = str(model.dtype).removeprefix("torch.")
-            return Here(model.device.type, quantized, kind, host.own_process, is_offloaded(model))
+            where = {"offloaded": is_offloaded(model), "card": only_card(model)}
+            return Here(model.device.type, quantized, kind, host.own_process, **where)
         card = _card(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
         held = weights_as(card, on_card=device != "cpu") if card else ""
@@ -105,6 +109,21 @@ def offloaded_problems(offloaded: bool) -> Iterator[str]:
             "Model: it did not fit on the graphics card, so some of its layers were put into the system's memory "
             "or on the disk, and nothing can be trained there. Free memory on the card and load it again, load it "
             "in 4 bits, or choose a smaller one."
+        )
+
+
+def only_card(model: Any) -> int:
+    """The number of the card that a model lies on; 0 where it lies on several, or on none."""
+    places = {weights.device for weights in model.parameters()}
+    return (places.pop().index or 0) if len(places) == 1 else 0
+
+
+def card_problems(card: int) -> Iterator[str]:
+    """HF's Trainer works on the first one, and would move the host's model to it."""
+    if card and processes.count() == 1:  # of several, each has a card of its own
+        yield (
+            f"Model: it lies on graphics card {card} alone, and a run trains on card 0 or on all that a model is "
+            f"spread over. Load it on card 0, or start the program with CUDA_VISIBLE_DEVICES={card}."
         )
 
 
@@ -172,6 +191,7 @@ def _workers(settings: TrainingSettings, here: Here) -> Iterator[str]:
 
 _RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
     lambda settings, here: offloaded_problems(here.offloaded),
+    lambda settings, here: card_problems(here.card),
     lambda settings, here: optimizer_problems(settings.learning.optimizer, here.device),
     lambda settings, here: float16_problems(settings, here.kind),
     lambda settings, here: dora_problems(settings.lora.dora and not settings.lora.whole_model, here.held),

@@ -6,7 +6,7 @@ import ctypes
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from .text_by_text import text_by_text
 
 _TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
 _LARGEST_MAP = 32 * 2**20  # glibc takes no more
+OLDER, NEWER = "allow_tf32", "fp32_precision"
 RECOMPILED_AT_MOST = 64  # lengths and kinds of layers, each once
 
 
@@ -109,15 +110,23 @@ def _switch_attention(asked: str, base: Any) -> None:
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
     """Inside, float32 products on a card are rounded to TF32 (much faster), or never."""
-    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [place.allow_tf32 for place in places]
+    before = list(_rounding())
     try:
-        for place in places:
+        for place in (torch.backends.cuda.matmul, torch.backends.cudnn):
             place.allow_tf32 = on
         yield
     finally:
-        for place, was in zip(places, before, strict=True):
-            place.allow_tf32 = was
+        for place, name, was in before:
+            setattr(place, name, was)
+
+
+def _rounding() -> Iterator[tuple[Any, str, Any]]:
+    """What says so now. Where somebody has used torch's newer names for it, the older ones cannot be read."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    newer = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    for place, name in [(matmul, OLDER), (cudnn, OLDER), *((place, NEWER) for place in newer)]:
+        with suppress(RuntimeError, AttributeError):
+            yield place, name, getattr(place, name)
 
 
 @contextmanager

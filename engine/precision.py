@@ -33,3 +33,9 @@ def in_its_type(model: Any) -> AbstractContextManager[Any]:
         return nullcontext()
     inside: AbstractContextManager[Any] = torch.autocast(device(model).type, dtype=getattr(torch, kind))
     return inside
+
+
+def rounds_to_tf32() -> bool:
+    """Whether float32 products on a card are shortened; asked by the newer name, where torch has it."""
+    matmul = torch.backends.cuda.matmul
+    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)

@@ -20,7 +20,15 @@ from .adapter import injected, lora_config, without_loras
 from .blueprint import Blueprint
 from .fewer_passes import loras_in_fewer_passes
 from .further import begin_with
-from .impossible import dora_problems, float16_problems, is_offloaded, offloaded_problems, refuse_for
+from .impossible import (
+    card_problems,
+    dora_problems,
+    float16_problems,
+    is_offloaded,
+    offloaded_problems,
+    only_card,
+    refuse_for,
+)
 from .machine import compiled, set_up
 from .rounding import rounding_advice
 from .targets import adapted, refuse_if_elsewhere, resolved
@@ -66,7 +74,7 @@ def bare_model(host: Host, job: Job) -> Iterator[Any]:
 def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     """The model with a fresh LoRA in it, and the machine as the settings say."""
     settings = run.settings
-    refuse_for(offloaded_problems(is_offloaded(base)))
+    refuse_for([*offloaded_problems(is_offloaded(base)), *card_problems(only_card(base))])
     set_seed(settings.what.seed)
     with set_up(settings.machine, base, job):
         if _checkpoints_gradients(run, base):

@@ -17,7 +17,7 @@ from ..core.errors import SettingsError
 from ..data.examples import IGNORED
 from ..settings.declared import TrainingSettings
 from . import loss
-from .precision import HALF, computing_type, in_its_type
+from .precision import HALF, computing_type, in_its_type, rounds_to_tf32
 
 LENGTH = 24
 MOST_MIXED, MOST_MIXED_COARSE = 1e-5, 0.1
@@ -103,7 +103,7 @@ def _apart(found: torch.Tensor, right: torch.Tensor) -> float:
 
 def _coarse(model: Any) -> bool:
     """Whether the same numbers in another place may round otherwise."""
-    shortened = model.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
+    shortened = model.device.type == "cuda" and rounds_to_tf32()
     in_half = computing_type(model) in HALF or model.dtype in (torch.bfloat16, torch.float16)
     return in_half or shortened or bool(getattr(model, "is_loaded_in_8bit", False))
 

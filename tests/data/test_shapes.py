@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.rows import Row
@@ -36,6 +38,8 @@ def turns(row, **more):
         ({"Question": "q", "Answer": "a", "id": 5}, "'Question' and 'Answer'"),
         ({"prompt": "q", "response": "a"}, "'prompt' and 'response'"),
         ({"prompt": [USER], "completion": [REPLY]}, "chats in 'prompt' and 'completion'"),
+        ({"messages": json.dumps([USER, REPLY])}, "lists of messages written out in 'messages'"),
+        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages written out in 'conversations'"),
     ],
 )
 def test_shapes_that_are_chats(row, said):
@@ -48,6 +52,24 @@ def test_rows_that_spell_their_columns_otherwise_than_the_last_one():
     rows = {"instruction": "q", " OUTPUT": "a"}, {"Instruction ": "r", "Output ": "b"}
     meant = [shape(*rows).of(row) for row in rows]
     assert [[m.content for m in each.messages] for each in meant] == [["q", "a"], ["r", "b"]]
+
+
+def test_a_text_that_is_no_list_stays_a_text():
+    for text in ("[INST] Hi", "[{] is no JSON", "[1, 2]"):
+        assert shape({"chat": text}).of({"chat": text}) == Written(text)
+
+
+def test_a_written_list_that_is_broken_is_a_bad_row():
+    good, bad = {"messages": json.dumps([USER, REPLY])}, {"messages": json.dumps([USER, REPLY])[:-2]}
+    with pytest.raises(BadRowError, match="'messages' is a text"):
+        shape(good, bad).of(bad)
+
+
+@pytest.mark.parametrize("blank", ["", " \n", None])
+def test_a_blank_system_message_is_none(blank):
+    row = {"messages": [{"role": "system", "content": blank}, USER, REPLY]}
+    assert turns(row) == ASKED
+    assert turns(row, system="given") == [("system", "given"), *ASKED]
 
 
 def test_an_input_goes_below_its_instruction():

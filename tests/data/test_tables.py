@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import sqlite3
 
 import pytest
@@ -90,6 +93,21 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
         DataError, match=r"a\.csv has no column Antwort \(Columns\). It has: Die Antwort, Frage, Jahr"
     ):
         made(tmp_path / "c", family("ChatML"), content, columns="instruction=Frage output=Antwort")
+
+
+def test_chats_in_a_table(tmp_path):
+    """As pandas writes them, and as JSON."""
+    chat = [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": "It's?"},
+        {"role": "assistant", "content": "No."},
+    ]
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows([["id", "messages"], [1, str(chat)], [2, json.dumps(chat)]])
+    data = made(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
+    one, two = (example.text for example in data.examples)
+    assert one == two == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
+    assert "written out in 'messages'" in data.report.sources[0].what
 
 
 def test_a_template_for_a_table(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import accelerate
 import pytest
@@ -178,3 +179,37 @@ def test_flash_attention_wants_half_precision(monkeypatch):
     assert told.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
     for half in ("bfloat16", "float16", "4bit", ""):
         assert not list(impossible.attention_problems("flash_attention_2", "cuda", half))
+
+
+class OnCards:
+    """A model whose weights lie there."""
+
+    def __init__(self, *places):
+        self._places = places
+
+    def parameters(self):
+        return (SimpleNamespace(device=torch.device(place)) for place in self._places)
+
+
+@pytest.mark.parametrize(
+    ("places", "card"),
+    [(["cpu"], 0), (["cuda"], 0), (["cuda:0"] * 2, 0), (["cuda:1"] * 2, 1), (["cuda:0", "cuda:1"], 0)],
+)
+def test_a_model_on_another_card_than_the_first_is_refused(places, card, monkeypatch):
+    assert impossible.only_card(OnCards(*places)) == card
+    told = list(impossible.card_problems(card))
+    assert len(told) == bool(card)
+    if told:
+        assert "graphics card 1 alone" in told[0] and "CUDA_VISIBLE_DEVICES=1" in told[0]
+        monkeypatch.setattr(impossible.processes, "count", lambda: 2)
+        assert not list(impossible.card_problems(card))
+
+
+def test_check_and_run_say_so_too(with_lora, monkeypatch):
+    monkeypatch.setattr(impossible, "only_card", lambda model: 1)
+    host = with_lora.host()
+    host.loaded()
+    for road in ROADS:
+        assert said(road, with_lora.settings(name="b"), host)[0].startswith(
+            "Model: it lies on graphics card 1 alone"
+        )

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.engine import borrowing, impossible, machine
+from training_pro.engine import borrowing, impossible, machine, precision
 from training_pro.tests.engine.architectures import graph
 from training_pro.tests.tiny import watched
 
@@ -84,6 +84,32 @@ def test_tf32_is_put_back(on):
     with machine.tf32(on):
         assert matmul.allow_tf32 is on
     assert matmul.allow_tf32 is before
+
+
+@pytest.fixture
+def found():
+    """All that says so, in the older and the newer names, as it was: it is so again after the test."""
+    found = list(machine._rounding())
+    yield found
+    for place, name, was in found:
+        setattr(place, name, was)
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("newer", ["", "tf32", "ieee"])
+def test_so_is_what_was_set_by_the_newer_names_which_hide_the_older(on, newer, found):
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has no newer names")
+    if newer:
+        matmul.fp32_precision = newer
+    before = list(machine._rounding())
+    assert (len(before) < len(found)) is (newer == "tf32")
+    with machine.tf32(on):
+        assert precision.rounds_to_tf32() is on
+    after = list(machine._rounding())
+    assert [one for one in before if one not in after] == []
+    assert precision.rounds_to_tf32() is (newer == "tf32")
 
 
 def test_liger_is_refused_with_what_it_wants(place, monkeypatch):
