@@ -45,8 +45,8 @@ class Here:
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
             kind = str(model.dtype).removeprefix("torch.")
-            where = {"offloaded": is_offloaded(model), "card": only_card(model)}
-            return Here(model.device.type, quantized, kind, host.own_process, **where)
+            where = is_offloaded(model), only_card(model)
+            return Here(model.device.type, quantized, kind, host.own_process, *where)
         card = _card(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
         held = weights_as(card, on_card=device != "cpu") if card else ""
