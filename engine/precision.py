@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -33,6 +34,17 @@ def in_its_type(model: Any) -> AbstractContextManager[Any]:
         return nullcontext()
     inside: AbstractContextManager[Any] = torch.autocast(device(model).type, dtype=getattr(torch, kind))
     return inside
+
+
+def slow_type_advice(model: Any) -> Iterator[str]:
+    """Cards before RTX 30 only imitate bfloat16."""
+    if device(model).type != "cuda" or computing_type(model) != "bfloat16":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        yield (
+            "This graphics card computes bfloat16 by way of float32, which is slow. Load the model in float16, if "
+            "it answers well there: a few models leave its range."
+        )
 
 
 def rounds_to_tf32() -> bool:

@@ -30,6 +30,7 @@ from .impossible import (
     refuse_for,
 )
 from .machine import compiled, set_up
+from .precision import slow_type_advice
 from .rounding import rounding_advice
 from .targets import adapted, refuse_if_elsewhere, resolved
 from .tokenizer import working_tokenizer
@@ -75,6 +76,8 @@ def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
     """The model with a fresh LoRA in it, and the machine as the settings say."""
     settings = run.settings
     refuse_for([*offloaded_problems(is_offloaded(base)), *card_problems(only_card(base))])
+    for advice in slow_type_advice(base):
+        job.log.append(Advice(text=advice))
     set_seed(settings.what.seed)
     with set_up(settings.machine, base, job):
         if _checkpoints_gradients(run, base):
