@@ -269,7 +269,7 @@ def _computing(card: bool) -> Any:
 
     if not card:
         return None
-    # Older cards do it too, by way of float32: twice as slow as that, and without what makes float16 fast.
+    # Older cards do it too, by way of float32, and without what makes float16 fast there.
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
