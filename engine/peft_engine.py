@@ -13,7 +13,7 @@ from ..core.events import Ended, Note, Stage
 from ..core.host import Host
 from ..core.job import Job
 from ..data.report import DatasetReport
-from ..records.pace import expected_time
+from ..records.earlier_speed import expected_time
 from ..settings.declared import TrainingSettings
 
 

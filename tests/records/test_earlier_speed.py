@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.pace import expected_time
+from training_pro.records.earlier_speed import expected_time
 from training_pro.tests.records.on_disk import LOG, made
 
 STEPS = [{"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 50 if n == 1 else 2} for n in (1, 2, 3)]
