@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import html
-import os
 
 import gradio as gr
+
+from ..core.launcher import launcher
 
 
 def cannot_draw(error: Exception) -> None:
     """The sentence that stands where the tab would be."""
-    python = "py" if os.name == "nt" else "python3"
     gr.Markdown(
         f"**Training PRO cannot draw its tab here** ({type(error).__name__}: {error}). The console has the "
-        f"details. Update Training PRO and the webui, or run it on its own: `{python} script.py demo`"
+        f"details. Update Training PRO and the webui, or run it on its own: `{launcher()} demo`"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,19 @@ from training_pro.core.host import Folders, LoadedModel, Memory, ModelCard, Stan
 
 BOS, EOS = 1, 2
 FIRST_WORD = 10
+
+
+def keep_what_is_read_only(monkeypatch: Any) -> None:
+    """As Windows does: nothing that is read-only is removed."""
+    unlink = os.unlink
+
+    def as_windows(path: str, **more: Any) -> None:
+        if not Path(path).stat().st_mode & 0o200:
+            raise PermissionError(13, "Access is denied", str(path))
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", as_windows)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
 
 
 def made_folders(root: Path) -> Folders:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from training_pro.core.writing import (
     write_text,
     written_whole,
 )
+from training_pro.tests.fakes import keep_what_is_read_only
 
 
 @pytest.fixture(autouse=True)
@@ -118,15 +117,7 @@ def test_a_folder_goes_with_what_is_read_only_in_it(tmp_path, monkeypatch):
     pack.parent.mkdir(parents=True)
     pack.touch()
     pack.chmod(0o444)
-
-    def as_windows(path, **more):
-        if not Path(path).stat().st_mode & 0o200:
-            raise PermissionError(13, "Access is denied", str(path))
-        return unlink(path, **more)
-
-    unlink = os.unlink
-    monkeypatch.setattr(os, "unlink", as_windows)
-    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
+    keep_what_is_read_only(monkeypatch)
     cleared_away(tmp_path / "lora")
     assert not list(tmp_path.iterdir())
 

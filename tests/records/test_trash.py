@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from training_pro.core.errors import BusyError, SavingError
 from training_pro.records.in_progress import in_progress
 from training_pro.records.loras import listed
 from training_pro.records.trash import empty, restore, throw_away, thrown
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import keep_what_is_read_only, made_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
 from training_pro.tests.tiny import tree
 
@@ -107,14 +105,6 @@ def test_a_clone_of_a_lora_is_gone_with_what_git_has_made_read_only(folders, mon
     pack.parent.mkdir()
     pack.touch(0o444)
     throw_away("story", folders)
-
-    def as_windows(path, **more):
-        if not Path(path).stat().st_mode & 0o200:
-            raise PermissionError(13, "Access is denied", str(path))
-        return unlink(path, **more)
-
-    unlink = os.unlink
-    monkeypatch.setattr(os, "unlink", as_windows)
-    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
+    keep_what_is_read_only(monkeypatch)
     empty(folders)
     assert thrown(folders) == []
