@@ -93,7 +93,7 @@ CSS = """
 .tp-rows :is(td, th) {white-space: nowrap;}
 .tp-rows :is(td, th):is(:nth-child(3), :nth-child(4)) {min-width: 11em; white-space: normal;}
 #tp-perplexity-found summary {margin-top: 6px; cursor: pointer;}
-.tp-hidden, .form:has(> .tp-hidden:only-child) {display: none !important;}
+.tp-hidden, .form:not(:has(> :not(.tp-hidden))) {display: none !important;}
 .tp-curve {max-height: 340px; overflow: visible;}
 /* As hidden as before, but what shall stay in sight inside can do so. */
 .gradio-container:has(.tp-first-buttons) {overflow: clip !important;}
