@@ -13,6 +13,8 @@ from . import batching, fitting
 FEWEST_STEPS, MOST_EPOCHS = 30, 10
 LONG_EPOCH = 500
 PARTS_OF_AN_EPOCH = 5
+Value = int | float | str | bool | tuple[str, ...]
+"""What a setting may be set to."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,31 @@ class Suggestion:
     """A setting that fits these data better."""
 
     key: str
-    value: Any
+    value: Value
     why: str
+
+    @property
+    def words(self) -> str:
+        """The value as page and console show it."""
+        return value_words(self.value)
+
+
+def value_words(value: Value) -> str:
+    """A value by its type: numbers without idle digits, texts on one line, lists with commas."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(value_words, value)) or "nothing"
+    if isinstance(value, str):
+        return "".join(_visible(letter) for letter in value) or "nothing"
+    return str(value)
+
+
+def _visible(letter: str) -> str:
+    """What has no sign of its own as it is written in a setting: a line break as \\n."""
+    return letter if letter.isprintable() else repr(letter)[1:-1]
 
 
 def suggestions(

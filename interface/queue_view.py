@@ -16,11 +16,13 @@ from ..core.errors import TrainingProError, in_words
 from ..core.turns import Turns
 from ..records.in_line import InLine
 from ..records.queue import Done, Queue, Waiting
+from ..settings import presets
 from ..train_utils import plural
 from . import wording
 from .form import Form
 from .gradio_versions import follows, private
-from .joined import Joined, on_load
+from .handlers import handle, on_load
+from .joined import Joined
 from .ways import use
 
 LOOK_SECONDS = 0.5
@@ -50,11 +52,13 @@ class QueueView:
 
     def connect(self) -> None:
         shown = [self._list, self._go_on, self._put]
-        self._put.click(self._on_put, self._form.inputs(), self._said, **private())
-        self._go_on.click(partial(self._done, lambda line: line.go_on()), None, self._said, **private())
-        self._wish.change(self._on_wish, self._wish, self._said, **private())
-        on_load(self._follow, shown, **follows())
-        self._again.click(self._follow, None, shown, **follows())
+        told = {"outputs": self._said, "says": self._said, **private()}
+        handle(self._put.click, self._on_put, self._form.inputs(), what=PUT, **told)
+        handle(self._go_on.click, partial(self._done, lambda line: line.go_on()), None, what=GO_ON, **told)
+        handle(self._wish.change, self._on_wish, self._wish, what="Changing the queue", **told)
+        following = {"what": "Following the queue", "says": self._list, **follows()}
+        on_load(self._follow, shown, **following)
+        handle(self._again.click, self._follow, None, shown, **following)
 
     def following(self) -> str:
         """The name of the run that begins by itself when this one ends."""
@@ -128,7 +132,7 @@ def _row(run: Waiting) -> str:
     data, epochs = ", ".join(map(str, run.values.get("data", ()))), run.values.get("epochs", 0)
     steps = f"{run.steps:,} {plural(run.steps, 'step')}"
     if not run.values.get("max_steps"):
-        steps += f" in {epochs:g} {plural(epochs, 'epoch')}"
+        steps += f" in {presets.shown('epochs', epochs)} {plural(epochs, 'epoch')}"
     ways = "".join(_way(sign, what, words, run) for sign, what, words in _WAYS)
     skipped = wording.paragraph(f"Passed over: {run.skipped}", quiet=True) if run.skipped else ""
     told = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"

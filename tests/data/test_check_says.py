@@ -10,6 +10,7 @@ from training_pro.data.expecting import weights_as
 from training_pro.data.showing import shown
 from training_pro.data.suggestions import Suggestion, padding
 from training_pro.settings.reading import training_settings
+from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import chat, family, made, with_template
 
@@ -223,7 +224,7 @@ def test_the_report_says_all_of_it(tmp_path):
     data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 2}, config=SMOL)
     text = data.report.text()
     for line in (
-        "Suggestion: epochs = 10.0.",
+        "Suggestion: epochs = 10.",
         "Will it stop: 2 of 2",
         "EOS <|im_end|>",
         "Padding: 0 % shuffled",
@@ -233,3 +234,29 @@ def test_the_report_says_all_of_it(tmp_path):
     known = data.report.as_json()
     assert known["suggestions"][0]["key"] == "epochs"
     assert known["memory"]["total"] == data.report.memory.total
+
+
+def test_a_hard_cut_is_suggested_on_one_line_of_the_console(tmp_path):
+    report = made(tmp_path, CHATML, {"pride.txt": CHAPTERS}, cutoff=64).report
+    (line,) = (line for line in report.text().splitlines() if line.startswith("Suggestion: hard_cut"))
+    assert line.startswith(r"Suggestion: hard_cut = \nChapter. pride.txt: 'Chapter' stands 3 times")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (256, "256"),
+        (1_000_000, "1000000"),
+        (10.0, "10"),
+        (0.05, "0.05"),
+        (True, "yes"),
+        (False, "no"),
+        ("\n\nChapter", r"\n\nChapter"),
+        (r"\nChapter", r"\nChapter"),
+        ("", "nothing"),
+        (("q_proj", "v\tproj"), r"q_proj, v\tproj"),
+        ((), "nothing"),
+    ],
+)
+def test_a_suggested_value_is_shown_by_its_type(value, words):
+    assert Suggestion("hard_cut", value, "").words == words
