@@ -30,6 +30,19 @@ def in_words(error: TrainingProError | OSError) -> str:
     return f"{error.filename}: {why}." if error.filename else f"A file cannot be read or written: {why}."
 
 
+def failure_in_words(what: str, error: Exception) -> str:
+    """The sentence for any exception of something that was asked for, such as 'Check'."""
+    if isinstance(error, TrainingProError) and str(error).strip():
+        return str(error)
+    if isinstance(error, OSError):
+        why = in_words(error)
+    else:
+        said = first_line(error)
+        kind = type(error).__name__
+        why = f"{kind}." if said == kind else f"{kind}: {said.rstrip('.')}."
+    return f"{what} failed: {why} The console has the details."
+
+
 def first_line(error: BaseException) -> str:
     """What an error says first, or its kind where it says nothing."""
     return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__

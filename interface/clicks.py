@@ -13,7 +13,7 @@ from ..settings.declared import SETTINGS
 from . import data_menu
 from .form import Form
 from .gradio_versions import private
-from .joined import on_load
+from .handlers import handle, on_load
 
 HERE = Path(__file__).parent
 
@@ -36,7 +36,8 @@ class Clicks:
     def connect(self) -> None:
         """After the whole form is drawn."""
         outputs = list(self._form.components.values())
-        self._wish.change(self._carried_out, {*self._form.inputs(), self._wish}, outputs, **private())
+        inputs = {*self._form.inputs(), self._wish}
+        handle(self._wish.change, self._carried_out, inputs, outputs, what="Filling in the form", **private())
         on_load(None, [], js=script("clicks"), **private())
 
     def _carried_out(self, given: Mapping[Any, Any]) -> dict[Any, Any]:

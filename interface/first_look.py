@@ -19,7 +19,8 @@ from ..core.job import Job, Work
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import follows, private
-from .joined import PAUSE_SECONDS, Joined, on_load, refused, said_last
+from .handlers import handle, on_load
+from .joined import PAUSE_SECONDS, Joined, refused, said_last
 from .run_view import WISHES, RunView
 from .try_tab import take_in
 
@@ -106,10 +107,24 @@ class FirstLook:
                 self._with = gr.Textbox(label="With the LoRA", lines=6, interactive=False, elem_id="tp-first-with")
             self._again = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         shown = [self._go, self._said, self._without, self._with]
-        self._go.click(self.press, self._prompt, self._refused, **follows())
-        on_load(self._asked, [self._prompt], **private())
-        on_load(self.follow, shown, **follows())
-        self._again.click(self.follow, None, shown, **follows())
+        handle(
+            self._go.click,
+            self.press,
+            self._prompt,
+            self._refused,
+            what="First look",
+            says=self._refused,
+            **follows(),
+        )
+        on_load(self._asked, [self._prompt], what="Filling in the beginning", **private())
+        following = {
+            "what": "Following the first look",
+            "says": self._said,
+            "clears": {self._without: "", self._with: ""},
+            **follows(),
+        }
+        on_load(self.follow, shown, **following)
+        handle(self._again.click, self.follow, None, shown, **following)
 
     async def press(self, prompt: str) -> AsyncIterator[str]:
         """Start; where that cannot be, why, for as long as it is so."""

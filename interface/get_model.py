@@ -13,7 +13,8 @@ from ..core.events import Fetched, Note, Stage
 from ..core.job import Job, Work
 from . import wording
 from .gradio_versions import follows, private
-from .joined import PAUSE_SECONDS, Joined, on_load
+from .handlers import handle, on_load
+from .joined import PAUSE_SECONDS, Joined
 from .ways import put_into
 
 TITLE = "Get a model"
@@ -108,12 +109,14 @@ class GetModel:
         self._connect()
 
     def _connect(self) -> None:
-        gr.on([self._go.click, self._name.submit], self._begin, self._name, self._refused, **private())
-        self._stop.click(self._end, None, self._refused, **private())
+        getting = {"outputs": self._refused, "says": self._refused, **private()}
+        handle([self._go.click, self._name.submit], self._begin, self._name, what="Getting the model", **getting)
+        handle(self._stop.click, self._end, None, what="Stop", **getting)
         seen = [self._part, self._go, self._stop, self._said, self._joined.models]
-        on_load(self._as_asked, [self._name], **private())
-        on_load(self.follow, seen, **follows())
-        self._again.click(self.follow, None, seen, **follows())
+        on_load(self._as_asked, [self._name], what="Filling in the model's name", **private())
+        following = {"what": "Following the download", "says": self._said, **follows()}
+        on_load(self.follow, seen, **following)
+        handle(self._again.click, self.follow, None, seen, **following)
 
     def _as_asked(self) -> Any:
         """What was asked for last; where nothing was, what somebody has typed by now stays."""

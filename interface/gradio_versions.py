@@ -8,6 +8,8 @@ from typing import Any
 
 import gradio as gr
 
+from .handlers import handle
+
 
 def private() -> dict[str, Any]:
     """Options of an event handler of ours: no part of a public API, and no clock over what it writes."""
@@ -25,12 +27,22 @@ def new_choices(event: Any, menu: gr.Dropdown, choices: Callable[[], list[str]])
 
     Gradio 4 keeps what is chosen by its place, and new ones move the places: it is taken out and put back.
     """
+    what = f"Refreshing the menu {menu.label}"
     if _newest():
-        event.then(lambda: gr.update(choices=choices()), None, menu, **private())
+        handle(event.then, lambda: gr.update(choices=choices()), None, menu, what=what, **private())
         return
     kept = gr.State()
-    emptied = event.then(lambda chosen: (chosen, gr.update(value=None)), menu, [kept, menu], **private())
-    emptied.then(lambda chosen: gr.update(choices=choices(), value=chosen), kept, menu, **private())
+    emptied = handle(
+        event.then, lambda chosen: (chosen, gr.update(value=None)), menu, [kept, menu], what=what, **private()
+    )
+    handle(
+        emptied.then,
+        lambda chosen: gr.update(choices=choices(), value=chosen),
+        kept,
+        menu,
+        what=what,
+        **private(),
+    )
 
 
 def blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradio.context import Context
-
 from ..core.engine import Engine
 from ..core.errors import BusyError, SettingsError, TrainingProError, in_words
 from ..core.events import Ended, Event, Stage
@@ -19,6 +17,7 @@ from ..data.report import DatasetReport
 from ..settings.declared import TrainingSettings
 from ..settings.reading import training_settings
 from . import wording
+from .outdated import MadeFrom
 
 PAUSE_SECONDS = 0.2
 
@@ -52,6 +51,10 @@ class Joined:
             missing = self.host.standing().problem
             raise SettingsError([*error.problems, *([missing] if missing else [])]) from None
 
+    def made_from(self, values: Mapping[str, Any]) -> MadeFrom:
+        """What a result of this form is made from at this moment."""
+        return MadeFrom(values, self.host.standing().model)
+
     def refuse_where_read_only(self) -> None:
         if reason := self.host_says_read_only():
             raise BusyError(reason)
@@ -63,12 +66,6 @@ class Joined:
             return wording.card("", wording.paragraph(act(self.host.folders)), mood="good")
         except (TrainingProError, OSError) as error:
             return wording.problem(in_words(error))
-
-
-def on_load(handler: Callable[..., Any] | None, outputs: list[Any], **options: Any) -> None:
-    """Run `handler` whenever the page that is being drawn is opened, whoever made that page."""
-    assert Context.root_block is not None
-    Context.root_block.load(handler, None, outputs, **options)
 
 
 async def refused(session: Session, error: TrainingProError) -> AsyncIterator[str]:

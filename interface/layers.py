@@ -11,6 +11,7 @@ from ..settings.declared import SETTINGS
 from . import wording
 from .form import Form
 from .gradio_versions import private
+from .handlers import handle
 from .joined import Joined
 
 
@@ -27,8 +28,17 @@ class Layers:
 
     def connect(self) -> None:
         targets = self._form.components["targets"]
-        self._list.click(self._listed, targets, [self._said, self._boxes], **private())
-        self._boxes.input(self._picked, self._boxes, targets, **private())
+        handle(
+            self._list.click,
+            self._listed,
+            targets,
+            [self._said, self._boxes],
+            what="Listing the layers",
+            says=self._said,
+            clears={self._boxes: gr.update(visible=False)},
+            **private(),
+        )
+        handle(self._boxes.input, self._picked, self._boxes, targets, what="Picking layers", **private())
 
     def _listed(self, targets: str | None) -> tuple[str, Any]:
         try:

@@ -16,7 +16,9 @@ from ..train_utils import plural, several
 from . import report_view, wording
 from .form import Form
 from .gradio_versions import private
+from .handlers import handle
 from .joined import Joined
+from .outdated import MadeFrom
 
 STAND_IN = "examples"
 """A name for a form that has none yet: what is learned from does not depend on it."""
@@ -42,14 +44,20 @@ class Leafing:
                 self._show = gr.Button("Show", size="sm", elem_id="tp-leafing-show")
                 self._next = gr.Button("Next", size="sm", elem_id="tp-leafing-next")
             self._said = gr.HTML(elem_id="tp-leafing-said", elem_classes="tp-said")
+            self.made_from = gr.State()
 
     def connect(self) -> None:
         """After the form is drawn."""
-        asked, told = {*self._form.inputs(), self._number, self._holding}, [self._number, self._said]
+        asked = {*self._form.inputs(), self._number, self._holding}
+        told = [self._number, self._said, self.made_from]
         here = [self._show.click, self._number.submit, self._holding.submit]
-        gr.on(here, partial(self._leafed, by=0), asked, told, **private())
-        self._next.click(partial(self._leafed, by=1), asked, told, **private())
-        self._before.click(partial(self._leafed, by=-1), asked, told, **private())
+        for event, by in ((here, 0), (self._next.click, 1), (self._before.click, -1)):
+            leafed = partial(self._on_leafed, by=by)
+            handle(event, leafed, asked, told, what="Showing the example", says=self._said, **private())
+
+    def _on_leafed(self, given: Mapping[Any, Any], *, by: int) -> tuple[Any, str, MadeFrom]:
+        """The example, and what it is made from."""
+        return *self._leafed(given, by=by), self._joined.made_from(self._form.values(given))
 
     def _leafed(self, given: Mapping[Any, Any], *, by: int) -> tuple[Any, str]:
         """The example that stands there, or the next one on or back."""

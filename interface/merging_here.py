@@ -14,6 +14,7 @@ from ..core.job import Job
 from ..settings.names import name_problem
 from . import wording
 from .gradio_versions import follows, new_choices
+from .handlers import handle
 from .joined import Joined, news, refused, said_last
 
 
@@ -28,7 +29,7 @@ class MergingHere:
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, said: gr.HTML) -> None:
         pressed = partial(self._pressed, chosen, name)
-        merged = self._merge.click(pressed, {chosen, name}, said, **follows())
+        merged = handle(self._merge.click, pressed, {chosen, name}, said, what="Merging", says=said, **follows())
         if self._joined.models:
             new_choices(merged, self._joined.models, self._joined.host.models)
 

@@ -13,9 +13,10 @@ from ..core.events import Probed
 from ..settings import presets
 from ..settings.reading import training_settings
 from ..train_utils import duration, plural, size
-from . import wording
+from . import outdated, wording
 from .form import Form
 from .gradio_versions import follows
+from .handlers import handle
 from .joined import Joined, news, refused, said_last
 from .ways import use
 
@@ -32,11 +33,13 @@ class OneStep:
             self._test = gr.Button("Test one step", size="sm", interactive=may, elem_id="tp-probe")
             self._fit = gr.Button("Fit to my card", size="sm", interactive=may, elem_id="tp-fit")
         self._said = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
+        self.made_from = gr.State()
 
     def connect(self) -> None:
-        inputs, outputs = self._form.inputs(), [self._said, *self._form.components.values()]
-        self._test.click(partial(self._tried, fit=False), inputs, outputs, **follows())
-        self._fit.click(partial(self._tried, fit=True), inputs, outputs, **follows())
+        inputs, outputs = self._form.inputs(), [self._said, self.made_from, *self._form.components.values()]
+        trying = {"outputs": outputs, "says": self._said, **follows()}
+        handle(self._test.click, partial(self._tried, fit=False), inputs, what="Test one step", **trying)
+        handle(self._fit.click, partial(self._tried, fit=True), inputs, what="Fit to my card", **trying)
 
     async def _tried(self, given: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
         joined, values = self._joined, self._form.values(given)
@@ -50,11 +53,18 @@ class OneStep:
                 yield {self._said: said}
             return
         said = ""
+        yield {self._said: said}
         async for fresh in news(job):
             yield {self._said: (said := said_last(fresh, said))}
         probed = next((e for e in job.log.since(0) if isinstance(e, Probed)), None)
         if probed is not None:
-            yield {self._said: told(probed, values, fitted=fit), **self._form.shown(probed.fitting if fit else {})}
+            changes = probed.fitting if fit else {}
+            made_from = joined.made_from({**values, **changes})
+            yield {
+                self._said: told(probed, values, fitted=fit),
+                self.made_from: made_from,
+                **self._form.shown(changes),
+            }
 
 
 def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
@@ -71,9 +81,9 @@ def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
             *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
         ]
     )
-    return wording.card(
-        "", figures, _advice(probed, values, fitted=fitted), mood=wording.mood(probed.peak, probed.free)
-    )
+    advice = _advice(probed, values, fitted=fitted)
+    mood = wording.mood(probed.peak, probed.free)
+    return wording.card("", outdated.notice("probe"), figures, advice, mood=mood)
 
 
 def _advice(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:

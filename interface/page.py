@@ -22,7 +22,8 @@ from . import tab, wording
 from .first_look import FirstLook
 from .get_model import TITLE, GetModel
 from .gradio_versions import blocks, follows, new_choices, private
-from .joined import Joined, news, on_load, refused, said_last
+from .handlers import handle, on_load
+from .joined import Joined, news, refused, said_last
 from .style import CSS
 
 NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
@@ -86,10 +87,20 @@ class ModelPicker:
         self._needs = gr.HTML(elem_id="tp-model-needs")
         self._said = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
         chosen = {self._model, self._loading}
-        self._load.click(self._load_it, chosen, self._said, **follows())
+        handle(
+            self._load.click,
+            self._load_it,
+            chosen,
+            self._said,
+            what="Loading the model",
+            says=self._said,
+            **follows(),
+        )
         new_choices(self._refresh.click(None, **private()), self._model, self._host.models)
-        gr.on([part.change for part in (self._model, self._loading)], self._told, chosen, self._needs, **private())
-        on_load(self._as_chosen, [self._model, self._loading, self._needs], **private())
+        looking = {"what": "Looking at the model", "says": self._needs}
+        changed = [part.change for part in (self._model, self._loading)]
+        handle(changed, self._told, chosen, self._needs, **looking, **private())
+        on_load(self._as_chosen, [self._model, self._loading, self._needs], **looking, **private())
 
     @property
     def menu(self) -> Any:

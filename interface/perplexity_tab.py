@@ -19,7 +19,8 @@ from ..settings.reading import HOW_ROWS_ARE_READ, row_settings
 from . import data_menu, wording
 from .form import Form
 from .gradio_versions import follows, private
-from .joined import Joined, news, on_load, refused, said_last
+from .handlers import handle, on_load
+from .joined import Joined, news, refused, said_last
 from .known_along import known_along
 from .known_rows import known_rows
 from .rows_read import rows_read
@@ -72,15 +73,19 @@ class PerplexityTab:
     def _connect(self, tab: gr.Tab) -> None:
         form = {self._form.components[key] for key in HOW_ROWS_ARE_READ if key in self._form.components}
         asked = {self._data, self._loras, self._without, self._length, self._stride, self._comment, *form}
-        self._go.click(self._work, asked, [self._said, self._found, self._earlier], **follows())
-        self._stop.click(self._stopped, None, self._said, **private())
+        working = {"what": "Perplexity", "says": self._said, "clears": {self._found: ""}, **follows()}
+        handle(self._go.click, self._work, asked, [self._said, self._found, self._earlier], **working)
+        handle(self._stop.click, self._stopped, None, self._said, what="Stop", says=self._said, **private())
         lists = [self._data, self._loras, self._earlier]
         # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new LoRAs move the places.
-        emptied = tab.select(self._emptied, {self._loras}, [self._chosen, self._loras], **private())
-        emptied.then(self._lists_anew, {self._chosen}, lists, **private())
-        on_load(self._lists, lists, **private())
+        listing = {"what": "Listing data and LoRAs", "says": self._earlier, **private()}
+        emptying = {"what": "Listing data and LoRAs", **private()}
+        emptied = handle(tab.select, self._emptied, {self._loras}, [self._chosen, self._loras], **emptying)
+        handle(emptied.then, self._lists_anew, {self._chosen}, lists, **listing)
+        on_load(self._lists, lists, **listing)
         told = [self._read, self._stride]
-        gr.on([self._data.change, tab.select], self._of_data, {self._data, *form}, told, **private())
+        looking = {"what": "Looking at the data", "says": self._read, **private()}
+        handle([self._data.change, tab.select], self._of_data, {self._data, *form}, told, **looking)
 
     def _emptied(self, given: Mapping[Any, Any]) -> tuple[Any, Any]:
         return given[self._loras] or [], gr.update(value=[])
@@ -126,6 +131,7 @@ class PerplexityTab:
                 yield said, "", gr.update()
             return
         said, events = "", list[Event]()
+        yield "", "", gr.update()
         async for fresh in news(job):
             events += fresh
             said = said_last(fresh, said)

@@ -10,7 +10,7 @@ from ..data.showing import Piece, Shown
 from ..data.slice_map import SliceMap, unit_said, units_said
 from ..settings.declared import SETTINGS
 from ..train_utils import plural, several, size, times_seen
-from . import plots, wording
+from . import outdated, plots, wording
 from .ways import pointing, use, way_to
 
 MOST_MAPS = 6
@@ -23,6 +23,7 @@ def html(report: DatasetReport, plan: str = "", free: int = 0) -> str:
     """The report as a card; `plan` is drawn between its figures and the details, `free` is memory in bytes."""
     return wording.card(
         f"Check: {report.verdict}",
+        outdated.notice("check"),
         wording.listed(map(pointing, report.problems)),
         wording.listed(map(pointing, report.advice)),
         wording.bullets(report.notes, quiet=True),
@@ -56,7 +57,7 @@ def _figures(report: DatasetReport) -> str:
 def _suggestions(report: DatasetReport) -> str:
     """What would fit better, each with its reason and a button that puts it in."""
     return wording.listed(
-        f"{way_to(s.key, SETTINGS[s.key].label)}: {escape(s.why)} {use(f'use {s.value:g}', {s.key: s.value})}"
+        f"{way_to(s.key, SETTINGS[s.key].label)}: {escape(s.why)} {use(f'use {s.words}', {s.key: s.value})}"
         for s in report.suggestions
     )
 
@@ -121,7 +122,10 @@ _KEY = "what it learns is underlined, special tokens are framed"
 def example(shown: Shown, of: int) -> str:
     """One of so many, on a card of its own."""
     title = f"Example {shown.number:,} of {of:,}"
-    return wording.card(title, _one(shown), wording.paragraph(f"As the model will see it; {_KEY}.", quiet=True))
+    notice = outdated.notice("example")
+    return wording.card(
+        title, notice, _one(shown), wording.paragraph(f"As the model will see it; {_KEY}.", quiet=True)
+    )
 
 
 def _one(shown: Shown) -> str:

@@ -17,6 +17,7 @@ from ..settings.live import Live
 from . import wording
 from .form import Form
 from .gradio_versions import private
+from .handlers import handle
 from .joined import Joined
 from .run_view import RunView
 
@@ -63,9 +64,11 @@ class RunButtons:
 
     def connect(self, form: Form, answer: Any) -> None:
         for button, wish in self._wishes.items():
-            button.click(partial(self._ask, wish), None, answer, **private())
-        self._extend.click(self._longer, self._epochs, answer, **private())
-        self._live.click(partial(self._change, form), form.inputs(), answer, **private())
+            asked = partial(self._ask, wish)
+            handle(button.click, asked, None, answer, what=button.value, says=answer, **private())
+        handle(self._extend.click, self._longer, self._epochs, answer, what="Extend", says=answer, **private())
+        change = partial(self._change, form)
+        handle(self._live.click, change, form.inputs(), answer, what="Changing the run", says=answer, **private())
 
     @property
     def components(self) -> list[Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
 from ..core.engine import Showing
-from ..core.errors import TrainingProError, in_words
+from ..core.errors import TrainingProError
 from ..core.events import Planned
 from ..core.job import Job
 from ..records.run_folder import under_its_name
@@ -21,9 +21,11 @@ from . import model_line, plots, report_view, wording
 from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
-from .joined import Joined, on_load, refused
+from .handlers import handle, on_load
+from .joined import Joined, refused
 from .leafing import Leafing
 from .name_taken import taken
+from .outdated import MadeFrom
 from .queue_view import QueueView
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
@@ -42,7 +44,7 @@ class RunPanel:
         self._joined, self._form = joined, form
         self._buttons = RunButtons(joined)
         self._queue = QueueView(joined, form)
-        self._leafing = Leafing(joined, form)
+        self.leafing = Leafing(joined, form)
 
     def draw(self) -> None:
         may = not self._joined.host_says_read_only()
@@ -52,13 +54,14 @@ class RunPanel:
             self._queue.draw_button()
         self._buttons.draw()
         self._answer = gr.HTML(elem_id="tp-answer")
+        self.made_from = gr.State()
         self._queue.draw()
         self._panel = gr.HTML(FIRST, elem_id="tp-run")
         self._buttons.draw_more()
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._folded:
             self._curves = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
-        self._leafing.draw()
+        self.leafing.draw()
         self._copy = gr.Button(
             "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
         )
@@ -78,23 +81,39 @@ class RunPanel:
         """After the form is drawn; `line` is the page's first line, which is kept true here too."""
         self._line = line
         form = self._form.inputs()
-        self._check.click(self._on_check, form, self._answer, **private())
-        self._start.click(self._on_start, form, self._answer, **follows())
-        self._copy.click(self._on_copy, None, list(self._form.components.values()), **private())
+        self.checking = handle(
+            self._check.click,
+            self._on_check,
+            form,
+            [self._answer, self.made_from],
+            what="Check",
+            says=self._answer,
+            clears={self.made_from: None},
+            **private(),
+        )
+        handle(self._start.click, self._on_start, form, self._answer, what="Start", says=self._answer, **follows())
+        copied = list(self._form.components.values())
+        handle(self._copy.click, self._on_copy, None, copied, what="Copying the settings", **private())
         self._buttons.connect(self._form, self._answer)
         self._queue.connect()
-        self._leafing.connect()
+        self.leafing.connect()
         drawn = [line, self._panel, self._folded, self._curves, self._samples, self._start, self._copy, self._beat]
         seen = [*drawn, self.model, self.ended, *self._buttons.components]
-        on_load(self._follow, seen, js=script("come_back"), **follows())
-        self._again.click(self._follow, None, seen, **follows())
+        following = {
+            "what": "Following the run",
+            "says": self._panel,
+            "clears": {self._curves: "", self._samples: "", self._folded: gr.update(visible=False)},
+            **follows(),
+        }
+        on_load(self._follow, seen, js=script("come_back"), **following)
+        handle(self._again.click, self._follow, None, seen, **following)
 
-    def _on_check(self, given: Mapping[Any, Any]) -> str:
-        """What a run with this form would learn from, or everything that is wrong with the form."""
-        try:
-            return checked(self._joined.asked(self._form.values(given)), self._joined)
-        except (TrainingProError, OSError) as error:
-            return wording.problem(in_words(error))
+    def _on_check(self, given: Mapping[Any, Any]) -> Iterator[tuple[str, MadeFrom]]:
+        """What a run with this form would learn from; the report before it goes at once."""
+        values = self._form.values(given)
+        made_from = self._joined.made_from(values)
+        yield wording.paragraph("Checking ...", quiet=True), made_from
+        yield checked(self._joined.asked(values), self._joined), made_from
 
     async def _on_start(self, given: Mapping[Any, Any]) -> AsyncIterator[str]:
         host, engine = self._joined.host, self._joined.engine

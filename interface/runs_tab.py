@@ -28,6 +28,7 @@ from ..settings.names import name_problem
 from ..train_utils import plural, size
 from . import wording
 from .gradio_versions import follows, private
+from .handlers import handle
 from .joined import Joined
 from .merging_here import MergingHere
 from .runs_beside import beside
@@ -101,16 +102,21 @@ class RunsTab:
             (self._own, self._on_own),
             (self._keep, self._on_keep),
         ):
-            button.click(self._doing(act), given, [self._said, *lists, self._looked_at], **private())
+            outputs = [self._said, *lists, self._looked_at]
+            clears = {self._looked_at: ""}
+            told = {"what": button.value, "says": self._said, "clears": clears, **private()}
+            handle(button.click, self._doing(act), given, outputs, **told)
         asked = {*about, self._asked}
         emptied = [self._said, self._empty, self._asked, *lists]
         again = {"trigger_mode": "multiple", **follows()}  # the second click comes while the first one waits
-        self._empty.click(self._on_empty, asked, emptied, **again)
+        handle(self._empty.click, self._on_empty, asked, emptied, what=EMPTY, says=self._said, **again)
         self._merging.connect(self._chosen, self._name, self._said)
         for shown in (tab.select, self._refresh.click):
-            shown(self._lists, about, lists, **private())
-        self._chosen.change(self._one, self._chosen, [self._looked_at, self._note], **private())
-        gr.on([part.change for part in about], self._both, about, self._compared, **private())
+            handle(shown, self._lists, about, lists, what="Listing the runs", says=self._table, **private())
+        one = {"what": "Looking at the run", "says": self._looked_at, "clears": {self._note: ""}, **private()}
+        handle(self._chosen.change, self._one, self._chosen, [self._looked_at, self._note], **one)
+        both = {"what": "Comparing the runs", "says": self._compared, **private()}
+        handle([part.change for part in about], self._both, about, self._compared, **both)
 
     def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
         """The act, and the lists and the run as they are afterwards."""

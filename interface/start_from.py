@@ -19,10 +19,12 @@ from . import wording
 from .as_command import as_command
 from .form import Form
 from .gradio_versions import private
+from .handlers import handle
 from .joined import Joined
 
 NOTHING, DEFAULTS, TRAINED = "", "defaults", "trained"
 NEWEST, BY_NAME = "newest", "name"
+DOING = {"Save": "Saving the preset", "Delete": "Deleting the preset"}
 
 
 class StartFrom:
@@ -65,17 +67,36 @@ class StartFrom:
         """After everything is drawn: the menu writes into the whole form, and has LoRAs anew with `refreshing`."""
         form = self._form.inputs()
         filled = [*self._form.components.values(), self.said]
-        self._menu.input(partial(self._fill, self._menu, self.said), {*form, self._menu}, filled, **private())
-        gr.on([self._order.change, *refreshing], self.refreshed, self._order, self._menu, **private())
+        fill = partial(self._fill, self._menu, self.said)
+        handle(
+            self._menu.input,
+            fill,
+            {*form, self._menu},
+            filled,
+            what="Start from",
+            says=self.said,
+            **private(),
+        )
+        renewed = [self._order.change, *refreshing]
+        handle(renewed, self.refreshed, self._order, self._menu, what="Renewing Start from", **private())
         for menu, said in self._tables.items():
             row = [*self._form.components.values(), said]
-            menu.input(partial(self._fill, menu, said), {*form, menu}, row, **private())
-        self._reset.click(self._back, form, filled, **private())
-        self._differs.click(self._differences, form, self._kept, **private())
-        self._command.click(self._as_command, form, self._kept, **private())
+            fill = partial(self._fill, menu, said)
+            handle(menu.input, fill, {*form, menu}, row, what="The preset", says=said, **private())
+        handle(self._reset.click, self._back, form, filled, what="Back to defaults", says=self.said, **private())
+        self._connect_keeping(form)
+
+    def _connect_keeping(self, form: set[Any]) -> None:
+        """The buttons of the folded part Presets, which all speak in one place."""
         kept = [self._kept, self._menu]
-        self._save.click(self._keep, {*form, self._name, self._order}, kept, **private())
-        self._delete.click(self._drop, {self._name, self._order}, kept, **private())
+        for button, act, inputs, outputs in (
+            (self._differs, self._differences, form, self._kept),
+            (self._command, self._as_command, form, self._kept),
+            (self._save, self._keep, {*form, self._name, self._order}, kept),
+            (self._delete, self._drop, {self._name, self._order}, kept),
+        ):
+            what = DOING.get(button.value, button.value)
+            handle(button.click, act, inputs, outputs, what=what, says=self._kept, **private())
 
     def refreshed(self, order: str = NEWEST) -> Any:
         return gr.update(choices=self._choices(order))

@@ -12,6 +12,7 @@ CSS = """
 .tp-card ul {margin: 4px 0 4px 18px; padding: 0; list-style: disc;}
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
 .tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
+.tp-outdated {display: none; padding-left: 8px; border-left: 5px solid #c98a10; font-weight: 600;}
 .tp-card summary {cursor: pointer;}
 .tp-good {border-left: 5px solid #2f9e5b;} .tp-fair {border-left: 5px solid #c98a10;}
 .tp-bad {border-left: 5px solid #cf3f3f;} .tp-live {border-left: 5px solid var(--color-accent);}

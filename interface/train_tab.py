@@ -12,11 +12,12 @@ from ..core.errors import TrainingProError
 from ..core.host import Folders
 from ..settings import presets
 from ..settings.declared import keys_of
-from . import concerns, data_menu, model_line, summary, wording
+from . import concerns, data_menu, model_line, outdated, summary, wording
 from .clicks import Clicks
 from .form import Form
 from .gradio_versions import private
-from .joined import Joined, on_load
+from .handlers import handle, on_load
+from .joined import Joined
 from .layers import Layers
 from .look import DataLook, look
 from .name_taken import taken
@@ -112,28 +113,60 @@ class TrainTab:
         self._layers.connect()
         self._run.connect(self._line)
         # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new files move the places.
-        emptied = self._refresh.click(self._emptied, {data, parts["eval_data"]}, self._cleared(), **private())
-        refreshed = emptied.then(self._new_choices, {self._chosen}, self._cleared()[1:], **private())
-        self._add.upload(self._take_in, {self._add, data}, [data, self._add_said], **private())
-        gr.on([data.input, self._refresh.click], lambda: "", None, self._add_said, **private())
-        data.change(self._named, {data, name}, name, **private())
+        listing = {"what": "Listing the data", **private()}
+        cleared = self._cleared()
+        emptied = handle(self._refresh.click, self._emptied, {data, parts["eval_data"]}, cleared, **listing)
+        refreshed = handle(emptied.then, self._new_choices, {self._chosen}, cleared[1:], **listing)
+        adding = {"what": "Add files", "says": self._add_said, **private()}
+        handle(self._add.upload, self._take_in, {self._add, data}, [data, self._add_said], **adding)
+        handle([data.input, self._refresh.click], lambda: "", None, self._add_said, **adding)
+        handle(data.change, self._named, {data, name}, name, what="Finding a name", **private())
         standing = {name, parts["if_exists"], parts["method"]}
-        gr.on([part.change for part in standing], self._standing, standing, self._name_said, **private())
-        latest = {"trigger_mode": "always_last", **private()}
-        told = [self._together, self._schedule, self._marks, *self._folded.values()]
-        seen = {*self._form.inputs(), self._found}
-        gr.on([c.change for c in parts.values()], self._changed, seen, told, **latest)
-        cutting = [parts[key].change for key in CUTTING]
-        looked = gr.on(cutting, self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest)
-        refreshed.then(self._looked_at, self._form.inputs(), [self._data_said, self._found], **private())
-        looked.then(self._changed, seen, told, **private())
-        # With another model the same data are other tokens; the form is as it was, and is not written.
-        anew = self._run.model.change(
-            self._looked_at, self._form.inputs(), [self._data_said, self._found], **latest
+        looking = {"what": "Looking at the name", "says": self._name_said, **private()}
+        handle([part.change for part in standing], self._standing, standing, self._name_said, **looking)
+        self._connect_consequences(refreshed)
+        on_load(
+            self._as_left,
+            [*parts.values(), self._start_from.menu],
+            what="Filling in the form as it was left",
+            **private(),
         )
-        anew.then(self._told, seen, told, **private())
-        on_load(self._as_left, [*parts.values(), self._start_from.menu], **private())
         self._clicks.connect()
+
+    def _connect_consequences(self, refreshed: Any) -> None:
+        """Every change of the form is followed by what comes of it, one of the data by a look at them."""
+        parts, form = self._form.components, self._form.inputs()
+        latest = {"trigger_mode": "always_last", **private()}
+        told = {
+            "inputs": {*form, self._found, *self._results().values()},
+            "outputs": [self._together, self._schedule, self._marks, *self._folded.values()],
+            "what": "Working out what follows from the form",
+            "says": self._together,
+            "clears": {self._schedule: ""},
+        }
+        look_at = {
+            "inputs": form,
+            "outputs": [self._data_said, self._found],
+            "what": "Looking at the data",
+            "says": self._data_said,
+            "clears": {self._found: DataLook()},
+        }
+        handle([c.change for c in parts.values()], self._changed, **told, **latest)
+        looked = handle([parts[key].change for key in CUTTING], self._looked_at, **look_at, **latest)
+        handle(refreshed.then, self._looked_at, **look_at, **private())
+        handle(looked.then, self._changed, **told, **private())
+        # With another model the same data are other tokens; the form is as it was, and is not written.
+        anew = handle(self._run.model.change, self._looked_at, **look_at, **latest)
+        for made in (anew, self._run.checking):
+            handle(made.then, self._told, **told, **private())
+
+    def _results(self) -> dict[outdated.Kind, Any]:
+        """What each result that stands on the page was made from."""
+        return {
+            "check": self._run.made_from,
+            "example": self._run.leafing.made_from,
+            "probe": self._one_step.made_from,
+        }
 
     def _as_left(self) -> dict[Any, Any]:
         """The form as it was left, with the data and LoRAs that there are now."""
@@ -168,9 +201,15 @@ class TrainTab:
         return {
             self._together: wording.paragraph(said, quiet=True),
             self._schedule: summary.schedule(values, found.examples),
-            self._marks: concerns.style(gone) + summary.changed(values),
+            self._marks: concerns.style(gone) + summary.changed(values) + self._outdated(given),
             **titles,
         }
+
+    def _outdated(self, given: Mapping[Any, Any]) -> str:
+        """Marks on the results that were made from something else than stands there now."""
+        now = self._joined.made_from(self._form.values(given))
+        made_from = {kind: given.get(state) for kind, state in self._results().items()}
+        return outdated.style(kind for kind, then in made_from.items() if then and then.differs(now))
 
     def _config(self) -> Mapping[str, Any]:
         """The model's, where one is loaded or chosen."""

@@ -19,11 +19,13 @@ from ..records.contents import DATA_SAMPLE
 from ..records.talking import how_to_talk
 from . import wording
 from .gradio_versions import follows, private
-from .joined import Joined, news, on_load, refused, said_last
+from .handlers import handle, on_load
+from .joined import Joined, news, refused, said_last
 
 NONE = "(no LoRA)"
 OPENING_WORDS = 10
 MOST_SHOWN = 200
+LISTING = "Listing the LoRAs"
 NO_PROMPT = "The beginning, or the message, is empty. Type one; where a LoRA is chosen its own text begins one."
 
 
@@ -84,16 +86,20 @@ class TryTab:
     def _connect(self, tab: gr.Tab) -> None:
         asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
         answers = [self._said, self._of, self._without, self._with]
-        self._go.click(self._answer, asked, answers, **follows())
-        self._stop.click(self._stop_answer, None, self._said, **private())
-        self._put_on.click(self._put, {self._lora, self._strength}, self._put_said, **follows())
-        self._take_off.click(self._take, None, self._put_said, **follows())
-        self._refresh.click(self._choices, None, self._lora, **private())
+        clears = {self._of: "", self._without: "", self._with: ""}
+        answering = {"what": "Answering", "says": self._said, "clears": clears}
+        handle(self._go.click, self._answer, asked, answers, **answering, **follows())
+        handle(self._stop.click, self._stop_answer, None, self._said, what="Stop", says=self._said, **private())
+        said = {"outputs": self._put_said, "says": self._put_said, **follows()}
+        handle(self._put_on.click, self._put, {self._lora, self._strength}, what="Putting the LoRA on", **said)
+        handle(self._take_off.click, self._take, None, what="Taking the LoRA off", **said)
+        handle(self._refresh.click, self._choices, None, self._lora, what=LISTING, **private())
         chosen = {self._lora, self._prompt, self._as_chat, self._suggested}
         suggested = [self._prompt, self._as_chat, self._suggested]
-        self._lora.change(self._begun, chosen, suggested, **private())
-        tab.select(self._opened, chosen, [self._lora, *suggested], **private())
-        on_load(self._choices, [self._lora], **private())
+        beginning = {"what": "Finding a beginning for this LoRA", **private()}
+        handle(self._lora.change, self._begun, chosen, suggested, **beginning)
+        handle(tab.select, self._opened, chosen, [self._lora, *suggested], what=LISTING, **private())
+        on_load(self._choices, [self._lora], what=LISTING, **private())
 
     def _choices(self) -> Any:
         return gr.update(choices=lora_choices(self._joined))

@@ -18,7 +18,8 @@ from ..settings import files
 from ..settings.reading import training_settings
 from . import wording
 from .gradio_versions import private
-from .joined import Joined, on_load
+from .handlers import handle, on_load
+from .joined import Joined
 
 Act = Callable[[CutOff, Folders], str]
 
@@ -49,8 +50,11 @@ class Unfinished:
             (self._keep, self._kept),
             (self._throw, self._thrown_away),
         ):
-            button.click(partial(self._do, act), {self._run}, [self._done, *offered], **private())
-        on_load(self._offered, offered, **private())
+            outputs = [self._done, *offered]
+            told = {"what": button.value, "says": self._done, **private()}
+            handle(button.click, partial(self._do, act), {self._run}, outputs, **told)
+        looking = {"what": "Looking for runs that were cut off", "says": self._said}
+        on_load(self._offered, offered, **looking, clears={self._card: gr.update(visible=True)}, **private())
 
     def _offered(self) -> tuple[Any, str, Any]:
         runs = self._runs()

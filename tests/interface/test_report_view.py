@@ -9,6 +9,7 @@ from training_pro.core.engine import Showing
 from training_pro.data.report import DatasetReport, Lengths
 from training_pro.data.showing import shown
 from training_pro.interface import plots, report_view
+from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.rowing import chat, family, made
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -60,3 +61,9 @@ def test_a_report_without_data():
     page = report_view.html(DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=("a < b",)))
     assert "Check: not ready" in page
     assert "a &lt; b" in page
+
+
+def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
+    html = report_view.html(made(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
+    assert r">use \nChapter</button>" in html
+    assert r"{&quot;hard_cut&quot;: &quot;\\nChapter&quot;}" in html
