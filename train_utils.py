@@ -96,8 +96,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+YEAR_SECONDS = 365.25 * 86400
+FAR_SECONDS = 100 * YEAR_SECONDS
+"""From here on a time of day says nothing, and some day no calendar has the date."""
+
+
 def time_of_day(moment: float, now: float) -> str:
     """When that is, for somebody who reads it now: '06:40', '06:40 tomorrow', '06:40 in 3 days'."""
+    if moment - now > FAR_SECONDS:
+        return f"in {(moment - now) / YEAR_SECONDS:,.0f} years"
     then, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
     days = (then.date() - today.date()).days
     return f"{then:%H:%M}" + {0: "", 1: " tomorrow"}.get(days, f" in {days} days")

@@ -248,11 +248,11 @@ class RunView:
         return wording.card(title, *parts, mood=_MOODS[end.outcome])
 
     def _summary(self, last: Progress) -> str:
-        first = self._points[0]
+        first = self._points[0].smoothed if self._points else last.smoothed
         return wording.figures(
             [
                 ("steps", f"{last.step} of {last.steps}"),
-                ("smoothed loss, first and last", f"{first.smoothed:.3f} → {last.smoothed:.3f}"),
+                ("smoothed loss, first and last", f"{first:.3f} → {last.smoothed:.3f}"),
                 ("a step", duration(self._pace.seconds_a_step)),
                 ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
                 *([("memory at most", size(self._machine.peak))] if self._machine else []),

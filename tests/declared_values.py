@@ -1,0 +1,123 @@
+"""Values of dataclasses and named tuples made from their declared types, with texts that would be markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+from training_pro.core.events import Event
+from training_pro.settings.declared import SETTINGS
+
+EVIL = "\"'></title></pre><script>alert(1)</script> onmouseover=alert(1)"
+TEXTS = st.one_of(st.text(max_size=8), st.just(EVIL), st.just(f"{EVIL}\n\n\tChapter: {EVIL}"))
+COUNTS = st.one_of(st.integers(0, 3), st.integers(0, 10**12))
+FINITE = st.floats(0, 1e9)
+ANY_FLOAT = st.one_of(FINITE, st.sampled_from([float("nan"), float("inf"), -1.0]))
+PLAIN = st.one_of(st.none(), st.booleans(), COUNTS, ANY_FLOAT, TEXTS, st.tuples(TEXTS))
+MOMENTS = st.floats(1.6e9, 4e9)
+SETTINGS_VALUES = st.dictionaries(st.sampled_from(sorted(SETTINGS)), PLAIN, max_size=3)
+STEP_ENTRIES = st.fixed_dictionaries(
+    {
+        "current_steps": st.integers(1, 10**9),
+        "loss": st.none() | ANY_FLOAT,
+        "smoothed_loss": st.none() | ANY_FLOAT,
+        "learning_rate": FINITE,
+        "epoch": FINITE,
+        "tokens": COUNTS,
+        "seconds": FINITE,
+    }
+)
+"""Steps as they stand in training_graph.json, which says null for what is no number."""
+NAMED: Mapping[str, Any] = {
+    # What a type alone does not say: a moment is one of a calendar, no run has no steps, a share is of something.
+    "at": MOMENTS,
+    "when": MOMENTS,
+    "steps": st.integers(1, 10**9),
+    "steps_per_epoch": st.integers(1, 10**9),
+    "cards": st.integers(0, 9),
+    "key": st.sampled_from(sorted(SETTINGS)),
+    "settings": SETTINGS_VALUES,
+    "values": SETTINGS_VALUES,
+    "fitting": SETTINGS_VALUES,
+    "changes": st.dictionaries(st.sampled_from(sorted(SETTINGS)), st.tuples(PLAIN, PLAIN), max_size=3),
+    "earlier": st.lists(STEP_ENTRIES, max_size=2).map(tuple),
+    "rates": st.lists(st.floats(0, 1), max_size=4).map(tuple),
+    "loss": ANY_FLOAT,
+    "smoothed": ANY_FLOAT,
+    "perplexity": ANY_FLOAT,
+    "gradient_norm": st.one_of(st.none(), ANY_FLOAT),
+}
+
+
+def of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
+    """Values of this type, or of a field of this name."""
+    if name in NAMED:
+        return NAMED[name]
+    known = {str: TEXTS, int: COUNTS, float: FINITE, bool: st.booleans(), type(None): st.none(), Path: PATHS}
+    if kind in known:
+        return known[kind]
+    if kind in (Any, object):
+        return PLAIN
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return st.sampled_from(inside)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([of_type(one) for one in inside])
+    if origin is tuple and inside[-1] is Ellipsis:
+        return st.lists(of_type(inside[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(of_type, inside))
+    if origin in (Mapping, dict):
+        return st.dictionaries(of_type(inside[0]), of_type(inside[1]), max_size=2)
+    return declared(kind)
+
+
+PATHS = TEXTS.map(lambda text: Path("loras") / text.replace("\0", ""))
+
+
+def declared(kind: type) -> st.SearchStrategy[Any]:
+    """Any value of a dataclass or named tuple."""
+    hints = typing.get_type_hints(kind, localns=LATER)
+    names = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
+    return st.builds(kind, **{name: of_type(hints[name], name) for name in names})
+
+
+def kinds_of_events(kind: type[Event] = Event) -> Iterator[type[Event]]:
+    """Every kind of event that there is, those of later versions too."""
+    for one in kind.__subclasses__():
+        yield one
+        yield from kinds_of_events(one)
+
+
+def _later() -> dict[str, Any]:
+    """Types that modules name only for the type checker."""
+    from training_pro.chunking import Kind
+
+    return {"Kind": Kind}
+
+
+LATER = _later()
+
+
+class Escaped(HTMLParser):
+    """Asserts that no text became markup: no element that runs, no attribute that does."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag != "script"
+        assert [name for name, _ in attrs if name.startswith("on")] == []
+
+
+def assert_escaped(html: str) -> None:
+    assert "<script" not in html
+    Escaped(html)
