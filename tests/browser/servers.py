@@ -35,6 +35,8 @@ class Server:
     def __init__(self, *command: str, port: int, user_data: Path, env: Mapping[str, str] | None = None) -> None:
         self.url = f"http://127.0.0.1:{port}/"
         self.user_data = user_data
+        self.expected: set[str] = set()
+        """Errors that a test caused on purpose, by their last lines."""
         self._log = user_data / f"server-{port}.log"
         user_data.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
@@ -72,7 +74,8 @@ class Server:
         """Errors in handlers, by their last lines; what a handler raises to be shown (gradio.Error) is none."""
         said = self.words()
         last = [re.search(r"^[\w.]+(?:Error|Exception)\b.*", part, re.M) for part in said.split("Traceback (")[1:]]
-        return [found[0] for found in last if found and not found[0].startswith("gradio.exceptions.Error")]
+        stumbles = [found[0] for found in last if found and not found[0].startswith("gradio.exceptions.Error")]
+        return [stumble for stumble in stumbles if stumble not in self.expected]
 
     def end(self) -> None:
         """With everything that it started."""

@@ -1,0 +1,73 @@
+"""Results on the page that are out of date: gone where the next one fails, marked where the form has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from training_pro.tests.browser import servers
+from training_pro.tests.chapters import CHAPTERS
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
+
+BOOK = "pride.txt"
+BROKEN = "ValueError: broken on purpose"
+BREAK = """
+module = next(module for name, module in sys.modules.items() if name.endswith("interface.report_view"))
+unbroken = module.html
+def broken(*_, **__):
+    raise ValueError("broken on purpose")
+module.html = broken
+"""
+
+
+@pytest.fixture(scope="module")
+def webui(browser, tmp_path_factory) -> Iterator[servers.Webui]:
+    with servers.webui(tmp_path_factory.mktemp("webui")) as server:
+        datasets = server.user_data / "training" / "datasets"
+        datasets.mkdir(parents=True, exist_ok=True)
+        (datasets / BOOK).write_text(CHAPTERS, encoding="utf-8")
+        yield server
+
+
+@pytest.fixture
+def page(webui, open_page):
+    page = open_page(webui, tab="Training PRO")
+    page.fill(name="stale", data=BOOK, cutoff=64)
+    page.wait_for_words("data said", BOOK)
+    return page
+
+
+def test_a_suggestion_that_is_a_text_is_drawn_and_goes_in_with_a_click(page):
+    assert page.check().startswith("Check: ready")
+    assert r"use \nChapter" in page.words("answer")
+    page.suggestion("hard_cut").click()
+    page.wait_for(lambda: page.setting("hard_cut") == r"\nChapter", "the hard cut that was suggested")
+
+
+def test_where_a_check_fails_the_report_before_it_is_gone(webui, page):
+    assert page.check().startswith("Check: ready")
+    webui.expected.add(BROKEN)
+    webui.tell(BREAK)
+    try:
+        page.press("check")
+        said = page.wait_for_words("answer", "Check failed")
+    finally:
+        webui.tell("module.html = unbroken")
+    assert said.strip() == f"Check failed: {BROKEN}. The console has the details."
+    assert BROKEN in webui.words()
+    assert page.check().startswith("Check: ready")
+
+
+def test_a_report_says_when_the_form_has_changed_since(page):
+    changed = "The form has changed since this check. Press Check again."
+    page.check()
+    page.wait_for(lambda: changed not in page.words("answer"), "a report that is up to date")
+    page.fill(rank=64)
+    page.wait_for_words("answer", changed)
+    page.fill(rank=32)
+    page.wait_for(lambda: changed not in page.words("answer"), "the form as it was checked")
+    page.fill(cutoff=128)
+    page.wait_for_words("answer", changed)
+    page.check()
+    page.wait_for(lambda: changed not in page.words("answer"), "a new report")
