@@ -189,3 +189,7 @@ def test_one_is_no_plural():
     assert [f"{n} {plural(n, 'step')}" for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     assert [several(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
     assert [times_seen(*seen) for seen in ((1, 1), (2, 2), (1, 3))] == ["once", "2 times", "1 to 3 times"]
+
+
+def test_a_time_that_no_calendar_has_is_told_in_years():
+    assert time_of_day(1.8e9 + 1e12, 1.8e9) == "in 31,688 years"
