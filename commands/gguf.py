@@ -19,7 +19,8 @@ def run(arguments: Sequence[str]) -> int:
     environment.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
-    file = PeftEngine().gguf(GgufLora(asked.lora, asked.out, asked.model), host)
+    lora = options.lora(asked.lora, host.folders)
+    file = PeftEngine().gguf(GgufLora(lora, asked.out, asked.model), host)
     say(f"For llama.cpp: --lora {file}")
     print(file)
     return 0

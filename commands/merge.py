@@ -19,7 +19,7 @@ def run(arguments: Sequence[str]) -> int:
     environment.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
-    wanted = Merge(asked.lora, asked.out)
+    wanted = Merge(options.lora(asked.lora, host.folders), asked.out)
     job = SESSION.start("merge", f"Merging {asked.lora}", host, lambda job: PeftEngine().merge(wanted, host, job))
     narrator.tell(job, say)
     if job.end is None or job.end.outcome == "failed":

@@ -14,10 +14,12 @@ from types import FrameType
 from typing import NoReturn
 
 from ..core import processes
+from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.launcher import launcher
 from ..data import library
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
+from ..records import loras
 
 ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Ctrl+C, an end from outside, a window that is closed, Ctrl+Break; not every system has each."""
@@ -89,6 +91,20 @@ def located(asked: str, folders: Folders) -> Path:
     if found != here and here.exists() and not here.samefile(found):
         say(f"{asked}: the data set in {folders.datasets} is meant; for {here} write ./{asked}.")
     return found
+
+
+def lora(asked: str, folders: Folders) -> str | Path:
+    """Return what --lora names: a LoRA or checkpoint by its name, else any path, which a page never takes."""
+    try:
+        loras.named(asked, folders.loras)
+    except SavingError as error:
+        if loras.has_lora(Path(asked)):
+            return Path(asked)
+        there = ", ".join(loras.listed(folders.loras)) or "none"
+        raise SavingError(
+            f"There is no LoRA {asked!r} in {folders.loras}, nor as a path. There are: {there}."
+        ) from error
+    return asked
 
 
 def say(text: str) -> None:

@@ -26,10 +26,11 @@ def run(arguments: Sequence[str]) -> int:
     settings = row_settings(flags.given(asked))
     host = options.host(asked)
     path = options.located(asked.data, host.folders)
+    loras = tuple(options.lora(name, host.folders) for name in asked.lora)
     environment.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
-    wanted = PerplexityOf(str(path), tuple(asked.lora), True, asked.stride, asked.max_length, asked.comment)
+    wanted = PerplexityOf(str(path), loras, True, asked.stride, asked.max_length, asked.comment)
     work = partial(PeftEngine().perplexity, wanted, settings, host)
     job = SESSION.start("perplexity", f"Perplexity of {asked.data}", host, work)
     narrator.tell(job, say)

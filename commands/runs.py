@@ -75,7 +75,8 @@ def _list(asked: argparse.Namespace, folders: Folders) -> None:
 
 
 def _lora(name: str, folders: Folders) -> Path:
-    return inventory.named(inventory.as_named(name).partition("/")[0], folders)
+    """The run that a name means, or that the checkpoint of this name belongs to."""
+    return folders.loras / inventory.named(name, folders).relative_to(folders.loras).parts[0]
 
 
 def _delete(asked: argparse.Namespace, folders: Folders) -> None:

@@ -45,12 +45,12 @@ class Question:
 
 @dataclass(frozen=True)
 class PerplexityOf:
-    """Of which data (a path, or a data set's name), without a LoRA and with each of some (a name,
-    NAME/checkpoint-40, or a path). A text goes by in windows, a row is one: a length of 0 is what the model takes,
-    at most 2048; a stride of 0 half of that, and rows have none."""
+    """Of which data (a path, or a data set's name), without a LoRA and with each of some (a name or
+    NAME/checkpoint-40; a Path is the command line's). A text goes by in windows, a row is one: a length of 0 is
+    what the model takes, at most 2048; a stride of 0 half of that, and rows have none."""
 
     data: str
-    loras: tuple[str, ...] = ()
+    loras: tuple[str | Path, ...] = ()
     without: bool = True
     stride: int = 0
     max_length: int = 0
@@ -59,20 +59,22 @@ class PerplexityOf:
 
 @dataclass(frozen=True)
 class Merge:
-    """Which LoRA (a name, NAME/checkpoint-40, or a path) is baked into the model, and the folder of the result."""
+    """Which LoRA (a name or NAME/checkpoint-40; a Path is the command line's) is baked into the model, and the
+    folder of the result."""
 
-    lora: str
+    lora: str | Path
     out: str
 
 
 @dataclass(frozen=True)
 class GgufLora:
-    """Which LoRA (a name, NAME/checkpoint-40, or a path) becomes a GGUF file, and where; empty: in its folder.
+    """Which LoRA (a name or NAME/checkpoint-40; a Path is the command line's) becomes a GGUF file, and where;
+    empty: in its folder.
 
     `model` is the one that it was made on, or the GGUF file that it is for; empty: the one that the LoRA names.
     """
 
-    lora: str
+    lora: str | Path
     out: str = ""
     model: str = ""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..core import safe_paths
 from ..core.errors import DataError
 from ..core.host import Folders
 from .rows import Row
@@ -128,8 +129,10 @@ def _synonyms(templates: Mapping[frozenset[str], Template], rows: Sequence[Row])
 def _read(name: str, folders: Folders) -> dict[str, str]:
     """The templates of a format, by their columns; the user's own win over those that ship."""
     for folder in (folders.formats, SHIPPED):
-        path = folder / f"{name}.json"
-        if Path(name).name == name and path.is_file():
+        if safe_paths.name_fault(file := f"{name}.json"):
+            break
+        path = safe_paths.child(folder, file, "Prompt format", refusal=DataError)
+        if path.is_file():
             return _templates(path)
     raise DataError(
         f"Prompt format: there is no {name!r}. There are: auto, chat, text, {', '.join(names(folders))}."

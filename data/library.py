@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core import safe_paths
 from ..core.errors import DataError
 from ..core.host import Folders
 from ..train_utils import natural_key
@@ -64,8 +65,8 @@ def _found(name: str, folders: Folders) -> DataSet:
     if _leads_out(plain):
         raise DataError(f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
     for root, example in ((folders.datasets, False), (folders.examples, True)):
-        path = root / plain
-        if _stands(path):
+        path = _below(root, plain)
+        if path is not None and _stands(path):
             if path.is_file():
                 unread.refuse(path, plain)
             return DataSet(plain + "/" * path.is_dir(), path, example, share)
@@ -81,9 +82,9 @@ def located(asked: str, folders: Folders) -> Path:
     """Where that is; DataError names the places where it was looked for."""
     plain, here = asked.rstrip("/\\"), from_here(asked)
     may_be_a_name = not _leads_out(plain) and not plain.startswith(("./", ".\\"))
-    places = [folders.datasets / plain, here, folders.examples / plain] if may_be_a_name else [here]
+    places = [_below(folders.datasets, plain), here, _below(folders.examples, plain)] if may_be_a_name else [here]
     for place in places:
-        if _stands(place):
+        if place is not None and _stands(place):
             return place
     there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
     raise DataError(
@@ -119,6 +120,14 @@ def _leads_out(name: str) -> bool:
     """Whether a name is a path out of the folder, on any system, or the folder itself."""
     parts = Path(name).parts
     return Path(name).is_absolute() or not parts or ":" in name or ".." in re.split(r"[/\\]", name)
+
+
+def _below(root: Path, name: str) -> Path | None:
+    """A data set by its name, None where no file can have it; what users link into the folder is only read."""
+    try:
+        return safe_paths.descendant(root, name, "Data", refusal=DataError, follow_links=True)
+    except DataError:
+        return None
 
 
 def _stands(path: Path) -> bool:

@@ -112,9 +112,9 @@ def _plain(value: object) -> object:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(getattr(value, "value", value))
 
 
-def lora_folder(name: str, host: Host) -> Path:
-    """Where a LoRA lies: by its name, as NAME/checkpoint-40, or by any path."""
-    return loras.located(name, host.folders.loras)
+def lora_folder(lora: str | Path, host: Host) -> Path:
+    """The folder of a LoRA: by its name, or NAME/checkpoint-40, or the path that a command was given."""
+    return lora if isinstance(lora, Path) else loras.named(lora, host.folders.loras)
 
 
 def loaded_onto(
@@ -154,6 +154,7 @@ def _weigh(model: PeftModel, strength: float) -> None:
 def put_on(name: str, strength: float, host: Host) -> None:
     """Put a LoRA, or a checkpoint of one, on the host's model; where it fails, what is on it stays."""
     folder, loaded = lora_folder(name, host), host.loaded()
+    name = folder.relative_to(host.folders.loras).as_posix()
     base = bare(loaded.model)
     try:
         with ExitStack() as undoing:

@@ -45,7 +45,8 @@ class Layer:
 def written(asked: GgufLora, host: Host) -> Path:
     """The file, written aside and renamed; one under our own name in the LoRA's folder is written anew."""
     _need_gguf()
-    folder = loras.located(asked.lora, host.folders.loras).absolute()
+    lora, called = asked.lora, str(asked.lora)
+    folder = (lora if isinstance(lora, Path) else loras.named(lora, host.folders.loras)).absolute()
     out = Path(asked.out).expanduser().absolute() if asked.out else beside(folder)
     if asked.out and out.exists():
         raise SavingError(f"{out} is there already. Delete it, or give another name.")
@@ -53,8 +54,8 @@ def written(asked: GgufLora, host: Host) -> Path:
     if not config:
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing or broken). Choose another one.")
     base = base_of(_model(asked, config, host))
-    layers = _layers(folder, config, asked.lora)
-    tensors, alpha = _as_llama_cpp_has_them(layers, base, asked.lora)
+    layers = _layers(folder, config, called)
+    tensors, alpha = _as_llama_cpp_has_them(layers, base, called)
     _write(tensors, alpha, base, folder, out)
     return out
 

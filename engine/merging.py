@@ -35,14 +35,14 @@ Weights = Mapping[str, torch.Tensor]
 def merge(asked: Merge, host: Host, job: Job) -> Ended:
     """The weights of model and LoRA together as safetensors, with config and tokenizer."""
     folder, out = lora_folder(asked.lora, host), Path(asked.out).expanduser().absolute()
-    _refuse_to_write_over(out)
+    _refuse_to_write_over(out, host.folders.loras)
     card = card_of(host)
     with without_loras(host) as (base, _):
         _refuse_quantized(base, card.name)
         _refuse_offloaded(base, card.name)
         _refuse_without_room(base, out)
         job.log.append(Stage(text=f"Merging {asked.lora} into {card.name}"))
-        weights = merged(base, folder, asked.lora)
+        weights = merged(base, folder, str(asked.lora))
         with _aside(out) as written:
             job.log.append(Stage(text=f"Writing {out}"))
             _write(base, weights, written)
@@ -52,7 +52,10 @@ def merge(asked: Merge, host: Host, job: Job) -> Ended:
     return Ended(outcome="finished", text=f"{card.name} with {asked.lora} baked in is {where}", folder=out)
 
 
-def _refuse_to_write_over(out: Path) -> None:
+def _refuse_to_write_over(out: Path, loras: Path) -> None:
+    others = [path for path in out.resolve().parents if path.parent == loras.resolve() and path.exists()]
+    if others:
+        raise SavingError(f"{out} lies in the folder of the LoRA {others[0].name!r}. Name a folder of its own.")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise SavingError(f"{out} is not empty. Name a folder that is not there yet.")
 

@@ -40,7 +40,7 @@ TELLS = 10
 
 def perplexity(asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
     """Each LoRA alone, one after the other; everything as it was afterwards."""
-    folders = [(name, lora_folder(name, host)) for name in asked.loras]
+    folders = [(str(lora), lora_folder(lora, host)) for lora in asked.loras]
     data, card = _data_of(asked.data, host), card_of(host)
     material = _material(data, asked, _work(settings, host, card, job))
     for note in material.notes:

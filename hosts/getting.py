@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from ..core import safe_paths
 from ..core.errors import BusyError, ModelError, first_line
 from ..core.events import Ended, Event, Fetched, Note, Stage
 from ..core.locks import lock
@@ -35,7 +36,8 @@ class _StopAsked(Exception):  # noqa: N818 - no error
 
 def get(asked: Wanted, models: Path, tell: Tell, stopping: Stopping = lambda: False) -> Ended:
     """Bring it into the models folder; what cannot be is said before anything is written."""
-    folder, aside = models / asked.folder, models / f"{ASIDE}{asked.folder}"
+    folder = safe_paths.child(models, asked.folder, "Model", refusal=ModelError)
+    aside = safe_paths.child(models, f"{ASIDE}{asked.folder}", "Model", refusal=ModelError)
     _refuse_what_is_there(folder)
     tell(Stage(text=f"Asking the hub for {asked.words}"))
     offer = hub.offer(asked)

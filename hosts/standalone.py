@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import evaluations_table, processes
+from ..core import evaluations_table, processes, safe_paths
 from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import Row
 from ..core.events import Ended
@@ -69,8 +69,8 @@ class StandaloneHost:
         return sorted({p.relative_to(root).as_posix() for p in found}, key=str.casefold)
 
     def choose(self, name: str, loading: str) -> None:
-        """From now on this model is meant; one that is in memory goes. The Explorer copies a path in quotes."""
-        name = name.strip(' "')
+        """From now on this model is meant; one that is in memory goes."""
+        name = _unquoted(name)
         if (name, loading) != self._chosen:
             self.unload()
             self._chosen, self._card = (name, loading), None
@@ -95,7 +95,11 @@ class StandaloneHost:
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
-        """What is in memory makes room first, also the same model: both may not fit."""
+        """What is in memory makes room first, also the same model: both may not fit.
+
+        A name that is no model's is refused before. It may be any path: a page asks `offered` first.
+        """
+        self._path_of(_unquoted(name))
         before = self.standing().model
         self.unload()
         self.choose(name, loading)
@@ -114,6 +118,11 @@ class StandaloneHost:
             return getting.get(wanted, models, job.log.append, lambda: job.control.stopping)
 
         return wanted.words, work
+
+    def offered(self, name: str) -> str:
+        """Return the name of a model that a page may load: of one in the models folder, or of the chosen one."""
+        self._offered_path(name)
+        return _unquoted(name)
 
     def unload(self) -> None:
         self._loaded = None
@@ -141,13 +150,19 @@ class StandaloneHost:
         evaluations_table.add(row, self._folders.logs)
 
     def size_on_disk(self, name: str) -> int:
-        """The bytes of a model's weights, for the page's memory figure."""
-        path = self._folders.models / name
+        """The bytes of a model's weights, for the page's memory figure; 0 for what the page does not offer."""
+        try:
+            path = self._offered_path(name)
+        except ModelError:
+            return 0
         return path.stat().st_size if path.is_file() else memory.weights_size(path)
 
     def config(self, name: str) -> dict[str, Any]:
         """What a model's config.json says; empty where there is none to be read."""
-        found: dict[str, Any] = read_json(self._folders.models / name / "config.json", {})
+        try:
+            found: dict[str, Any] = read_json(self._offered_path(name) / "config.json", {})
+        except ModelError:
+            return {}
         return found
 
     def on_card(self) -> bool:
@@ -159,13 +174,26 @@ class StandaloneHost:
         return self._chosen
 
     def _path(self) -> Path:
-        name = self._chosen[0]
+        return self._path_of(self._chosen[0])
+
+    def _path_of(self, name: str) -> Path:
+        """The path of a model by its name, or by any path, which belongs to the owner of the machine."""
         if not name:
             models = self._folders.models
             raise ModelError(f"No model is chosen. Put one into {models}, or bring one with get, and choose it.")
         for path in (self._folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
                 return path
+        raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
+
+    def _offered_path(self, name: str) -> Path:
+        """The path of a model by its name alone; models that users link into the folder are read there."""
+        name = _unquoted(name)
+        if name and name == self._chosen[0]:
+            return self._path_of(name)
+        path = safe_paths.descendant(self._folders.models, name, "Model", refusal=ModelError, follow_links=True)
+        if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
+            return path
         raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
 
     def _read_card(self) -> ModelCard:
@@ -187,6 +215,11 @@ class StandaloneHost:
                 f"{name} is an encoder-decoder model; only causal language models can be trained here."
             )
         return ModelCard(name, config.to_dict(), tokenizer, self._chosen[1])
+
+
+def _unquoted(name: str) -> str:
+    """The Explorer copies a path in quotes."""
+    return name.strip(' "')
 
 
 def _weights(path: Path, card: ModelCard, loading: str) -> Any:

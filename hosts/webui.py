@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..core import gguf_header
+from ..core import gguf_header, safe_paths
 from ..core.errors import ModelError
 from ..core.evaluations_table import Row
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, bare, precision_of
@@ -81,10 +81,21 @@ class WebuiHost:
     def load(self, name: str, loading: str) -> None:
         """Load a model as the webui's Model tab is set; `loading` is the webui's own business."""
         shared, models = _shared(), _module("models")
+        self._refuse_unknown(name, shared.model_name)
         models.unload_model(keep_model_name=True)
         shared.model, shared.tokenizer = models.load_model(name)
         if shared.model is None:
             raise ModelError(f"The webui could not load {name!r}; its console says why. {_NEXT_CLICK}")
+
+    def _refuse_unknown(self, name: str, loaded: str) -> None:
+        """ModelError for a name that is neither in the models folder nor of the model that the webui has."""
+        if name == loaded:
+            return
+        models = self.folders.models
+        path = safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True)
+        if not path.exists():
+            there = ", ".join(self.models()) or "none"
+            raise ModelError(f"There is no model {name!r} in {models}. There are: {there}.")
 
     def unload(self) -> None:
         """Take the model out of memory; its name stays, so that it can be loaded again."""

@@ -8,9 +8,11 @@ from typing import Any
 
 import gradio as gr
 
+from ..core import safe_paths
 from ..core.engine import Merge
 from ..core.errors import SavingError, TrainingProError
 from ..core.job import Job
+from ..records import loras
 from ..settings.names import name_problem
 from . import wording
 from .gradio_versions import follows, new_choices
@@ -64,7 +66,8 @@ class MergingHere:
             raise SavingError("New name is empty. Type what the model is to be called.")
         if problem := name_problem(name, "model"):
             raise SavingError(f"New name: {problem}")
-        out = joined.host.folders.models / name
+        loras.named(lora, joined.host.folders.loras)
+        out = safe_paths.child(joined.host.folders.models, name, "New name")
         if out.exists():
             raise SavingError(f"New name: there is a model {name!r} already. Choose another one.")
         work = partial(joined.engine.merge, Merge(lora, str(out)), joined.host)

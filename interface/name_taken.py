@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..core import safe_paths
 from ..core.errors import TrainingProError
 from ..records import loras
 from ..settings.declared import FULL
@@ -17,7 +18,7 @@ def taken(joined: Joined, name: str, chosen: str, method: str) -> str:
         return ""
     try:
         folders = joined.host.folders
-        folder = folders.kept(whole_model=method == FULL) / name
+        folder = safe_paths.child(folders.kept(whole_model=method == FULL), name, "Name")
         if loras.standing(folder) == "nothing":
             return ""
         free = loras.free_name(folder.parent, name)

@@ -43,6 +43,8 @@ class ChoosingHost(Host, Protocol):
 
     def get(self, asked: str) -> tuple[str, Work]: ...
 
+    def offered(self, name: str) -> str: ...
+
 
 def page(
     host: ChoosingHost,
@@ -141,7 +143,7 @@ class ModelPicker:
             yield (said := said_last(fresh, said))
 
     def _work(self, name: str, loading: str, job: Job) -> Ended:
-        self._host.load(name, loading)
+        self._host.load(self._host.offered(name), loading)
         return Ended(outcome="finished", text=f"{name} is loaded.")
 
 

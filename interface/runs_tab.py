@@ -163,7 +163,7 @@ class RunsTab:
         name = self._named(given)
         on = self._joined.host.standing().loras
         gone = trash.throw_away(name, folders, on=on)
-        return f"{name} is in the trash ({size(gone.size)}). Undo the last delete brings it back."
+        return f"{gone.name} is in the trash ({size(gone.size)}). Undo the last delete brings it back."
 
     def _on_undo(self, given: Mapping[Any, Any], folders: Folders) -> str:
         latest = next(iter(trash.thrown(folders)), None)
@@ -173,9 +173,8 @@ class RunsTab:
         return f"{back.relative_to(folders.loras).as_posix()} is back."
 
     def _on_slim(self, given: Mapping[Any, Any], folders: Folders) -> str:
-        name = self._named(given)
-        folder = inventory.named(name, folders)
-        trash.refuse_in_use(name, folders)
+        folder = inventory.named(self._named(given), folders)
+        trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
         chosen = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
         freed = sum(loras.slim(checkpoint) for checkpoint in chosen)
         if not chosen:

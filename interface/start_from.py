@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from ..core import safe_paths
 from ..core.errors import TrainingProError
 from ..core.host import Folders
 from ..records import loras
@@ -147,7 +148,8 @@ class StartFrom:
         kind, _, name = choice.partition(":")
         folders = self._joined.host.folders
         if kind == TRAINED:
-            loaded = files.load(folders.loras / name / PARAMETERS, folders.datasets)
+            folder = safe_paths.child(folders.loras, name, "LoRA")
+            loaded = files.load(folder / PARAMETERS, folders.datasets)
             return loaded.values, " ".join(loaded.notes)
         if kind in presets.KINDS:
             preset = presets.chosen(kind, name, folders.presets)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
+from ..core import safe_paths
 from ..core.engine import Question
 from ..core.errors import BusyError, TrainingProError
 from ..core.events import Answer, Ended, Event
@@ -233,9 +234,9 @@ def opening_of(joined: Joined, name: str | None) -> Opening:
     if name in (None, NONE):
         return Opening()
     try:
-        folder = joined.host.folders.loras / str(name).partition("/")[0]
+        folder = safe_paths.child(joined.host.folders.loras, str(name).partition("/")[0], "LoRA")
         first: str = json.loads((folder / DATA_SAMPLE).read_text(encoding="utf-8"))[0]["value"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (TrainingProError, OSError, ValueError, LookupError, TypeError):
         return Opening()
     if talk := how_to_talk(folder):
         return Opening(talk.message(first), as_chat=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core import safe_paths
 from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.writing import write_json
@@ -49,9 +50,10 @@ class CutOff:
 def cut_off_runs(folders: Folders) -> list[CutOff]:
     """Those that nobody is training now, the last one first."""
     homes = [home for home in (folders.loras, folders.models) if home.is_dir()]
-    found = [_looked_at(path) for home in homes for path in home.iterdir() if path.is_dir()]
-    there = [run for run in found if run is not None and not is_in_progress(run.name, folders)]
-    return sorted(there, key=lambda run: -run.at)
+    there = [path for home in homes for path in home.iterdir() if path.is_dir()]
+    found = [_looked_at(path) for path in there if not safe_paths.leads_out(path)]
+    runs = [run for run in found if run is not None and not is_in_progress(run.name, folders)]
+    return sorted(runs, key=lambda run: -run.at)
 
 
 def keep(run: CutOff, folders: Folders) -> Path:

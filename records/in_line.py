@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core import safe_paths
 from ..core.engine import Engine
 from ..core.errors import BusyError, SavingError, SettingsError, TrainingProError, first_line, in_words
 from ..core.events import Ended, FromQueue
@@ -95,7 +96,8 @@ class InLine:
         return replace(run, name=settings.what.name, values=settings.values())
 
     def _folder(self, run: Waiting) -> Path:
-        return self._host.folders.kept(whole_model=run.values.get("method") == FULL) / run.name
+        home = self._host.folders.kept(whole_model=run.values.get("method") == FULL)
+        return safe_paths.child(home, run.name, "Name")
 
     def _lock(self, run: Waiting) -> Path:
         """Held by the program in which it is on its way; no LoRA's own has a dot in its name."""

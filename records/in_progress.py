@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core import processes
+from ..core import processes, safe_paths
 from ..core.errors import BusyError
 from ..core.host import Folders
 from ..core.locks import is_locked, lock, removed
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -35,8 +37,8 @@ def refuse_in_progress(name: str, folders: Folders) -> None:
 
 
 def is_in_progress(name: str, folders: Folders) -> bool:
-    """Whether somebody trains it now."""
-    return is_locked(_place(name, folders))
+    """Whether somebody trains it now; nobody does under a name that no LoRA can have."""
+    return not safe_paths.name_fault(f"{name}{LOCK}") and is_locked(_place(name, folders))
 
 
 def _busy(name: str) -> BusyError:
@@ -44,4 +46,4 @@ def _busy(name: str) -> BusyError:
 
 
 def _place(name: str, folders: Folders) -> Path:
-    return folders.training / f"{name}.lock"
+    return safe_paths.child(folders.training, f"{name}{LOCK}", "Name")

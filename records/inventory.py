@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..core import safe_paths
 from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.writing import read_json
 from ..train_utils import checkpoint_step, natural_key
 from . import loras, thinning
-from .contents import BEST, EARLIER, HIDDEN, LOG, PARAMETERS, STATE, TIMED, is_hidden
+from .contents import BEST, EARLIER, HIDDEN, LOG, PARAMETERS, STATE, TIMED
 from .in_progress import is_in_progress
 from .loras import Standing
 from .notes import note
@@ -65,7 +66,7 @@ def kept(folders: Folders) -> list[Kept]:
     """Every LoRA and unfinished run, in natural order."""
     if not folders.loras.is_dir():
         return []
-    found = [p for p in folders.loras.iterdir() if p.is_dir() and not is_hidden(p) and _is_a_run(p)]
+    found = [p for p in folders.loras.iterdir() if p.is_dir() and loras.is_ours(p) and _is_a_run(p)]
     return [one(p, folders) for p in sorted(found, key=lambda p: natural_key(p.name))]
 
 
@@ -90,7 +91,7 @@ def one(folder: Path, folders: Folders) -> Kept:
 
 def as_named(typed: str) -> str:
     """A name as it may be typed, with what a console puts between and behind folders."""
-    return typed.replace("\\", "/").strip("/")
+    return typed.replace("\\", "/").rstrip("/")
 
 
 def named(name: str, folders: Folders) -> Path:
@@ -99,7 +100,7 @@ def named(name: str, folders: Folders) -> Path:
     there = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
     if lora not in [name for name in there if not name.endswith(HIDDEN)]:
         raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_near(lora, there)}")
-    folder = folders.loras / lora
+    folder = safe_paths.child(folders.loras, lora, "LoRA")
     if not part:
         return folder
     inside = {p.folder.relative_to(folder).as_posix(): p.folder for p in _parts(folder)}
@@ -122,13 +123,17 @@ def _is_a_run(folder: Path) -> bool:
 
 def _parts(folder: Path) -> Iterator[Part]:
     """By their steps, then backups, then what stood here before."""
-    inside = [p for p in folder.iterdir() if p.is_dir()]
+    inside = _folders_in(folder)
     timed = folder / TIMED
-    inside += [p for p in timed.iterdir() if p.is_dir()] if timed.is_dir() else []
+    inside += _folders_in(timed) if timed in inside else []
     found = [Part(p.name, kind, checkpoint_step(p.name), 0, p) for p in inside if (kind := _kind(p))]
     order = ("checkpoint", "LoRA only", "backup", "earlier")
     for part in sorted(found, key=lambda p: (order.index(p.kind) // 2, p.step or 0, natural_key(p.name))):
         yield Part(part.name, part.kind, part.step, loras.size_on_disk(part.folder), part.folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and not safe_paths.leads_out(path)]
 
 
 def _kind(folder: Path) -> Kind | None:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..core import safe_paths
 from ..core.errors import SavingError
 from ..core.writing import cleared_away, moved, read_json
 from ..train_utils import checkpoint_step, natural_key
-from .contents import LOG, PART, STATE, TIMED, is_hidden
+from .contents import LOG, PART, STATE, TIMED, earlier, is_hidden
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ITSELF = ("adapter_config.json", *WEIGHTS)
@@ -39,7 +40,7 @@ def listed(loras: Path) -> list[str]:
     """The LoRAs that can be put on, in natural order."""
     if not loras.is_dir():
         return []
-    names = [p.name for p in loras.iterdir() if has_lora(p) and not is_hidden(p)]
+    names = [p.name for p in loras.iterdir() if has_lora(p) and is_ours(p)]
     return sorted(names, key=natural_key)
 
 
@@ -47,9 +48,14 @@ def to_try(loras: Path) -> list[str]:
     """Everything that can be put on: the LoRAs, each followed by its checkpoints and backups."""
     if not loras.is_dir():
         return []
-    runs = sorted((p for p in loras.iterdir() if p.is_dir() and not is_hidden(p)), key=_by_name)
+    runs = sorted((p for p in loras.iterdir() if p.is_dir() and is_ours(p)), key=_by_name)
     places = [place for run in runs for place in (run, *_inside(run))]
-    return [place.relative_to(loras).as_posix() for place in places if has_lora(place)]
+    return [p.relative_to(loras).as_posix() for p in places if has_lora(p) and not safe_paths.leads_out(p)]
+
+
+def is_ours(folder: Path) -> bool:
+    """Tell whether a folder among the LoRAs is listed: not one that is hidden, nor a link that leads out."""
+    return not is_hidden(folder) and not safe_paths.leads_out(folder)
 
 
 def _inside(run: Path) -> list[Path]:
@@ -60,11 +66,13 @@ def _by_name(path: Path) -> list[tuple[int, int, str]]:
     return natural_key(path.name)
 
 
-def located(name: str, loras: Path) -> Path:
-    """Where a LoRA lies: by its name, as NAME/checkpoint-40, or by any path."""
-    for folder in (loras / name, Path(name)):
-        if has_lora(folder):
-            return folder
+def named(name: str, loras: Path) -> Path:
+    """Return the folder of a LoRA by its name, or of a checkpoint or backup of it (NAME/checkpoint-40)."""
+    plain = name.replace("\\", "/").rstrip("/")
+    folder = safe_paths.descendant(loras, plain, "LoRA")
+    run = loras / plain.partition("/")[0]
+    if not is_hidden(run) and has_lora(folder) and folder in (run, *_inside(run), *earlier(run)):
+        return folder
     there = ", ".join(listed(loras)) or "none"
     raise SavingError(f"There is no LoRA {name!r} in {loras}. There are: {there}.")
 

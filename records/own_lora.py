@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core import safe_paths
 from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.writing import read_json, write_json, written_whole
@@ -22,9 +23,9 @@ ALONG = (TALKING, DATA_SAMPLE)
 
 def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
     """Copy the LoRA of a checkpoint to `loras/NAME`; the checkpoint stays."""
-    target = folders.loras / name
     if problem := name_problem(name):
         raise SavingError(f"Name: {problem}")
+    target = safe_paths.child(folders.loras, name, "Name")
     if target.exists():
         raise SavingError(f"Name: {name!r} exists already. Choose another one.")
     if not loras.has_lora(checkpoint):

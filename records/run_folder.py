@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core import safe_paths
 from ..core.errors import SavingError, SettingsError
 from ..core.host import Folders
 from ..core.writing import cleared_away, moved, patiently, read_json, why_not_written, write_json
@@ -202,7 +203,7 @@ class RunFolder:
 def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
     """Where this run goes; SettingsError or SavingError where the user has to choose first."""
     home = folders.kept(whole_model=settings.lora.whole_model)
-    path = home / settings.what.name
+    path = safe_paths.child(home, settings.what.name, "Name")
     asked = settings.what.if_exists
     if resume or asked == "continue":
         start = _start(path, resume)
@@ -231,7 +232,7 @@ def _start(path: Path, resume: str) -> Checkpoint | None:
         named = [c for c in found if c.folder.name == Path(resume).name]
         if not named:
             there = ", ".join(c.folder.name for c in found) or "none"
-            slimmed = loras.has_lora(path / Path(resume).name)
+            slimmed = Path(resume).name in [checkpoint.name for checkpoint in loras.with_weights(path)]
             why = "is slimmed to the LoRA itself and cannot be gone on from" if slimmed else "is not there"
             raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {why}. There are: {there}.")
         return named[0]

@@ -11,9 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core import safe_paths
 from ..core.errors import BusyError, SavingError
 from ..core.host import Folders
 from ..core.writing import cleared_away, moved
+from . import inventory
 from .contents import HIDDEN, TIMED
 from .in_progress import is_in_progress
 from .loras import free_name, size_on_disk
@@ -37,7 +39,7 @@ class Thrown:
 
 def thrown(folders: Folders) -> list[Thrown]:
     """What is in the trash, the latest first."""
-    trash = folders.loras / TRASH
+    trash = safe_paths.child(folders.loras, TRASH, "Trash")
     found = [*trash.glob(f"*/{LORA}/*"), *trash.glob(f"*/{PART}/*/*"), *trash.glob(f"*/{PART}/*/{TIMED}/*")]
     found = [p for p in found if p.name != TIMED]
     things = [Thrown(p.relative_to(trash).as_posix().split("/", 2)[2], _moment(p, trash), p) for p in found]
@@ -46,11 +48,10 @@ def thrown(folders: Folders) -> list[Thrown]:
 
 def throw_away(name: str, folders: Folders, *, on: Collection[str] = ()) -> Thrown:
     """Move a LoRA, or a part of one ('story/checkpoint-40'), to the trash; `on` are on the model now."""
-    folder = folders.loras / name
+    folder = inventory.named(name, folders)
+    name = folder.relative_to(folders.loras).as_posix()
     refuse_in_use(name, folders, on)
-    if not folder.is_dir():
-        raise SavingError(f"There is no {name!r} in {folders.loras}.")
-    moment = _free_moment(folders.loras / TRASH)
+    moment = _free_moment(safe_paths.child(folders.loras, TRASH, "Trash"))
     target = moment / (PART if "/" in name else LORA) / name
     return Thrown(name, moment.name, _moved(folder, target, folders))
 
@@ -66,7 +67,7 @@ def refuse_in_use(name: str, folders: Folders, on: Collection[str] = ()) -> None
 
 def restore(thing: Thrown, folders: Folders) -> Path:
     """Back to where it was; where something stands there now, under a free name."""
-    target = folders.loras / thing.name
+    target = safe_paths.descendant(folders.loras, thing.name, "LoRA")
     lora, _, part = thing.name.partition("/")
     if part and not (folders.loras / lora).is_dir():
         raise SavingError(f"{thing.name!r} belongs to {lora!r}, which is gone. Restore that first.")

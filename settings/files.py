@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import SettingsError
+from ..core.errors import SavingError, SettingsError
+from ..core.safe_paths import descendant
 from .declared import TrainingSettings
 from .dialects import Exists, converted, nothing_exists
 
@@ -52,7 +53,11 @@ def _inside(folder: Path | None) -> Exists:
         return nothing_exists
 
     def exists(name: str) -> bool:
-        return (folder / name).is_dir() if name.endswith("/") else (folder / name).is_file()
+        try:
+            path = descendant(folder, name.removesuffix("/"), "Data", follow_links=True)
+        except SavingError:  # the name of no data set
+            return False
+        return path.is_dir() if name.endswith("/") else path.is_file()
 
     return exists
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..core.safe_paths import name_fault
+
 LORA = "LoRA"
 LONGEST_NAME = 60
 _RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com\d|lpt\d)$")
@@ -37,7 +39,7 @@ def name_problem(name: str, of: str = LORA) -> str:
         return f"{name!r} begins with a dot, and what is called so is hidden. Choose another beginning."
     if name.startswith("-"):
         return f"{name!r} begins with -, which a command line takes for a flag. Choose another beginning."
-    return ""
+    return f"{name!r} {fault}. Choose another one." if (fault := name_fault(name)) else ""
 
 
 def shard_size_problem(text: str) -> str:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ..core import safe_paths
 from ..core.errors import SettingsError
 from ..core.writing import patiently, write_json
 from .declared import SETTINGS
@@ -77,7 +78,8 @@ def _problems(key: str, value: object) -> list[str]:
 
 def own(folder: Path) -> list[Preset]:
     """The user's own, in the order of their names; files that are no presets are passed over."""
-    found = (_read(path) for path in sorted(folder.glob("*.json")) if path.stem not in TABLES)
+    there = (path for path in sorted(folder.glob("*.json")) if not safe_paths.leads_out(path))
+    found = (_read(path) for path in there if path.stem not in TABLES)
     return [preset for preset in found if preset is not None]
 
 
@@ -100,7 +102,7 @@ def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
         raise SettingsError([f"Preset: its name {problem}"])
     if name.casefold() in _ours():
         raise SettingsError([f"Preset: {name!r} is a name that comes with Training PRO. Choose another one."])
-    write_json(folder / f"{name}.json", _touching(values))
+    write_json(_file(folder, name), _touching(values))
 
 
 def _ours() -> set[str]:
@@ -110,9 +112,13 @@ def _ours() -> set[str]:
 
 
 def delete(folder: Path, name: str) -> None:
-    if name_problem(name, "preset") or name.casefold() in TABLES or not (folder / f"{name}.json").is_file():
+    if name_problem(name, "preset") or name.casefold() in TABLES or not _file(folder, name).is_file():
         raise SettingsError([f"Preset: there is no preset of your own called {name!r}."])
-    (folder / f"{name}.json").unlink()
+    _file(folder, name).unlink()
+
+
+def _file(folder: Path, name: str) -> Path:
+    return safe_paths.child(folder, f"{name}.json", "Preset", refusal=lambda text: SettingsError([text]))
 
 
 def named(name: str, folder: Path) -> Preset:

@@ -220,3 +220,10 @@ def test_the_command_names_the_folder(with_lora, tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "new")
     assert main(["merge", *where, "--lora", "b", "--out", str(tmp_path / "other")]) == 1
     assert "There is no LoRA 'b'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["b/new", "b/checkpoint-1/new"])
+def test_nothing_is_written_into_the_folder_of_another_lora(with_lora, where):
+    shutil.copytree(with_lora.lora(), with_lora.lora("b"))
+    said = refused(SavingError, with_lora, "a", with_lora.folders.loras / where)
+    assert said.endswith("lies in the folder of the LoRA 'b'. Name a folder of its own.")

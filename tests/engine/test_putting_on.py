@@ -330,3 +330,13 @@ def test_a_message_is_put_as_it_stood_in_training(with_lora, monkeypatch):
         (with_lora.lora() / "training_prompt.json").write_text(written)
         with_lora.answer(host, **asked)
         assert tokenizer.decode(seen[-1]).endswith("why?<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("name", ["../loras/a", "a/../a", "/a", "a/.part/lora", "trash-np/a"])
+def test_a_path_is_no_name_of_a_lora(with_lora, name):
+    host = with_lora.host()
+    with pytest.raises(SavingError):
+        with_lora.put_on(host, str(with_lora.lora("a")))
+    with pytest.raises(SavingError):
+        with_lora.put_on(host, name)
+    assert host.standing().loras == ()

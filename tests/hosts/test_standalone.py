@@ -187,12 +187,22 @@ def test_loading_the_same_again_lets_the_first_go_before(copy, tmp_path, monkeyp
     assert own.standing().model == "mine"
 
 
-@pytest.mark.parametrize("other", ["mine", "not-there", "broken"])
+@pytest.mark.parametrize("name", ["not-there", "../models/nowhere", "mine/model.safetensors/x"])
+def test_a_name_that_is_no_models_is_refused_before_the_loaded_one_goes(copy, tmp_path, name):
+    own = host(tmp_path)
+    own.load("mine", "auto")
+    before = own.loaded().model
+    with pytest.raises(ModelError, match="There is no model"):
+        own.load(name, "auto")
+    assert (own.loaded().model, own.chosen) == (before, ("mine", "auto"))
+
+
+@pytest.mark.parametrize("other", ["mine", "broken"])
 def test_where_the_second_cannot_be_loaded_it_is_said_what_became_of_the_first(copy, tmp_path, other):
     shutil.copytree(copy, copy.parent / "broken")
     own = host(tmp_path)
     own.load("mine", "auto")
-    for name in {other, "broken"} - {"not-there"}:
+    for name in {other, "broken"}:
         (copy.parent / name / "model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(ModelError) as refusal:
         own.load(other, "auto")

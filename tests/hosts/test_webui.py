@@ -191,9 +191,20 @@ def test_the_name_is_kept_while_a_model_is_unloaded_and_loaded(webui):
 
 
 def test_a_model_that_cannot_be_loaded_is_a_sentence(webui):
+    (webui.host.folders.models / "broken").mkdir()
     with pytest.raises(ModelError) as refusal:
-        webui.host.load("not-there", "")
-    assert str(refusal.value) == (f"The webui could not load 'not-there'; its console says why. {NEXT_CLICK}")
+        webui.host.load("broken", "")
+    assert str(refusal.value) == (f"The webui could not load 'broken'; its console says why. {NEXT_CLICK}")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("not-there", "There is no model 'not-there' in "), ("../models/tiny", "is a path")]
+)
+def test_a_name_that_is_no_models_is_refused_before_the_loaded_one_goes(webui, name, words):
+    before = webui.shared.model
+    with pytest.raises(ModelError, match=words):
+        webui.host.load(name, "")
+    assert webui.shared.model is before
 
 
 def test_the_chats_template_may_be_empty_before_the_first_chat(shared):

@@ -68,7 +68,7 @@ def test_what_is_in_use_stays(folders):
     for name in ("story", "story/checkpoint-4-epoch-1"):
         with pytest.raises(BusyError, match="is on the model just now"):
             throw_away(name, folders, on=["story/checkpoint-4-epoch-1"])
-    with pytest.raises(SavingError, match="There is no 'other'"):
+    with pytest.raises(SavingError, match="There is no LoRA 'other'"):
         throw_away("other", folders)
     assert thrown(folders) == []
 
