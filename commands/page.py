@@ -54,10 +54,10 @@ def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool =
     """Open the page and stay until Ctrl+C; a run that goes on then is asked to stop and keep first."""
     refuse_taken(asked.port)
     from ..engine.peft_engine import PeftEngine
-    from ..interface.page import page
+    from ..interface.page import build_page
 
     SESSION.tell_with(narrator.telling(say))
-    made, more = page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
+    made, more = build_page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
     made.launch(
         server_name="0.0.0.0" if asked.listen else "127.0.0.1",
         server_port=asked.port,

@@ -12,7 +12,7 @@ from ..core.host import Host
 from ..data import texts
 from ..data.assembly import cutting
 from ..data.library import LOOKED_FOR
-from ..data.slice_map import SliceMap, slice_map, unit_said, units_said
+from ..data.slice_map import SliceMap, build_slice_map, unit_said, units_said
 from ..data.slicing import slices
 from ..settings import flags
 from ..settings.declared import TrainingSettings
@@ -57,7 +57,7 @@ def _lines(asked: argparse.Namespace, path: Path, host: Host, settings: Training
         for block in sliced:
             row = _row(text.name, sliced.text_of(block), block)
             yield json.dumps(row, ensure_ascii=False) if asked.json else _told(row)
-        say(_summary(text.name, slice_map(sliced)))
+        say(_summary(text.name, build_slice_map(sliced)))
 
 
 def _row(file: str, text: str, block: Block) -> dict[str, object]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..train_utils import Counted, of_text
+from .errors import ModelError
 from .evaluations_table import Row
 
 
@@ -202,3 +203,11 @@ class Host(Protocol):
     def note_evaluation(self, row: Row) -> None:
         """One more row in logs/evaluations.csv, which a host may hold in memory."""
         ...
+
+
+def card_of(host: Host) -> ModelCard:
+    """What the run is about; a model that its host has put to sleep is loaded again for it."""
+    try:
+        return host.card()
+    except ModelError:
+        return host.loaded().card

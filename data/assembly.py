@@ -26,7 +26,7 @@ from .prepared import Store
 from .report import DatasetReport
 from .showing import shown
 from .stopping import said, stops
-from .suggestions import padding, suggestions
+from .suggestions import padding, suggest_settings
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: 
         resolved=_resolved(work, cut, plan, expected),
         lengths=counting.lengths(lengths),
         kept_aside=counting.kept(made.kept.examples),
-        suggestions=(*suggestions(work.settings, plan, **longest), *cuts(made.learned.sources)),
+        suggestions=(*suggest_settings(work.settings, plan, **longest), *cuts(made.learned.sources)),
         padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
         memory=expected.memory(work.settings) if expected else None,
         disk=disk,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
 
-    Numbers = np.ndarray[Any, np.dtype[Any]]
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 class Place(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .examples import Examples, TextSource
 from .report import KeptAside, Lengths, RowReport, SourceReport, TextReport
-from .slice_map import slice_map, together
+from .slice_map import build_slice_map, together
 
 COLUMNS = 32  # of a histogram
 
@@ -43,7 +43,7 @@ def of_texts(
 
 
 def _cut(sources: Sequence[TextSource]) -> TextReport:
-    maps = [slice_map(source.sliced) for source in sources]
+    maps = [build_slice_map(source.sliced) for source in sources]
     seen = together(maps)
     return TextReport(
         parts=sum(m.sections for m in maps),

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from ..core.errors import DataError
 from ..settings.columns import Columns
-from . import reading, shapes
+from . import reading
+from .column_names import CHAT_COLUMNS, TEXT_COLUMNS, pair_in
 from .rows import Row, Table
 
 PATIENCE_SECONDS = 3  # for a database that somebody else writes to
@@ -98,7 +99,7 @@ def _chosen(address: str, name: str, columns: Columns) -> str:
 def _known(columns: list[str]) -> bool:
     """Whether columns of these names say what they mean."""
     small = {column.lower(): column for column in columns}
-    return bool(shapes.pair_in(small)) or any(c in small for c in (*shapes.CHAT_COLUMNS, *shapes.TEXT_COLUMNS))
+    return bool(pair_in(small)) or any(c in small for c in (*CHAT_COLUMNS, *TEXT_COLUMNS))
 
 
 def _columns_of(connection: sqlite3.Connection, table: str, name: str) -> list[str]:

@@ -12,8 +12,9 @@ from typing import Any
 from ..core import safe_paths
 from ..core.errors import DataError
 from ..core.host import Folders
+from .column_names import pair_in
 from .rows import Row
-from .shapes import BadRowError, Shape, Written, pair_in
+from .shapes import BadRowError, Shape, Written
 
 SHIPPED = Path(__file__).resolve().parent.parent / "formats"
 PLACE = re.compile(r"%([^%\s][^%\n]*?)%")

@@ -11,30 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ..core.errors import DataError
+from .column_names import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, TEXT_COLUMNS, pair_in
 from .rows import Row, kind
 
-CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
-TEXT_COLUMNS = ("text", "content", "document", "story", "body")
-PAIRS: tuple[tuple[str, str], ...] = (
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("instruction", "answer"),
-    ("instruction", "completion"),
-    ("input", "output"),
-    ("question", "answer"),
-    ("question", "response"),
-    ("question", "output"),
-    ("query", "answer"),
-    ("query", "response"),
-    ("prompt", "response"),
-    ("prompt", "output"),
-    ("prompt", "answer"),
-    ("user", "assistant"),
-    ("human", "assistant"),
-    ("q", "a"),
-)
-COMPLETION = ("prompt", "completion")
-MORE_COLUMNS = ("input", "context")
 ROLES = {
     "human": "user",
     "user": "user",
@@ -149,11 +128,6 @@ def pair_shape(pair: tuple[str, str], columns: Mapping[str, str], system: str) -
     said = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
     own_system = columns.get("system", "")
     return Pair(question, more, answer, own_system, system, f"questions and answers, since the rows have {said}")
-
-
-def pair_in(columns: Mapping[str, str]) -> tuple[str, str] | None:
-    """The first known pair of a question's and an answer's column."""
-    return next((pair for pair in (*PAIRS, COMPLETION) if set(pair) <= columns.keys()), None)
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:

@@ -100,7 +100,7 @@ def unit_said(sentences: int, lines: int) -> str:
     return "sentence or line" if sentences and lines else "line" if lines else "sentence"
 
 
-def slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
+def build_slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
     """The map of one cut text."""
     lines = int((sliced.units.opens & sliced.sections.by_lines[sliced.units.section]).sum())
     kinds = dict(zip(KINDS, _counts(sliced.spans.kind, len(KINDS)), strict=True))

@@ -49,7 +49,7 @@ def _visible(letter: str) -> str:
     return letter if letter.isprintable() else repr(letter)[1:-1]
 
 
-def suggestions(
+def suggest_settings(
     settings: TrainingSettings, plan: StepPlan, *, longest_row: int, cutoff: int, context: int
 ) -> Iterator[Suggestion]:
     """Everything worth changing, the cutoff first."""

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 from ..core.errors import DataError
 from . import reading
+from .column_names import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, PAIRS, TEXT_COLUMNS
 from .rows import Row, Table
-from .shapes import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, PAIRS, TEXT_COLUMNS
 
 SEPARATORS = ",;\t|"
 WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}

@@ -23,7 +23,6 @@ from ..settings.declared import Lora
 from .borrowing import borrowed
 from .misfits import why
 from .own_layers import OF_PEFT, own
-from .placing import weights_written
 from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -224,3 +223,12 @@ def _put_back(base: torch.nn.Module, places: Sequence[_Place], said: Mapping[str
     vars(base).update(said)
     for place in reversed(places):  # one inside another comes first
         setattr(place.parent, place.name, place.layer)
+
+
+@contextmanager
+def weights_written() -> Iterator[None]:
+    """safetensors has an error of its own where the disk takes no more."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error

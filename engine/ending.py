@@ -25,7 +25,7 @@ from ..records.contents import GRAPH, LOG, PARAMETERS, PICTURE
 from ..records.curve import Mark
 from ..records.evaluations import number, steps_of
 from ..records.run_folder import RunFolder
-from ..records.verdict import verdict
+from ..records.verdict import judge_run
 from ..schedulers import described
 from ..settings import files
 from ..train_utils import checkpoint_step, duration
@@ -61,7 +61,7 @@ def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
     if folder is not own:
         _taken_along(own, folder, entry, job)
     kept_aside = trained.between.testing.kept_aside
-    judged = verdict(trained.between.course.graph, _saved(own), kept_aside, best.step if best else 0)
+    judged = judge_run(trained.between.course.graph, _saved(own), kept_aside, best.step if best else 0)
     _draw(trained, folder.path, folders, job)
     _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
     if outcome == "finished" or not (trained.broken or trained.between.unsaved):  # else they are all there is

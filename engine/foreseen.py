@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..core.errors import TrainingProError
 from ..core.host import Host
 from ..data.report import DatasetReport
-from ..records.run_folder import run_folder
+from ..records.run_folder import choose_run_folder
 from ..settings.declared import TrainingSettings
 
 
@@ -19,7 +19,7 @@ def with_the_disk(report: DatasetReport, settings: TrainingSettings, host: Host,
 
 def _of_the_name(settings: TrainingSettings, host: Host, resume: str) -> Iterator[str]:
     try:
-        folder = run_folder(settings, host.folders, resume)
+        folder = choose_run_folder(settings, host.folders, resume)
         folder.refuse_without_start()
         if folder.begins_with is not None:
             from .further import refuse_other_shape

@@ -15,14 +15,12 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from ..core.engine import Merge
 from ..core.errors import ModelError, SavingError
 from ..core.events import Ended, Stage
-from ..core.host import Host, precision_of
+from ..core.host import Host, card_of, precision_of
 from ..core.job import Job
 from ..core.writing import PART, moved_when_new
 from ..train_utils import size
-from .adapter import loaded_onto, lora_folder, take_out, without_loras
+from .adapter import loaded_onto, lora_folder, take_out, weights_written, without_loras
 from .impossible import is_offloaded
-from .placing import weights_written
-from .ready import card_of
 
 ADAPTER = "merged"
 SHARD = "5GB"

@@ -14,7 +14,7 @@ from ..core.engine import PerplexityOf
 from ..core.errors import DataError, SettingsError, TrainingProError
 from ..core.evaluations_table import Row
 from ..core.events import Advice, Ended, Note, PerplexityFound, Stage
-from ..core.host import Host, ModelCard
+from ..core.host import Host, ModelCard, card_of
 from ..core.job import Job
 from ..data import library, prepared
 from ..data.library import DataSet
@@ -24,7 +24,6 @@ from .adapter import loaded_onto, lora_folder, take_out, without_loras
 from .known_rows import known_rows
 from .material import Material
 from .measuring import AtOnce, Pass, Sums, Told, measuring
-from .ready import card_of
 from .text_by_text import text_by_text
 from .tokenizer import working_tokenizer
 from .trial import Ways, tried

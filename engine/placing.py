@@ -6,11 +6,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from ..core.errors import SavingError
 from ..core.events import Advice, EventLog, Note
@@ -49,15 +46,6 @@ def _places(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
         there = (elsewhere / folder.name).exists()
         name = loras.free_name(elsewhere, folder.name) if there else folder.name
         yield replace(folder, path=elsewhere / name)
-
-
-@contextmanager
-def weights_written() -> Iterator[None]:
-    """safetensors has an error of its own where the disk takes no more."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
 
 
 def _is_placed(place: RunFolder, write: Write, problems: list[str]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..core.events import Ended, Probed, Stage
-from ..core.host import Host, bare
+from ..core.host import Host, bare, card_of
 from ..core.job import Job
 from ..data.examples import Example
 from ..data.expecting import Expecting, changed, fitted_to_card, largest_batch
@@ -31,7 +31,7 @@ from .impossible import refuse
 from .machine import give_back_memory
 from .peak import begin_anew, resident
 from .precision import in_its_type
-from .ready import bare_model, card_of, prepared, ready_to_train
+from .ready import bare_model, prepared, ready_to_train
 from .skeleton import skeleton
 from .targets import kinds
 from .trial import Ways, tried

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import set_seed
 
 from ..core import processes
-from ..core.errors import DataError, ModelError, SettingsError
+from ..core.errors import DataError, SettingsError
 from ..core.events import Advice, Note, Stage
 from ..core.host import Host, ModelCard
 from ..core.job import Job
@@ -34,14 +34,6 @@ from .precision import slow_type_advice
 from .rounding import rounding_advice
 from .targets import adapted, refuse_if_elsewhere, resolved
 from .tokenizer import working_tokenizer
-
-
-def card_of(host: Host) -> ModelCard:
-    """What the run is about; a model that its host has put to sleep is loaded again for it."""
-    try:
-        return host.card()
-    except ModelError:
-        return host.loaded().card
 
 
 def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:

@@ -18,7 +18,7 @@ from ..core.writing import read_json, write_text
 from ..records import evaluations, inventory, loras
 from ..records.contents import GRAPH, LOG, REPORT, STATE
 from ..records.report import Story, page
-from ..records.samples import samples
+from ..records.samples import read_samples
 from ..settings.declared import FULL
 from .course import graph_entry
 
@@ -64,7 +64,7 @@ def _story(ended: Ended, folder: Path, folders: Folders, job: Job) -> Story:
         events=events,
         ended=ended,
         graph=_so_far(folder, events) if broke_off else read_json(folder / GRAPH, []),
-        samples=samples(folder),
+        samples=read_samples(folder),
         log={} if broke_off else read_json(folder / LOG, {}),
         kept=inventory.one(folder, folders),
     )

@@ -10,11 +10,11 @@ from typing import Any
 from ..core import processes
 from ..core.awake import awake
 from ..core.events import Ended, Note, Planned, Stage
-from ..core.host import Host
+from ..core.host import Host, card_of
 from ..core.job import Job
 from ..data import planned
 from ..records.in_progress import in_progress, refuse_in_progress
-from ..records.run_folder import run_folder
+from ..records.run_folder import choose_run_folder
 from ..schedulers import described
 from ..settings.declared import TrainingSettings
 from . import together, whole
@@ -28,7 +28,7 @@ from .faults import BreakdownError, told_where_memory_runs_out
 from .further import refuse_other_shape
 from .parts import Part, next_part
 from .precision import computing_type
-from .ready import bare_model, card_of, prepared, ready_to_train
+from .ready import bare_model, prepared, ready_to_train
 from .reporters import reporting
 from .samples import Samples
 from .soundness import kept_after_breakdown
@@ -38,7 +38,7 @@ from .trial import Ways, tried
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
     """From what the user asked for to a LoRA on disk, and the model given back as it was."""
-    folder = run_folder(settings, host.folders, resume)
+    folder = choose_run_folder(settings, host.folders, resume)
     refuse_in_progress(folder.name, host.folders)
     if folder.begins_with is not None:
         refuse_other_shape(settings.lora, folder.begins_with)

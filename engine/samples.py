@@ -29,7 +29,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
     def __init__(self, run: Blueprint, between: BetweenSteps, host: Host, job: Job, first: int) -> None:
         """`first` is how many steps are done already."""
         self._run, self._between, self._job = run, between, job
-        there = record.samples(run.folder.path) if first else []
+        there = record.read_samples(run.folder.path) if first else []
         self._said = [one for one in there if one.step <= first]
         self._asking = Asking(run, host, job, self._said)
         self._folder = run.folder.path

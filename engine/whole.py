@@ -13,9 +13,9 @@ from ..core.host import Host
 from ..core.job import Job
 from ..settings.declared import TrainingSettings
 from . import adapter
+from .adapter import weights_written
 from .blueprint import Blueprint
 from .laid_aside import off
-from .placing import weights_written
 
 
 @contextmanager

@@ -14,14 +14,9 @@ from . import data_menu
 from .form import Form
 from .gradio_versions import private
 from .handlers import handle, on_load
+from .scripts import script
 
 HERE = Path(__file__).parent
-
-
-def script(name: str) -> str:
-    """A script of ours for the browser, without the lines that explain it."""
-    lines = (HERE / f"{name}.js").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("//"))
 
 
 class Clicks:

@@ -46,7 +46,7 @@ class ChoosingHost(Host, Protocol):
     def offered(self, name: str) -> str: ...
 
 
-def page(
+def build_page(
     host: ChoosingHost,
     engine: Engine[TrainingSettings, DatasetReport],
     session: Session,

@@ -18,7 +18,6 @@ from ..schedulers import described
 from ..settings.declared import TrainingSettings
 from ..train_utils import StepPlan
 from . import model_line, plots, report_view, wording
-from .clicks import script
 from .form import Form
 from .gradio_versions import follows, private
 from .handlers import handle, on_load
@@ -29,6 +28,7 @@ from .outdated import MadeFrom
 from .queue_view import QueueView
 from .run_buttons import RunButtons
 from .run_view import WISHES, RunView
+from .scripts import script
 
 LOOK_SECONDS = 0.5
 SHOWN = 3  # examples in Check's report

@@ -23,7 +23,7 @@ from ..records.curve import svg
 from ..records.evaluations import aside_losses, points_of
 from ..records.inventory import Kept
 from ..records.own_lora import as_lora
-from ..records.verdict import verdict_text
+from ..records.verdict import read_verdict
 from ..settings.names import name_problem
 from ..train_utils import plural, size
 from . import wording
@@ -269,7 +269,7 @@ def _row(kept: Kept) -> list[str]:
 def how_it_went(kept: Kept) -> str:
     """Its curve, its verdict, what lies in its folder, and the whole report."""
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
-    verdict = verdict_text(read_json(kept.folder / LOG, {}))
+    verdict = read_verdict(read_json(kept.folder / LOG, {}))
     said = wording.paragraph(verdict) if verdict else ""
     many = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
     folded = f"<details><summary>{many}</summary>{wording.bullets(parts)}</details>"

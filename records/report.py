@@ -31,7 +31,7 @@ from .curve import Mark, svg
 from .evaluations import aside_losses, evaluations_of, number, points_of, steps_of
 from .inventory import Kept
 from .report_style import CSS
-from .verdict import verdict, verdict_text
+from .verdict import judge_run, read_verdict
 
 TOLD = (Planned, Note, Advice, CheckpointSaved, Evaluated, Replanned, LiveChanged, Ended)
 NAMED_APART = ("name", "data")
@@ -108,9 +108,9 @@ def _reasons(ended: Ended) -> list[str]:
 
 def _verdict(story: Story) -> str:
     """The log's own, or where a run broke off that of the steps that it has."""
-    text = verdict_text(story.log)
+    text = read_verdict(story.log)
     if not text and steps_of(story.graph):
-        text = verdict(story.graph, {}, evaluates=bool(story.plan.evaluate_every)).text
+        text = judge_run(story.graph, {}, evaluates=bool(story.plan.evaluate_every)).text
     return f'<p class="verdict">{escape(text)}</p>' if text else ""
 
 

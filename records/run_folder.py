@@ -200,7 +200,7 @@ class RunFolder:
         shutil.rmtree(self.aside, ignore_errors=True)
 
 
-def run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
+def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
     """Where this run goes; SettingsError or SavingError where the user has to choose first."""
     home = folders.kept(whole_model=settings.lora.whole_model)
     path = safe_paths.child(home, settings.what.name, "Name")
@@ -223,7 +223,7 @@ def under_its_name(settings: TrainingSettings, folders: Folders) -> TrainingSett
     """Where a new name is asked for, under the one that it will get: so it is called wherever it is spoken of."""
     if settings.what.if_exists != "new_name":
         return settings
-    return settings.called(run_folder(settings, folders, "").name)
+    return settings.called(choose_run_folder(settings, folders, "").name)
 
 
 def _start(path: Path, resume: str) -> Checkpoint | None:

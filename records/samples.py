@@ -12,7 +12,7 @@ from ..core.writing import write_text
 from .contents import SAMPLES
 
 
-def samples(folder: Path) -> list[Sampled]:
+def read_samples(folder: Path) -> list[Sampled]:
     """What is kept there, in the order in which it was said; lines that cannot be read are left out."""
     try:
         lines = (folder / SAMPLES).read_text(encoding="utf-8").split("\n")

@@ -37,7 +37,7 @@ class Verdict:
         return {**vars(self), "evidence": dict(self.evidence)}
 
 
-def verdict(
+def judge_run(
     graph: Sequence[Mapping[str, Any]],
     checkpoints: Mapping[int, str],
     kept_aside: str = "",
@@ -56,7 +56,7 @@ def verdict(
     return _Judged(steps, after, checkpoints, kept).verdict()
 
 
-def verdict_text(log: Mapping[str, Any]) -> str:
+def read_verdict(log: Mapping[str, Any]) -> str:
     """What a run's log says of how well it learned; nothing where it was written without a verdict."""
     known = log.get("verdict")
     return str(known.get("text") or "") if isinstance(known, Mapping) else ""

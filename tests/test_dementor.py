@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from training_pro.chunking import Cutting, Sliced
-from training_pro.data.slice_map import slice_map
+from training_pro.data.slice_map import build_slice_map
 from training_pro.dementor import sliced
 from training_pro.tests.slicing_laws import assert_laws, at_stops, random_text, words
 
@@ -53,7 +53,7 @@ def test_eos_only_where_a_section_ends():
 @pytest.mark.parametrize(("repeats", "mean"), [(1, 1.0), (2, 2.0), (3, 3.0), (6, 6.0)])
 def test_repeats_say_how_often_a_sentence_is_seen(repeats: int, mean: float):
     text = " ".join(sentences("abcdefghij") for _ in range(40))
-    seen = slice_map(cut(text, cutoff=60, dementor_repeats=repeats)).seen
+    seen = build_slice_map(cut(text, cutoff=60, dementor_repeats=repeats)).seen
     assert seen.least >= 1 and seen.most <= repeats + 1
     assert seen.mean == pytest.approx(mean, rel=0.1)
 

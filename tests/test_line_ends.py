@@ -24,7 +24,7 @@ SAID = [Sampled(step=step, prompt=STRANGE, text=STRANGE, without=STRANGE) for st
 
 def answers(folder):
     samples.keep(folder, SAID)
-    assert samples.samples(folder) == SAID
+    assert samples.read_samples(folder) == SAID
     return SAID[0].text
 
 
@@ -32,7 +32,7 @@ def answers_of_a_checkpoint_of_its_own(folder):
     folders = made_folders(folder)
     run = made(folders.loras, "run", checkpoint("checkpoint-2", 2))
     samples.keep(run, SAID)
-    assert samples.samples(as_lora(run / "checkpoint-2", "own", folders)) == SAID
+    assert samples.read_samples(as_lora(run / "checkpoint-2", "own", folders)) == SAID
     return SAID[0].text
 
 

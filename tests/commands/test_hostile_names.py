@@ -7,7 +7,7 @@ from training_pro.commands import options
 from training_pro.commands.main import main
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.host import Folders
-from training_pro.records.run_folder import run_folder
+from training_pro.records.run_folder import choose_run_folder
 from training_pro.settings.reading import training_settings
 from training_pro.tests import hostile
 from training_pro.tests.fakes import made_folders
@@ -63,7 +63,9 @@ def test_a_name_for_a_copy(folders, capsys):
 def test_the_name_of_a_run(folders):
     for name in names(folders):
         with pytest.raises((SettingsError, SavingError)):
-            run_folder(training_settings({"name": name, "data": ["a.txt"], "if_exists": "replace"}), folders, "")
+            choose_run_folder(
+                training_settings({"name": name, "data": ["a.txt"], "if_exists": "replace"}), folders, ""
+            )
 
 
 def test_the_checkpoint_that_a_run_goes_on_from(folders):
@@ -71,8 +73,8 @@ def test_the_checkpoint_that_a_run_goes_on_from(folders):
     theirs = ("checkpoint-4-epoch-1", "checkpoint-6-user")  # of a path the last part is meant, in the run's folder
     for name in filter(lambda name: name and not name.endswith(theirs), names(folders)):
         with pytest.raises(SavingError, match="The checkpoint"):
-            run_folder(settings, folders, name)
-    assert run_folder(settings, folders, "checkpoint-4-epoch-1").began_at == 4
+            choose_run_folder(settings, folders, name)
+    assert choose_run_folder(settings, folders, "checkpoint-4-epoch-1").began_at == 4
 
 
 def test_a_lora_is_a_name_else_a_path_of_the_command_lines(folders, tmp_path):

@@ -16,7 +16,7 @@ from training_pro.data.assembly import checked
 from training_pro.data.lines import bounds
 from training_pro.data.reading import ReadText
 from training_pro.data.sentences import sentence_ends
-from training_pro.data.slice_map import slice_map
+from training_pro.data.slice_map import build_slice_map
 from training_pro.data.slicing import slices
 from training_pro.engine.tokenizer import working_tokenizer
 from training_pro.tests import real_tokenizers
@@ -215,7 +215,7 @@ def test_check_says_which_was_taken(place):
 
 def test_the_map_counts_lines_and_sentences_apart():
     text = irc(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
-    found = slice_map(slices(text, letters, Cutting(cutoff=300)))
+    found = build_slice_map(slices(text, letters, Cutting(cutoff=300)))
     assert (found.lines, found.sentences, found.parts_by_lines) == (40, 48, 1)
     assert found.ends == "sentences, in 1 of 2 parts at lines"
 

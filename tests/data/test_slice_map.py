@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.chunking import Cutting, Encoded
-from training_pro.data.slice_map import Seen, SliceMap, slice_map, together
+from training_pro.data.slice_map import Seen, SliceMap, build_slice_map, together
 from training_pro.data.slicing import slices
 from training_pro.tests.slicing_laws import ODD_TEXTS, words
 
@@ -13,7 +13,7 @@ STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
 
 def made(text: str, columns: int = 4, **rules: object) -> SliceMap:
     cutting = Cutting(**{"cutoff": 6, "overlap": False, "hard_cut": "##", **rules})
-    return slice_map(slices(text, words, cutting), columns)
+    return build_slice_map(slices(text, words, cutting), columns)
 
 
 def test_blocks_side_by_side_are_seen_once():
@@ -57,7 +57,7 @@ def test_what_is_lost_is_shown():
     def heavy(pieces):
         return [Encoded(list(range(20)), [0] * 20, [len(piece)] * 20) for piece in pieces]
 
-    found = slice_map(slices("x", heavy, Cutting(cutoff=16)))
+    found = build_slice_map(slices("x", heavy, Cutting(cutoff=16)))
     assert found.proof == "characters lost: 1 ('x': no ids, or more than a block holds)"
 
 

@@ -12,7 +12,7 @@ import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.events import Note, Progress
 from training_pro.core.job import Job
-from training_pro.records.samples import samples
+from training_pro.records.samples import read_samples
 from training_pro.tests.tiny import watched
 
 LOADINGS = ("float32", "bfloat16", "4bit")
@@ -121,7 +121,7 @@ def a_run_with_everything_on(place, host):
 def a_run_with_answers_in_between(place, host):
     asked = {"sample_every": 2, "sample_prompts": ["The keeper"], "gradient_checkpointing": "on"}
     place.train(host, name="run", **asked)
-    assert len(samples(place.lora("run"))) == 3
+    assert len(read_samples(place.lora("run"))) == 3
 
 
 def a_stopped_run(place, host):

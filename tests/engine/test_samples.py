@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from training_pro.core.events import Advice, CheckpointSaved, Note, Progress, Sampled
-from training_pro.records.samples import samples
+from training_pro.records.samples import read_samples
 from training_pro.tests.tiny import Place, tree, watched
 
 ASKED = ["The keeper of the", "Once\nupon"]
@@ -58,7 +58,7 @@ def test_the_run_is_the_same_to_the_bit(place):
     assert [s.text for s in said[:2]] == [s.without for s in said[:2]]
     assert {s.prompt: s.without for s in said} == {s.prompt: s.without for s in said[:2]}
     assert said[-1].text != said[-1].without
-    assert samples(place.lora("asked")) == said
+    assert read_samples(place.lora("asked")) == said
     assert not (place.lora("alone") / "samples.jsonl").exists()
 
 
@@ -84,7 +84,7 @@ def test_the_run_is_the_same_to_the_bit_whatever_is_trained(place, loading, more
     asked = {"sample_every": 1, "sample_prompts": ASKED}
     place.train(place.host(loading), name="asked", epochs=2, **asked, **more)
     assert place.weights("asked") == place.weights("alone")
-    assert len({one.step for one in samples(place.lora("asked"))}) > 4
+    assert len({one.step for one in read_samples(place.lora("asked"))}) > 4
 
 
 def test_without_is_what_the_model_itself_says(place):
@@ -217,9 +217,9 @@ def test_a_run_that_goes_on_asks_what_it_has_not_asked(place):
     _, events = run(place, resume="newest", **asked)
     assert [s.step for s in of(Sampled, events)] == [2, 4]
     assert place.weights() == place.weights("whole")
-    kept = samples(place.lora())
+    kept = read_samples(place.lora())
     assert [(s.step, s.text, s.without) for s in kept] == [
-        (s.step, s.text, s.without) for s in samples(place.lora("whole"))
+        (s.step, s.text, s.without) for s in read_samples(place.lora("whole"))
     ]
 
 
@@ -239,7 +239,7 @@ def test_through_the_parts_of_a_run_nothing_is_asked_twice(place):
     said = of(Sampled, job.log.since(0))
     assert [s.step for s in said] == [0, 4, 8]
     assert len({s.without for s in said}) == 1
-    assert samples(place.lora()) == said
+    assert read_samples(place.lora()) == said
 
 
 def test_thrown_away_leaves_the_earlier_answers(place):

@@ -14,7 +14,7 @@ from training_pro.core.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADINGS, StandaloneHost
 from training_pro.interface.handlers import Failing, guarded, handle, is_guarded
-from training_pro.interface.page import page
+from training_pro.interface.page import build_page
 from training_pro.tests.fakes import made_folders
 
 UNFORESEEN = [
@@ -68,7 +68,7 @@ async def _last(stream):
 def built(tmp_path_factory):
     """The whole page of our own, which holds the tab of the webui and everything beside it."""
     host = StandaloneHost(made_folders(tmp_path_factory.mktemp("page")))
-    return page(host, PeftEngine(), Session(), loadings=LOADINGS, first_look=True)[0]
+    return build_page(host, PeftEngine(), Session(), loadings=LOADINGS, first_look=True)[0]
 
 
 def test_every_handler_of_the_page_is_guarded(built):

@@ -141,7 +141,7 @@ def all_over(session):
 def the_page(user_data):
     session = Session()
     host = StandaloneHost(folders(user_data))
-    drawn, _ = page.page(host, PeftEngine(), session, loadings=LOADINGS, first_look=True)
+    drawn, _ = page.build_page(host, PeftEngine(), session, loadings=LOADINGS, first_look=True)
     return drawn, session
 
 

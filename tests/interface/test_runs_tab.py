@@ -13,7 +13,7 @@ from training_pro.core.session import Session
 from training_pro.interface import runs_tab
 from training_pro.interface.joined import Joined
 from training_pro.records import inventory, trash
-from training_pro.records.verdict import verdict
+from training_pro.records.verdict import judge_run
 from training_pro.tests.fakes import FakeHost, made_folders
 from training_pro.tests.records.on_disk import FINISHED, LOG, made
 
@@ -56,7 +56,7 @@ def went(folders, **more):
 
 
 def test_the_verdict_is_a_sentence(folders):
-    judged = verdict(GRAPH, {})
+    judged = judge_run(GRAPH, {})
     shown = went(folders, **{"training_log.json": {**LOG, "verdict": judged.as_log()}})
     assert f"<p>{judged.text}</p>" in shown
     assert "not known" not in shown and "evidence" not in shown

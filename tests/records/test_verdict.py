@@ -7,7 +7,7 @@ import math
 import pytest
 from training_pro.core.events import Evaluated
 from training_pro.records.evaluations import entry
-from training_pro.records.verdict import verdict
+from training_pro.records.verdict import judge_run
 
 
 def graph(training, kept):
@@ -29,7 +29,7 @@ MEMORIZED = {0: 3.0, 4: 2.5, 8: 2.2, 12: 2.4, 16: 2.9}
 
 
 def test_it_began_to_memorize_where_the_two_part():
-    found = verdict(graph(FALLING, MEMORIZED), NAMES)
+    found = judge_run(graph(FALLING, MEMORIZED), NAMES)
     assert (found.kind, found.step, found.better) == ("began to memorize", 8, "checkpoint-8")
     assert found.text == (
         "It began to memorize at step 8. The loss on the part kept aside rose from 2.2000 (step 8) to 2.9000 "
@@ -47,21 +47,21 @@ def test_it_began_to_memorize_where_the_two_part():
 
 
 def test_what_only_rose_was_memorized_from_the_first_step_on():
-    text = verdict(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
+    text = judge_run(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
     assert text.startswith("It began to memorize from the first step on. The loss on the part kept aside rose")
 
 
 def test_the_better_one_is_one_that_is_still_there():
-    assert verdict(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
-    gone = verdict(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
+    assert judge_run(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
+    gone = judge_run(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
     assert gone.better == ""
     assert gone.text.endswith("No checkpoint of about step 8 is left; end the next run there.")
-    kept = verdict(graph(FALLING, MEMORIZED), NAMES, kept=8)
+    kept = judge_run(graph(FALLING, MEMORIZED), NAMES, kept=8)
     assert kept.text.endswith("What is kept is that of step 8, before it.")
 
 
 def test_it_could_learn_more_while_both_fall():
-    found = verdict(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
+    found = judge_run(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
     assert (found.kind, found.better) == ("could learn more", "")
     assert found.text.startswith(
         "It could learn more. The loss on the part kept aside was still falling at the end"
@@ -70,14 +70,14 @@ def test_it_could_learn_more_while_both_fall():
 
 @pytest.mark.parametrize("last", [2.19, 2.21])
 def test_about_right_where_it_has_come_to_rest(last):
-    found = verdict(graph(FALLING, {0: 3.0, 8: 2.2, 16: last}), NAMES)
+    found = judge_run(graph(FALLING, {0: 3.0, 8: 2.2, 16: last}), NAMES)
     assert (found.kind, found.better) == ("about right", "")
     assert "fell from 3.0000 to" in found.text
 
 
 @pytest.mark.parametrize("last", [3.0, 2.98, 3.02])
 def test_where_nothing_changed_it_is_not_about_right(last):
-    found = verdict(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
+    found = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
     assert (found.kind, found.better) == ("did not learn", "")
     assert found.text == (
         "It did not learn what helps there. The loss on the part kept aside is what it was before the start: "
@@ -87,16 +87,16 @@ def test_where_nothing_changed_it_is_not_about_right(last):
 
 def test_worse_on_both_sides_is_no_memorizing():
     rising = {step: 2.0 + step / 10 for step in range(1, 17)}
-    found = verdict(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {8: "c8"})
+    found = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {8: "c8"})
     assert found.kind == "became worse"
     assert "Try a lower learning rate. c8 is the better one." in found.text
-    without = verdict(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {})
+    without = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {})
     assert "for such texts the model is better without" in without.text
 
 
 @pytest.mark.parametrize(("losses", "course"), [(FALLING, "was still falling"), (LEVEL, "did not fall any more")])
 def test_without_a_part_kept_aside_it_says_no_more_than_is_known(losses, course):
-    found = verdict(graph(losses, {}), NAMES)
+    found = judge_run(graph(losses, {}), NAMES)
     assert found.kind == "not known"
     assert found.text.startswith("Nothing was kept aside, so learning cannot be told from memorizing.")
     assert course in found.text
@@ -104,32 +104,33 @@ def test_without_a_part_kept_aside_it_says_no_more_than_is_known(losses, course)
 
 
 def test_one_evaluation_alone_tells_nothing_either():
-    found = verdict(graph(FALLING, {0: 2.5}), NAMES)
+    found = judge_run(graph(FALLING, {0: 2.5}), NAMES)
     assert found.text.startswith("The part kept aside was gone through only once, so learning cannot be told")
 
 
 def test_what_was_kept_aside_and_never_gone_through_is_said():
     for known in ({"kept_aside": "its digest"}, {"evaluates": True}):
-        text = verdict(graph(FALLING, {}), NAMES, **known).text
+        text = judge_run(graph(FALLING, {}), NAMES, **known).text
         assert text.startswith("The run ended before the part kept aside was gone through, so learning cannot be")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "in 1 step, too few"), (7, "in 7 steps, too few")])
 def test_a_few_steps_say_nothing_of_how_it_goes(count, words):
-    assert words in verdict(graph(dict.fromkeys(range(1, count + 1), 3.0), {}), NAMES).text
-    assert "too few" not in verdict(graph(dict.fromkeys(range(1, 9), 3.0), {}), NAMES).text
+    assert words in judge_run(graph(dict.fromkeys(range(1, count + 1), 3.0), {}), NAMES).text
+    assert "too few" not in judge_run(graph(dict.fromkeys(range(1, 9), 3.0), {}), NAMES).text
 
 
 def test_a_loss_that_rose_was_not_still_falling():
     rose = {step: 0.01 if step < 4 else 0.05 - step / 1000 for step in range(1, 17)}
-    assert "went from 0.0100 to 0.0340 and fell again in the last quarter" in verdict(graph(rose, {}), NAMES).text
+    text = judge_run(graph(rose, {}), NAMES).text
+    assert "went from 0.0100 to 0.0340 and fell again in the last quarter" in text
 
 
 def test_evaluations_on_something_else_do_not_count():
-    assert verdict(graph(FALLING, MEMORIZED), NAMES, kept_aside="other").kind == "not known"
+    assert judge_run(graph(FALLING, MEMORIZED), NAMES, kept_aside="other").kind == "not known"
 
 
 def test_what_is_no_number_is_left_out():
     broken = {**MEMORIZED, 20: math.nan}
-    assert verdict(graph({**FALLING, 20: math.nan}, broken), NAMES).step == 8
-    assert verdict(graph({1: math.nan}, {}), {}).text == "No step has a loss that is a number."
+    assert judge_run(graph({**FALLING, 20: math.nan}, broken), NAMES).step == 8
+    assert judge_run(graph({1: math.nan}, {}), {}).text == "No step has a loss that is a number."

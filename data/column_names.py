@@ -1,0 +1,41 @@
+"""The column names by which rows are recognized: chats, texts, and pairs of question and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
+
+
+TEXT_COLUMNS = ("text", "content", "document", "story", "body")
+
+
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("instruction", "answer"),
+    ("instruction", "completion"),
+    ("input", "output"),
+    ("question", "answer"),
+    ("question", "response"),
+    ("question", "output"),
+    ("query", "answer"),
+    ("query", "response"),
+    ("prompt", "response"),
+    ("prompt", "output"),
+    ("prompt", "answer"),
+    ("user", "assistant"),
+    ("human", "assistant"),
+    ("q", "a"),
+)
+
+
+COMPLETION = ("prompt", "completion")
+
+
+MORE_COLUMNS = ("input", "context")
+
+
+def pair_in(columns: Mapping[str, str]) -> tuple[str, str] | None:
+    """The first known pair of a question's and an answer's column."""
+    return next((pair for pair in (*PAIRS, COMPLETION) if set(pair) <= columns.keys()), None)
