@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
 
 
 Encoder = Callable[[Sequence[str]], Sequence[Encoded]]
-BoundsFinder = Callable[[str, "Sections"], Bounds]  # data/lines.py and data/sentences.py have the rules
+BoundsFinder = Callable[[str, "Sections"], Bounds]  # the rules: data/text/
 
 
 class Sentence(NamedTuple):

@@ -20,25 +20,24 @@ params = {"display_name": "Training PRO", "is_tab": True}
 def ui() -> None:
     """Draw the tab; whatever goes wrong becomes a sentence in it, never an error of the host's."""
     try:
-        from .core import narrator
-        from .core.session import SESSION
+        from .core.jobs import SESSION, console
         from .engine.peft_engine import PeftEngine
         from .hosts.webui import WebuiHost
-        from .interface import tab
+        from .interface.page import tab
 
-        SESSION.tell_with(narrator.telling(_say))
+        SESSION.tell_with(console.telling(_say))
         tab.draw(WebuiHost(), PeftEngine(), SESSION)
     except Exception as error:
-        from .interface import refusals
+        from .interface.base import fallback
 
         logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
-        refusals.cannot_draw(error)
+        fallback.cannot_draw(error)
 
 
 def custom_css() -> str:
     """The tab's looks, added to the webui's own; none where they cannot be had, and ui() will say why."""
     try:
-        from .interface.style import CSS
+        from .interface.base import CSS
     except Exception:  # noqa: BLE001 - the webui does not catch it, and would not start
         return ""
     return CSS
@@ -46,12 +45,12 @@ def custom_css() -> str:
 
 def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[str, str]:
     """Refuse a message while a job holds the model: without this it would wait for hours without a word."""
-    from .core.session import SESSION
+    from .core.jobs import SESSION
 
     if (job := SESSION.current) is not None:
-        from .interface import refusals
+        from .interface.base import fallback
 
-        raise refusals.busy(job.title, text)
+        raise fallback.busy(job.title, text)
     return text, visible_text
 
 

@@ -197,7 +197,7 @@ class ModelShape:
     vocabulary: int
     gated: bool
     tied: bool
-    thrifty: bool = False  # a gate that keeps two of its three numbers: engine/fewer_passes.py
+    thrifty: bool = False  # a gate that keeps two of its three numbers: engine/compute/layer_patches.py
     experts: Experts | None = None
     counted: Counted | None = None
 

@@ -88,10 +88,10 @@ def _floor(asked: argparse.Namespace, way: str) -> Callable[[], float]:
 
 def _ours(asked: argparse.Namespace, way: str) -> Callable[[], float]:
     from training_pro.core.host import Folders, ModelCard
-    from training_pro.data.assembly import prepare
-    from training_pro.data.row_sets import row_set
+    from training_pro.data.prepare import prepare
+    from training_pro.data.rows import row_set
     from training_pro.engine.tokenizer import working_tokenizer
-    from training_pro.settings.reading import training_settings
+    from training_pro.settings.parsing import training_settings
 
     tokenizer = working_tokenizer(_tokenizer(asked.tokenizer))
     config = json.loads((asked.tokenizer / "config.json").read_text(encoding="utf-8"))

@@ -19,8 +19,12 @@ ROUNDS = 7
 
 def run_of(steps: int) -> Any:
     """A job's log with so many steps: losses of two data sets, twenty checkpoints."""
-    from training_pro.core.events import CheckpointSaved, Planned, Progress  # type: ignore[import-not-found]
-    from training_pro.core.job import Job  # type: ignore[import-not-found]
+    from training_pro.core.jobs import (  # type: ignore[import-not-found]
+        CheckpointSaved,
+        Job,  # type: ignore[import-not-found]
+        Planned,
+        Progress,
+    )
 
     job = Job("training", "Training 'long'")
     rates = tuple(2e-4 * (1 - n / steps) for n in range(steps))
@@ -44,7 +48,7 @@ def run_of(steps: int) -> Any:
 
 def main(steps: int) -> None:
     package.load()
-    from training_pro.interface.run_view import RunView  # type: ignore[import-not-found]
+    from training_pro.interface.run import RunView  # type: ignore[import-not-found]
 
     job = run_of(steps)
     replay, update, sent = [], [], 0

@@ -45,7 +45,7 @@ def rules(chunking: str, eos: int | None) -> Any:
 
 def examples(text: str, tokenizer: Any, chunking: str) -> int:
     """From a text to the ids of every training example; how many."""
-    from training_pro.data.slicing import slices
+    from training_pro.data.text import slices
 
     sliced = slices(text, tokenizer.encode, rules(chunking, tokenizer.eos))
     return sum(1 for block in sliced if len(sliced.ids_of(block)))
@@ -61,7 +61,7 @@ def loaded(folder: Path) -> Any:
 def multiples(folder: Path, text: str) -> None:
     """Median of five by turns, so that whoever else uses the machine disturbs all alike."""
     from training_pro.chunking import sections_of
-    from training_pro.data.lines import bounds
+    from training_pro.data.text import bounds
 
     tokenizer = loaded(folder)
     backend, lines = tokenizer.tokenizer.backend_tokenizer, text.split("\n")

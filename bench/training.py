@@ -285,12 +285,11 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Name
     """A whole run of Training PRO, from a file to the LoRA on disk, followed by a page; its steps are timed."""
     package.load()
     from training_pro.core.host import LoadedModel
-    from training_pro.core.job import Job
-    from training_pro.engine import trainer
-    from training_pro.engine.callback import BetweenSteps
+    from training_pro.core.jobs import Job
     from training_pro.engine.peft_engine import PeftEngine
+    from training_pro.engine.training import BetweenSteps, trainer
     from training_pro.hosts.standalone import StandaloneHost, folders
-    from training_pro.settings.reading import training_settings
+    from training_pro.settings.parsing import training_settings
 
     _count_what_is_beside(BetweenSteps, watch)
     train = trainer.RunTrainer.train
@@ -341,7 +340,7 @@ def _counted(method: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
 
 def _follow(job: Any, watch: Watch) -> None:
     """What a page does twice a second, in a thread of its own, as the real one."""
-    from training_pro.interface.run_view import RunView
+    from training_pro.interface.run import RunView
 
     view = RunView(job)
     while job.running:

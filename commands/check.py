@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from ..core.engine import Showing
 from ..core.errors import SettingsError
 from ..data.report import DatasetReport
-from . import environment, options
+from . import options
+from .environment import interpreter
 from .train import add_settings, settings_from
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; 1 when the verdict is 'not ready'."""
     asked = _parsed(arguments)
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     report = _report(asked)
     print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if asked.json else report.text())
     return 1 if report.verdict == "not ready" else 0

@@ -10,7 +10,8 @@ from ..core.errors import ModelError
 from ..hosts.embedded import make_embedded
 from ..hosts.standalone import StandaloneHost, folders
 from ..hosts.tiny import make_tiny
-from . import environment, options, page
+from . import options, page
+from .environment import interpreter
 from .options import say
 
 TINY = "tiny-random-llama"
@@ -19,7 +20,7 @@ TINY = "tiny-random-llama"
 def run(arguments: Sequence[str]) -> int:
     """Environment, model, example data, page."""
     asked = _parsed(arguments)
-    environment.ready({"train", "page", "demo"}, torch_spec=asked.torch)
+    interpreter.ready({"train", "page", "demo"}, torch_spec=asked.torch)
     home = folders(options.user_data(asked.user_data))
     model = _model(home.models, tiny=asked.tiny)
     page.serve(StandaloneHost(home, model=model.name), asked, first_look=True)

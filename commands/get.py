@@ -7,11 +7,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ..core.events import Event, Fetched
-from ..core.narrator import Narrator
-from ..hosts import getting, hub_models
+from ..core.jobs import Event, Fetched, Narrator
+from ..downloads import download, hub_models
 from ..hosts.standalone import folders
-from . import environment, options
+from . import options
+from .environment import interpreter
 from .options import ended_by, say
 
 
@@ -20,10 +20,10 @@ def run(arguments: Sequence[str]) -> int:
     asked = _parsed(arguments)
     wanted = hub_models.wanted(asked.model, asked.revision)
     home = folders(options.user_data(asked.user_data))
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     teller = _Teller()
     with ended_by(signal.default_int_handler):
-        end = getting.get(wanted, home.models, teller.tell)
+        end = download.get(wanted, home.models, teller.tell)
     teller.line(end.text)
     if end.folder is None:
         return 1

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from ..core.engine import GgufLora
 from ..hosts.standalone import StandaloneHost
 from ..hosts.standalone import folders as folders_of
-from . import environment, options
+from . import options
+from .environment import interpreter
 from .options import say
 
 
@@ -16,7 +17,7 @@ def run(arguments: Sequence[str]) -> int:
     """The file on standard output."""
     asked = _parsed(arguments)
     host = StandaloneHost(folders_of(options.user_data(asked.user_data)))
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
     lora = options.lora(asked.lora, host.folders)

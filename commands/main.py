@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from ..core import processes
+from ..core import dist_env
 from ..core.errors import TrainingProError
 from ..core.launcher import launcher
-from . import environment
+from .environment import interpreter
 
 if TYPE_CHECKING:  # an older Python has to get as far as the sentence that says so
     Run = Callable[[Sequence[str]], int]
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"There is no command {name!r}.\n\n{usage()}", file=sys.stderr)
         return 2
     try:
-        environment.check_python()
+        interpreter.check_python()
         return _run_of(name)(rest)
     except TrainingProError as error:
-        if processes.is_first():  # of several that train together, each would say it
+        if dist_env.is_first():  # of several that train together, each would say it
             print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..core import narrator
 from ..core.engine import Merge
-from ..core.session import SESSION
-from . import environment, options
+from ..core.jobs import SESSION, console
+from . import options
+from .environment import interpreter
 from .options import say
 
 
@@ -16,12 +16,12 @@ def run(arguments: Sequence[str]) -> int:
     """The folder of the model on standard output."""
     asked = _parsed(arguments)
     host = options.host(asked)
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
     wanted = Merge(options.lora(asked.lora, host.folders), asked.out)
     job = SESSION.start("merge", f"Merging {asked.lora}", host, lambda job: PeftEngine().merge(wanted, host, job))
-    narrator.tell(job, say)
+    console.tell(job, say)
     if job.end is None or job.end.outcome == "failed":
         return 1
     print(job.end.folder)

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from ..core import processes
+from ..core import dist_env
 from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.launcher import launcher
-from ..data import library
+from ..data import dataset_index
 from ..hosts.standalone import LOADINGS, StandaloneHost, folders
-from ..records import loras
+from ..records.folder import loras
 
 ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Ctrl+C, an end from outside, a window that is closed, Ctrl+Break; not every system has each."""
@@ -87,7 +87,7 @@ def say_what_saves() -> None:
 
 def located(asked: str, folders: Folders) -> Path:
     """What is named on the command line; where two things have the name, which one is meant is said."""
-    found, here = library.located(asked, folders), library.from_here(asked)
+    found, here = dataset_index.located(asked, folders), dataset_index.from_here(asked)
     if found != here and here.exists() and not here.samefile(found):
         say(f"{asked}: the data set in {folders.datasets} is meant; for {here} write ./{asked}.")
     return found
@@ -109,7 +109,7 @@ def lora(asked: str, folders: Folders) -> str | Path:
 
 def say(text: str) -> None:
     """Progress and messages; standard output carries only what was asked for."""
-    if processes.is_first():
+    if dist_env.is_first():
         with suppress(OSError):  # the window may be closed by now; the run is not
             print(text, file=sys.stderr, flush=True)
 

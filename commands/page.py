@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..core import narrator
 from ..core.errors import SettingsError
-from ..core.session import SESSION
+from ..core.jobs import SESSION, console
 from ..hosts.standalone import LOADINGS, StandaloneHost
-from . import environment, options
+from . import options
+from .environment import interpreter
 from .options import ended_by, say
 
 PORT = 7862
@@ -26,7 +26,7 @@ PASSWORD = "TRAINING_PRO_PASSWORD"
 def run(arguments: Sequence[str]) -> int:
     """Serve the page until Ctrl+C."""
     asked = _parsed(arguments)
-    environment.ready({"train", "page"}, torch_spec=asked.torch)
+    interpreter.ready({"train", "page"}, torch_spec=asked.torch)
     serve(options.host(asked), asked)
     return 0
 
@@ -56,7 +56,7 @@ def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool =
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import build_page
 
-    SESSION.tell_with(narrator.telling(say))
+    SESSION.tell_with(console.telling(say))
     made, more = build_page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
     made.launch(
         server_name="0.0.0.0" if asked.listen else "127.0.0.1",

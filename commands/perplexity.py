@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from ..core import narrator
 from ..core.engine import PerplexityOf
-from ..core.events import PerplexityFound
-from ..core.session import SESSION
-from ..core.writing import as_json
-from ..data.library import LOOKED_FOR
+from ..core.files import as_json
+from ..core.jobs import SESSION, PerplexityFound, console
+from ..data.dataset_index import LOOKED_FOR
 from ..settings import flags
-from ..settings.reading import HOW_ROWS_ARE_READ, row_settings
+from ..settings.parsing import HOW_ROWS_ARE_READ, row_settings
 from ..train_utils import several
-from . import environment, options
+from . import options
+from .environment import interpreter
 from .options import say
 
 
@@ -27,13 +26,13 @@ def run(arguments: Sequence[str]) -> int:
     host = options.host(asked)
     path = options.located(asked.data, host.folders)
     loras = tuple(options.lora(name, host.folders) for name in asked.lora)
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
     wanted = PerplexityOf(str(path), loras, True, asked.stride, asked.max_length, asked.comment)
     work = partial(PeftEngine().perplexity, wanted, settings, host)
     job = SESSION.start("perplexity", f"Perplexity of {asked.data}", host, work)
-    narrator.tell(job, say)
+    console.tell(job, say)
     found = [event for event in job.log.since(0) if isinstance(event, PerplexityFound)]
     for one in found:
         print(as_json(_row(one)) if asked.json else "\n".join(_lines(one)))

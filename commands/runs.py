@@ -11,11 +11,9 @@ from pathlib import Path
 from ..core.errors import SavingError, in_words
 from ..core.host import Folders
 from ..core.launcher import launcher
-from ..data import prepared
+from ..data import arrow_store
 from ..hosts.standalone import folders as folders_of
-from ..records import inventory, loras, notes, trash
-from ..records.inventory import Kept
-from ..records.own_lora import as_lora
+from ..records.folder import Kept, as_lora, inventory, loras, notes, trash
 from ..train_utils import size
 from . import options
 from .main import nobody_reads
@@ -102,7 +100,7 @@ def _empty_trash(asked: argparse.Namespace, folders: Folders) -> None:
 
 
 def _clear_prepared(asked: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(prepared.clear(folders))} are free again; the next run makes its data ready anew.")
+    say(f"{size(arrow_store.clear(folders))} are free again; the next run makes its data ready anew.")
 
 
 def _slim(asked: argparse.Namespace, folders: Folders) -> None:
@@ -133,7 +131,7 @@ def _as_json(found: Sequence[Kept], folders: Folders) -> Mapping[str, object]:
     gone = [
         {"name": t.name, "when": t.when, "size": t.size, "folder": str(t.folder)} for t in trash.thrown(folders)
     ]
-    ready = {"size": prepared.size(folders), "folder": str(folders.prepared)}
+    ready = {"size": arrow_store.size(folders), "folder": str(folders.prepared)}
     return {"loras": [one.as_json() for one in found], "trash": gone, "prepared": ready}
 
 
@@ -183,7 +181,7 @@ def _beside(folders: Folders) -> Iterator[str]:
     if gone := trash.thrown(folders):
         names = ", ".join(dict.fromkeys(thing.name for thing in gone))
         yield f"In the trash: {names}, {size(sum(t.size for t in gone))} ({launcher()} runs --empty-trash)."
-    if ready := prepared.size(folders):
+    if ready := arrow_store.size(folders):
         yield f"Data made ready: {size(ready)} ({launcher()} runs --clear-prepared; the next run makes them anew)."
 
 

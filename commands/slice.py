@@ -10,15 +10,15 @@ from pathlib import Path
 from ..chunking import Block
 from ..core.host import Host
 from ..data import texts
-from ..data.assembly import cutting
-from ..data.library import LOOKED_FOR
-from ..data.slice_map import SliceMap, build_slice_map, unit_said, units_said
-from ..data.slicing import slices
+from ..data.dataset_index import LOOKED_FOR
+from ..data.prepare import cutting
+from ..data.text import SliceMap, build_slice_map, slices, unit_said, units_said
 from ..settings import flags
-from ..settings.declared import TrainingSettings
-from ..settings.reading import training_settings
+from ..settings.definitions import TrainingSettings
+from ..settings.parsing import training_settings
 from ..train_utils import several
-from . import environment, options
+from . import options
+from .environment import interpreter
 from .options import say
 
 
@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     asked = _parsed(arguments)
     # A text is cut by these settings alone; the name and the data are what a run would need besides.
     settings = training_settings({"name": "slice", "data": ["-"], **flags.given(asked)})
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     host = options.host(asked)
     path = options.located(asked.path, host.folders)
     for line in _lines(asked, path, host, settings):

@@ -13,19 +13,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..core import narrator, processes
+from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
-from ..core.events import Ended, FromQueue, Note, Progress
 from ..core.host import Folders, Host
-from ..core.job import Job
-from ..core.session import SESSION
-from ..data.library import named_at
-from ..records.run_folder import under_its_name
+from ..core.jobs import SESSION, Ended, FromQueue, Job, Note, Progress, console
+from ..data.dataset_index import named_at
+from ..records.folder import under_its_name
 from ..settings import files, flags, presets
-from ..settings.declared import TrainingSettings
-from ..settings.reading import training_settings
-from . import environment, one_after_another, options
+from ..settings.definitions import TrainingSettings
+from ..settings.parsing import training_settings
+from . import options, several_runs
+from .environment import interpreter
 from .options import ended_by, say
 
 PASSED_ON_SECONDS = 10
@@ -39,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     if len(asked.settings) > 1:
         return _several(asked, host)
     settings = settings_from(asked, host, next(iter(asked.settings), None))
-    environment.ready({"train"}, torch_spec=asked.torch)
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
     job = trained(settings, host, PeftEngine(), resume=asked.resume or "")
@@ -48,13 +47,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def _several(asked: argparse.Namespace, host: Host) -> int:
     """One run for each settings file."""
-    queue = one_after_another.read(asked.settings, partial(settings_from, asked, host))
-    environment.ready({"train"}, torch_spec=asked.torch)
+    queue = several_runs.read(asked.settings, partial(settings_from, asked, host))
+    interpreter.ready({"train"}, torch_spec=asked.torch)
     from ..engine.peft_engine import PeftEngine
 
     engine, resume = PeftEngine(), asked.resume or ""
-    one_after_another.refuse(queue, partial(engine.foresee, host=host, resume=resume))
-    return one_after_another.run(queue, partial(trained, host=host, engine=engine, resume=resume))
+    several_runs.refuse(queue, partial(engine.foresee, host=host, resume=resume))
+    return several_runs.run(queue, partial(trained, host=host, engine=engine, resume=resume))
 
 
 def trained(
@@ -71,7 +70,7 @@ def trained(
         settings = under_its_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
     with _stopping(job):
-        narrator.tell(job, say)
+        console.tell(job, say)
     _tell_of_another(job)
     return job
 
@@ -161,13 +160,13 @@ def _stopping(job: Job) -> Iterator[None]:
 
 def _is_meant_again(heard: Sequence[float]) -> bool:
     """Whether a second signal is a second wish; torchrun passes on what its processes heard already."""
-    return processes.count() == 1 or (bool(heard) and time.monotonic() - heard[0] > PASSED_ON_SECONDS)
+    return dist_env.count() == 1 or (bool(heard) and time.monotonic() - heard[0] > PASSED_ON_SECONDS)
 
 
 def _tell_of_another(job: Job) -> None:
     """What went wrong in a process that is silent otherwise, and only there: what all find out, the first says."""
     begun = any(isinstance(event, Progress) for event in job.log.since(0))
-    if processes.is_first() or job.end is None or job.end.outcome != "failed":
+    if dist_env.is_first() or job.end is None or job.end.outcome != "failed":
         return
     if begun or job.end.details:
-        print(f"Process {processes.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)
+        print(f"Process {dist_env.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from .events import Ended
 from .host import Host
-from .job import Job
+from .jobs import Ended, Job
 
 Settings = TypeVar("Settings", contravariant=True)
 Report = TypeVar("Report", covariant=True)

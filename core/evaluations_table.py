@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import SavingError
-from .writing import write_text
+from .files import write_text
 
 NAME = "evaluations.csv"
 COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")

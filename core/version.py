@@ -1,20 +1,25 @@
-"""Which Training PRO this is, and whether it is still the one on disk."""
+"""The version of Training PRO, and whether the files on disk are newer than those that run."""
 
 from pathlib import Path
 
 VERSION = "1.0.0"
 ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("core", "settings", "data", "records", "hosts", "downloads", "engine", "interface", "commands")
+
+
+def sources() -> list[Path]:
+    """Every source file of the program."""
+    return [*ROOT.glob("*.py"), *(file for part in PARTS for file in (ROOT / part).rglob("*.py"))]
 
 
 def newest() -> float:
-    """When a source of ours was written last."""
-    sources = (*ROOT.glob("*.py"), *ROOT.glob("*/*.py"))
-    return max((source.stat().st_mtime for source in sources), default=0.0)
+    """The time of the latest change to a source file."""
+    return max((source.stat().st_mtime for source in sources()), default=0.0)
 
 
 LOADED = newest()
 
 
 def is_updated() -> bool:
-    """Whether the sources are others by now than when we were loaded: what is loaded later does not fit then."""
+    """Whether the sources on disk are newer than those that were loaded."""
     return newest() > LOADED

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.errors import DataError
-from . import documents, library, reading, unread
-from .reading import ReadText
+from . import dataset_index
+from .readers import ReadText, documents, text_files, unsupported
 
 ReadDocument = Callable[[Path, str, str], ReadText]  # file, name, hard cut
 
@@ -30,20 +30,20 @@ def read(path: Path, hard_cut: str = "\n\n\n", document: ReadDocument | None = N
 
 
 def _files(path: Path) -> list[Path]:
-    found = library.files(path, library.TEXTS)
+    found = dataset_index.files(path, dataset_index.TEXTS)
     if not found:
         raise DataError(
-            f"{path.name}: the folder holds no text ({', '.join(library.TEXTS)}). Put the texts to learn from "
-            f"into it. {unread.said(path)}".rstrip()
+            f"{path.name}: the folder holds no text ({', '.join(dataset_index.TEXTS)}). Put the texts to learn "
+            f"from into it. {unsupported.said(path)}".rstrip()
         )
     return found
 
 
 def _read(file: Path, name: str, hard_cut: str, document: ReadDocument | None) -> ReadText:
-    unread.refuse(file, name)
+    unsupported.refuse(file, name)
     if file.suffix.lower() in documents.READERS:
         return (document or documents.read)(file, name, hard_cut)
-    text, notes = reading.text_of(file, name)
+    text, notes = text_files.text_of(file, name)
     if not text or text.isspace():
         raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
     return ReadText(name, text, notes)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ..core.errors import TrainingProError
 from ..core.host import Host
 from ..data.report import DatasetReport
-from ..records.run_folder import choose_run_folder
-from ..settings.declared import TrainingSettings
+from ..records.folder import choose_run_folder
+from ..settings.definitions import TrainingSettings
 
 
 def with_the_disk(report: DatasetReport, settings: TrainingSettings, host: Host, resume: str) -> DatasetReport:
@@ -22,7 +22,7 @@ def _of_the_name(settings: TrainingSettings, host: Host, resume: str) -> Iterato
         folder = choose_run_folder(settings, host.folders, resume)
         folder.refuse_without_start()
         if folder.begins_with is not None:
-            from .further import refuse_other_shape
+            from .lora import refuse_other_shape
 
             refuse_other_shape(settings.lora, folder.begins_with)
     except TrainingProError as error:

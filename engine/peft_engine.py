@@ -9,22 +9,20 @@ from pathlib import Path
 
 from ..core.engine import NOTHING_SHOWN, GgufLora, Merge, PerplexityOf, Question, Showing
 from ..core.errors import ModelError, SettingsError
-from ..core.events import Ended, Note, Stage
 from ..core.host import Host
-from ..core.job import Job
+from ..core.jobs import Ended, Job, Note, Stage
 from ..data.report import DatasetReport
-from ..records.earlier_speed import expected_time
-from ..settings.declared import TrainingSettings
+from ..records.report import expected_time
+from ..settings.definitions import TrainingSettings
 
 
 class PeftEngine:
     """LoRAs on the model that a host lends."""
 
     def check(self, settings: TrainingSettings, host: Host, *, show: Showing = NOTHING_SHOWN) -> DatasetReport:
-        from ..data.assembly import checked
-        from .counted import counted
-        from .impossible import problems
-        from .rounding import advice
+        from ..data.prepare import checked
+        from .checks import advice, problems
+        from .lora import counted
         from .tokenizer import working_tokenizer
 
         card = counted(host.card(), settings)
@@ -53,10 +51,9 @@ class PeftEngine:
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
         _starting(host, job)
-        from . import run
-        from .freed import freed_afterwards
-        from .impossible import problems
-        from .reporting import reported
+        from .checks import problems
+        from .compute import freed_afterwards
+        from .training import reported, run
 
         if found := problems(settings, host):
             raise SettingsError(self._with_the_rest(found, settings, host, job, resume))
@@ -75,49 +72,49 @@ class PeftEngine:
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         _starting(host, job)
-        from . import probing
-        from .freed import freed_afterwards
+        from .compute import freed_afterwards
+        from .training import step_probe
 
         with freed_afterwards():
-            return probing.probe(settings, host, job)
+            return step_probe.probe(settings, host, job)
 
     def layers(self, host: Host) -> Mapping[str, int]:
         _refuse_without_torch(host)
-        from . import probing
+        from .training import step_probe
 
-        return probing.layers(host)
+        return step_probe.layers(host)
 
     def answer(self, question: Question, host: Host, job: Job) -> Ended:
         _refuse_without_torch(host)
-        from . import answering
+        from .inference import generation
 
-        return answering.answer(question, host, job)
+        return generation.answer(question, host, job)
 
     def perplexity(self, asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
         _starting(host, job)
-        from . import perplexity
-        from .freed import freed_afterwards
+        from .compute import freed_afterwards
+        from .inference import perplexity
 
         with freed_afterwards():
             return perplexity.perplexity(asked, settings, host, job)
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
         _starting(host, job)
-        from . import merging
-        from .freed import freed_afterwards
+        from .compute import freed_afterwards
+        from .saving import merging
 
         with freed_afterwards():
             return merging.merge(asked, host, job)
 
     def gguf(self, asked: GgufLora, host: Host) -> Path:
         _refuse_without_torch(host)
-        from . import gguf_lora
+        from .saving import gguf_export
 
-        return gguf_lora.written(asked, host)
+        return gguf_export.written(asked, host)
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
         _refuse_without_torch(host)
-        from . import adapter
+        from .lora import adapter
 
         adapter.put_on(name, strength, host)
         chat = "" if host.own_process else " Chat to try it."
@@ -125,7 +122,7 @@ class PeftEngine:
 
     def take_off(self, host: Host, job: Job) -> Ended:
         _refuse_without_torch(host)
-        from . import adapter
+        from .lora import adapter
 
         names = adapter.take_off(host)
         job.log.append(Note(text="The model is as it was before."))

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..core import processes
+from ..core import dist_env
 from ..core.host import Memory
 
 
@@ -20,7 +20,7 @@ def memory(model: Any = None) -> Memory:
     """
     cuda = _cuda()
     if cuda is not None and cuda.is_available():
-        cards = _cards_of(model) or [processes.local_rank()]
+        cards = _cards_of(model) or [dist_env.local_rank()]
         free, total = map(sum, zip(*map(cuda.mem_get_info, cards), strict=True))
         names = ", ".join(map(cuda.get_device_name, cards))
         return Memory(names, total - free, total, sum(map(cuda.memory_reserved, cards)))

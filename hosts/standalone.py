@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import evaluations_table, processes, safe_paths
+from ..core import dist_env, evaluations_table
 from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import Row
-from ..core.events import Ended
+from ..core.files import read_json, safe_paths
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
-from ..core.job import Job, Work
-from ..core.writing import read_json
-from . import getting, hub_models, memory
+from ..core.jobs import Ended, Job, Work
+from ..downloads import download, hub_models
+from . import memory
 
 LOADINGS: Mapping[str, str] = {
     "auto": "auto (the model's own type; float32 on a CPU)",
@@ -115,7 +115,7 @@ class StandaloneHost:
         wanted, models = hub_models.wanted(asked), self._folders.models
 
         def work(job: Job) -> Ended:
-            return getting.get(wanted, models, job.log.append, lambda: job.control.stopping)
+            return download.get(wanted, models, job.log.append, lambda: job.control.stopping)
 
         return wanted.words, work
 
@@ -266,8 +266,8 @@ def _how(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
     card = torch.cuda.is_available()
     if card:
-        torch.cuda.set_device(processes.local_rank())
-    place = {"": processes.local_rank()} if card else {"": "cpu"}
+        torch.cuda.set_device(dist_env.local_rank())
+    place = {"": dist_env.local_rank()} if card else {"": "cpu"}
     if loading == "auto":
         return {"dtype": "auto" if card else torch.float32, "device_map": place}
     if loading in ("float32", "bfloat16", "float16"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ModelError
-from ..core.writing import making_beside, moved_when_new
+from ..core.files import making_beside, moved_when_new
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

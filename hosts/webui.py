@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..core import gguf_header, safe_paths
+from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import Row
+from ..core.files import safe_paths
 from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, bare, precision_of
 from ..core.launcher import launcher
 from . import memory

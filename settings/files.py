@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError, SettingsError
-from ..core.safe_paths import descendant
-from .declared import TrainingSettings
-from .dialects import Exists, converted, nothing_exists
+from ..core.files import descendant
+from .definitions import TrainingSettings
+from .legacy_settings import Exists, converted, nothing_exists
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from .declared import SECTIONS, SETTINGS
+from .definitions import SECTIONS, SETTINGS
 from .reference import default, takes, title
 from .setting import Setting
 

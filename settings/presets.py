@@ -9,11 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..core import safe_paths
 from ..core.errors import SettingsError
-from ..core.writing import patiently, write_json
-from .declared import SETTINGS
-from .names import name_problem
+from ..core.files import patiently, safe_paths, write_json
+from .definitions import SETTINGS
+from .name_rules import name_problem
 
 GOALS = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
 TABLES = ("optimizers", "loras")

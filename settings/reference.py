@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .declared import SECTIONS, SETTINGS
+from .definitions import SECTIONS, SETTINGS
 from .setting import Setting
 
 _INTRODUCTION = """# Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .declared import TrainingSettings
+from .definitions import TrainingSettings
 
 KEEP = "Keep a part aside (eval_share 0.05)."
 MOST_RATE, MOST_WHOLE = 1e-2, 1e-3

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hypothesis import strategies as st
-from training_pro.core.events import Event
-from training_pro.settings.declared import SETTINGS
+from training_pro.core.jobs.events import Event
+from training_pro.settings.definitions import SETTINGS
 
 EVIL = "\"'></title></pre><script>alert(1)</script> onmouseover=alert(1)"
 TEXTS = st.one_of(st.text(max_size=8), st.just(EVIL), st.just(f"{EVIL}\n\n\tChapter: {EVIL}"))

@@ -1,4 +1,4 @@
-"""Who may import whom, where the heavy libraries live, and every way in which script.py is loaded."""
+"""Which module may import which, where the heavy libraries live, and every way in which script.py is loaded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from training_pro.core import version
+from training_pro.data import arrow_store
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERYBODYS = {"chunking", "schedulers", "train_utils", "dementor"}
+FREE_FOR_ALL = {"chunking", "schedulers", "train_utils", "dementor"}
 MAY_IMPORT = {
     "chunking": set(),
     "schedulers": set(),
@@ -23,26 +26,28 @@ MAY_IMPORT = {
     "settings": {"core"},
     "data": {"settings", "core"},
     "records": {"settings", "core"},
-    "hosts": {"core"},
+    "downloads": {"core"},
+    "hosts": {"downloads", "core"},
     "engine": {"data", "records", "settings", "core"},
     "interface": {"data", "records", "settings", "core"},
 }
-JOINS_ALL = {"script", "commands"}
-OURS = MAY_IMPORT.keys() | JOINS_ALL
+MAY_IMPORT_ALL = {"script", "commands", "bench"}
+PARTS = MAY_IMPORT.keys() | MAY_IMPORT_ALL
+MOST_MODULES = 16  # in one folder, beside its sub-packages
 HOMES = {
-    "torch": {"engine", "hosts"},
-    "transformers": {"engine", "hosts"},
-    "peft": {"engine"},
+    "torch": {"engine", "hosts", "bench"},
+    "transformers": {"engine", "hosts", "downloads", "bench"},
+    "peft": {"engine", "bench"},
     "accelerate": {"engine"},
     "bitsandbytes": {"engine", "hosts"},
     "safetensors": {"engine", "hosts"},
     "tokenizers": {"engine", "hosts"},
-    "huggingface_hub": {"hosts"},
-    "gradio": {"interface", "script"},  # script: for the sentence that is left when interface/ fails
+    "huggingface_hub": {"downloads"},
+    "gradio": {"interface", "script", "bench"},  # script: for the sentence that is left when interface/ fails
     "matplotlib": {"records"},
-    "modules": {"hosts"},
+    "modules": {"hosts", "bench"},
 }
-LIGHT_HOMES = {"hosts", "script", "commands"}  # there, heavy libraries are imported when something is called
+LAZY = {"hosts", "downloads", "script", "commands"}  # these import heavy libraries inside functions only
 HOOKS = {
     "ui",
     "setup",
@@ -65,9 +70,9 @@ HOOKS = {
 
 def sources() -> list[Path]:
     """Every Python file that ships and is no test, by its path from the root."""
-    folders = [ROOT / name for name in OURS if (ROOT / name).is_dir()]
-    found = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
-    return sorted(file.relative_to(ROOT) for file in found)
+    folders = [ROOT / name for name in PARTS if (ROOT / name).is_dir()]
+    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    return sorted(file.relative_to(ROOT) for file in files)
 
 
 def part(file: Path) -> str:
@@ -79,7 +84,7 @@ def tree(file: Path) -> ast.Module:
 
 
 def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
-    """Each import as a dotted name: '.core.events' where it is one of ours, 'torch.nn' where it is not."""
+    """Each import as a dotted name: '.core.host' where it is one of ours, 'torch.nn' where it is not."""
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
@@ -91,6 +96,46 @@ def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
             yield node.module or "", node
 
 
+def own_imports(file: Path) -> Iterator[tuple[str, str]]:
+    """Each import of ours: the module or package, dotted from the root, and the name taken from it."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = [*file.parts[: len(file.parts) - node.level], *filter(None, [node.module])]
+            elif (node.module or "").split(".")[0] == "training_pro":
+                base = (node.module or "").split(".")[1:]
+            else:
+                continue
+            yield from ((".".join(base), alias.name) for alias in node.names)
+
+
+def is_package(dotted: str) -> bool:
+    return (ROOT / dotted.replace(".", "/") / "__init__.py").is_file()
+
+
+def is_module(dotted: str) -> bool:
+    return (ROOT / (dotted.replace(".", "/") + ".py")).is_file()
+
+
+def surface(package: str) -> set[str]:
+    """The names in a package's `__all__`."""
+    for node in tree(Path(package.replace(".", "/")) / "__init__.py").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def home(file: Path) -> str:
+    """The sub-package of a file ('engine.plan'), or the file itself where it lies in none ('engine.run')."""
+    return ".".join(file.with_suffix("").parts[:2])
+
+
+def packages() -> list[str]:
+    """Every package that ships, dotted from the root."""
+    folders = {file.parent for file in sources() if len(file.parts) > 1 and part(file) != "bench"}
+    return sorted(".".join(folder.parts) for folder in folders)
+
+
 def of_ours(file: Path) -> set[str]:
     return {name.split(".")[1] for name, _ in imports(file) if name.startswith(".")}
 
@@ -100,35 +145,86 @@ def of_others(file: Path) -> set[str]:
 
 
 def run_when_loaded(module: ast.Module) -> list[ast.AST]:
-    """What is executed when the module is imported: nothing inside functions, nothing only for types."""
-    waiting, found = list(ast.iter_child_nodes(module)), []
+    """The nodes that run when the module is imported: not those inside functions or for type checkers only."""
+    waiting, nodes = list(ast.iter_child_nodes(module)), []
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        nodes.append(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             continue
         for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         waiting += node.orelse if for_types else ast.iter_child_nodes(node)
-    return found
+    return nodes
 
 
 def test_there_is_something_to_look_at():
     assert {"script", "chunking", "core", "engine", "hosts", "commands"} <= {part(file) for file in sources()}
-    assert of_ours(Path("engine/run.py")) >= {"core", "records", "settings", "engine"}
+    assert of_ours(Path("engine/training/run.py")) >= {"core", "records", "settings", "engine"}
 
 
 @pytest.mark.parametrize("file", sources(), ids=str)
 def test_a_part_imports_only_what_it_may(file):
-    if part(file) in JOINS_ALL:
+    if part(file) in MAY_IMPORT_ALL:
         return
     own, allowed = part(file), MAY_IMPORT[part(file)]
-    others = of_ours(file) - {own} - allowed - (EVERYBODYS if (ROOT / own).is_dir() else set())
+    others = of_ours(file) - {own} - allowed - (FREE_FOR_ALL if (ROOT / own).is_dir() else set())
     assert others == set()
+
+
+@pytest.mark.parametrize("package", packages())
+def test_every_package_states_its_surface(package):
+    assert ast.get_docstring(tree(Path(package.replace(".", "/")) / "__init__.py"))
+    assert surface(package)
+
+
+@pytest.mark.parametrize("file", sources(), ids=str)
+def test_other_packages_are_imported_through_their_surface(file):
+    """Names come from a package's `__init__`, or from a module right below a top-level package."""
+    past = []
+    for module, name in own_imports(file):
+        package = module if is_package(module) else module.rpartition(".")[0]
+        if not package or Path(*package.split(".")) in (file.parent, *file.parent.parents):
+            continue
+        if is_package(module):
+            past += [f"{module}.{name}"] * (name not in surface(module))
+        else:
+            top_level = "." not in package and module.rpartition(".")[2] in surface(package)
+            past += [f"{module}.{name}"] * (not top_level)
+    assert past == []
+
+
+def test_no_circle_between_sub_packages():
+    needs: dict[str, set[str]] = defaultdict(set)
+    for file in sources():
+        for module, name in own_imports(file):
+            target = f"{module}.{name}" if is_package(module) and is_module(f"{module}.{name}") else module
+            needs[home(file)].add(home(Path(*(target or name).split("."))))
+    waiting = {place: others - {place} for place, others in needs.items()}
+    while ready := {place for place, others in waiting.items() if not others & waiting.keys()}:
+        waiting = {place: others for place, others in waiting.items() if place not in ready}
+    assert waiting == {}
+
+
+def test_a_folder_holds_few_modules():
+    count: dict[Path, int] = defaultdict(int)
+    for file in sources():
+        count[file.parent] += file.name != "__init__.py"
+    assert {str(folder): n for folder, n in count.items() if n > MOST_MODULES} == {}
+
+
+def test_the_key_of_prepared_data_covers_all_code_that_makes_it():
+    hashed = {path.relative_to(ROOT).as_posix() for path in arrow_store.code_files()}
+    assert {file.as_posix() for file in sources() if part(file) == "data"} <= hashed
+
+
+def test_the_version_covers_every_source():
+    covered = {path.relative_to(ROOT) for path in version.sources()}
+    assert {file for file in sources() if part(file) != "bench"} <= covered
 
 
 @pytest.mark.parametrize("file", sources(), ids=str)
 def test_our_own_modules_are_never_imported_by_their_bare_names(file):
-    assert of_others(file) & OURS == set()
+    assert of_others(file) & (PARTS - {"bench"}) == set()
 
 
 @pytest.mark.parametrize("file", sources(), ids=str)
@@ -137,7 +233,7 @@ def test_heavy_libraries_are_imported_only_at_home(file):
     assert strangers == set()
 
 
-@pytest.mark.parametrize("file", [file for file in sources() if part(file) in LIGHT_HOMES], ids=str)
+@pytest.mark.parametrize("file", [file for file in sources() if part(file) in LAZY], ids=str)
 def test_heavy_libraries_wait_until_something_is_called(file):
     loaded = run_when_loaded(tree(file))
     names = [alias.name for node in loaded if isinstance(node, ast.Import) for alias in node.names]
@@ -160,7 +256,7 @@ def test_only_the_webui_host_names_modules_of_the_webui(file):
 def test_only_commands_print(file):
     calls = [node.func for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
     printed = [ast.unparse(call) for call in calls if ast.unparse(call) in ("print", "sys.stdout.write")]
-    assert printed == [] or part(file) == "commands"
+    assert printed == [] or part(file) in {"commands", "bench"}
 
 
 @pytest.mark.parametrize("file", sources(), ids=str)
@@ -213,8 +309,8 @@ def test_loaded_as_a_package_of_the_webui(tmp_path):
     (tmp_path / "extensions" / "Training_PRO").symlink_to(ROOT)
     code = """
         import extensions.Training_PRO.script as script
-        from extensions.Training_PRO.core.session import SESSION
-        from extensions.Training_PRO.core import session
+        from extensions.Training_PRO.core.jobs.session import SESSION
+        from extensions.Training_PRO.core.jobs import session
         assert session.SESSION is SESSION
         print(script.params, callable(script.ui))
     """
@@ -225,13 +321,13 @@ def test_loaded_by_path_without_a_package(tmp_path):
     code = BY_PATH + textwrap.dedent(
         """
         script = load()
-        from user_ext_Training_PRO.core.session import SESSION
+        from user_ext_Training_PRO.core.jobs.session import SESSION
         print(script.params, script.__package__, type(SESSION).__module__, "core" in sys.modules)
         """
     )
     assert python(code, cwd=tmp_path) == (
         "{'display_name': 'Training PRO', 'is_tab': True} user_ext_Training_PRO "
-        "user_ext_Training_PRO.core.session False"
+        "user_ext_Training_PRO.core.jobs.session False"
     )
 
 
@@ -239,9 +335,9 @@ def test_executed_anew_the_session_stays(tmp_path):
     code = BY_PATH + textwrap.dedent(
         """
         first = load()
-        from user_ext_Training_PRO.core.session import SESSION as before
+        from user_ext_Training_PRO.core.jobs.session import SESSION as before
         second = load()
-        from user_ext_Training_PRO.core.session import SESSION as after
+        from user_ext_Training_PRO.core.jobs.session import SESSION as after
         print(first is second, before is after, callable(second.ui))
         """
     )

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from training_pro.chunking import PIECE_CHARS, Cutting, Encoded, Sliced, sliced, unescaped
-from training_pro.data.slicing import slices
+from training_pro.data.text.slicing import slices
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.slicing_laws import (
     ODD_TEXTS,

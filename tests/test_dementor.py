@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from training_pro.chunking import Cutting, Sliced
-from training_pro.data.slice_map import build_slice_map
+from training_pro.data.text.slice_map import build_slice_map
 from training_pro.dementor import sliced
 from training_pro.tests.slicing_laws import assert_laws, at_stops, random_text, words
 

@@ -7,11 +7,12 @@ import json
 
 import pytest
 from training_pro.core.evaluations_table import Row, add, rows
-from training_pro.core.writing import read_json
-from training_pro.data import format_files, inspection
-from training_pro.records import loras, notes, queue
-from training_pro.records.contents import LOG, NOTES
-from training_pro.records.queue import Queue
+from training_pro.core.files.atomic_files import read_json
+from training_pro.data.rows import prompt_formats, text_quality
+from training_pro.records.folder import loras, notes
+from training_pro.records.folder.filenames import LOG, NOTES
+from training_pro.records.queue import queue
+from training_pro.records.queue.queue import Queue
 from training_pro.settings import files, presets
 from training_pro.tests.fakes import made_folders
 
@@ -31,13 +32,13 @@ def waiting(folder):
 def own_format(folder):
     folders = made_folders(folder)
     folders.formats.mkdir()
-    return format_files.texts("mine", written(folders.formats / "mine.json", {"a,b": "%a% %b%"}) and folders)
+    return prompt_formats.texts("mine", written(folders.formats / "mine.json", {"a,b": "%a% %b%"}) and folders)
 
 
 def refusals(folder):
     folders = made_folders(folder)
     written(folders.refusals, "no way")
-    return inspection.refusals(folders)
+    return text_quality.refusals(folders)
 
 
 def marked(path):
@@ -84,7 +85,7 @@ def wide(path, what):
 def own_wide_format(folder):
     folders = made_folders(folder)
     wide(folders.formats / "mine.json", {"a,b": "%a% %b%"})
-    return format_files.texts("mine", folders)
+    return prompt_formats.texts("mine", folders)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,15 @@ import json
 
 import pytest
 from training_pro.core.evaluations_table import Row, add, rows
-from training_pro.core.events import Sampled
-from training_pro.data.rows import jsonl_table
-from training_pro.data.tables import table
-from training_pro.interface.form import as_shown
-from training_pro.records import notes, queue, samples
-from training_pro.records.own_lora import as_lora
-from training_pro.records.queue import Queue
-from training_pro.settings.declared import SETTINGS
+from training_pro.core.jobs.events import Sampled
+from training_pro.data.readers.csv_rows import table
+from training_pro.data.readers.json_rows import jsonl_table
+from training_pro.interface.base.form import as_shown
+from training_pro.records.folder import notes, samples
+from training_pro.records.folder.promote_checkpoint import as_lora
+from training_pro.records.queue import queue
+from training_pro.records.queue.queue import Queue
+from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.records.on_disk import checkpoint, made
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from training_pro.core.engine import Question
-from training_pro.core.events import Ended, Event, EventLog
 from training_pro.core.host import Folders
-from training_pro.core.job import Job
+from training_pro.core.jobs.events import Ended, Event, EventLog
+from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, folders
 from training_pro.hosts.tiny import SAMPLE, make_tiny
-from training_pro.settings.declared import TrainingSettings
-from training_pro.settings.reading import training_settings
+from training_pro.settings.definitions import TrainingSettings
+from training_pro.settings.parsing import training_settings
 
 # Twenty examples of at most 32 tokens: five steps of four.
 QUICK: dict[str, Any] = {

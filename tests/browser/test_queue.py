@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.records import loras
+from training_pro.records.folder import loras
 from training_pro.tests.browser import servers
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from training_pro.commands.main import main
-from training_pro.records import inventory
+from training_pro.records.folder import inventory
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
 

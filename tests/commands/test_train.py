@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from training_pro.commands.main import main
-from training_pro.core.events import Ended
-from training_pro.core.session import SESSION
-from training_pro.records import loras
+from training_pro.core.jobs.events import Ended
+from training_pro.core.jobs.session import SESSION
+from training_pro.records.folder import loras
 from training_pro.tests.tiny import Place, tree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -295,7 +295,7 @@ def test_a_console_that_never_returns_does_not_hold_the_run_up(place):
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         from training_pro.commands.main import main
-        from training_pro.core.session import SESSION
+        from training_pro.core.jobs.session import SESSION
 
         real = sys.stdout
 

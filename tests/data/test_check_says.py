@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from training_pro.core.engine import Showing
 from training_pro.core.host import Memory, ModelCard
-from training_pro.data.assembly import checked
-from training_pro.data.expecting import weights_as
-from training_pro.data.showing import shown
-from training_pro.data.suggestions import Suggestion, padding
-from training_pro.settings.reading import training_settings
+from training_pro.data.prepare import checked
+from training_pro.data.report.memory_estimate import weights_as
+from training_pro.data.report.preview import shown
+from training_pro.data.report.suggestions import Suggestion, padding
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import chat, family, made, with_template

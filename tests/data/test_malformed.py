@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.data.assembly import checked
-from training_pro.settings.reading import training_settings
+from training_pro.data.prepare import checked
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import made_folders
 from training_pro.tests.rowing import family
 from training_pro.tests.tiny import tree

@@ -4,8 +4,8 @@ import random
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data import format_files
-from training_pro.engine.tokenizer import working_tokenizer
+from training_pro.data.rows import prompt_formats
+from training_pro.engine.tokenizer.tokenizer import working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.rowing import (
     CHATML_TOKENS,
@@ -124,7 +124,7 @@ SPELLED_STOPS = {"ChatML-format": "<|im_end|>", "llama3-format": "<|eot_id|>"}  
 
 
 @pytest.mark.parametrize("tokens", ["small byte-level", "Metaspace with byte fallback", "byte-level"])
-@pytest.mark.parametrize("format", sorted(path.stem for path in format_files.SHIPPED.glob("*.json")))
+@pytest.mark.parametrize("format", sorted(path.stem for path in prompt_formats.SHIPPED.glob("*.json")))
 def test_what_is_learned_of_a_spelled_format_letter_for_letter(tmp_path, format, tokens):
     tokenizer = with_template(real_tokenizers.KINDS[tokens](), None)
     rows = [

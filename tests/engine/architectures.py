@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from training_pro.data.examples import Example
-from training_pro.engine import loss
+from training_pro.data.examples.examples import Example
+from training_pro.engine.compute import loss
 
 VOCABULARY = 160
 LENGTHS: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}

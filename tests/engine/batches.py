@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training_pro.engine.collator import EXAMPLES, JOINS, OWNERS, batched
+from training_pro.engine.compute.collator import EXAMPLES, JOINS, OWNERS, batched
 
 
 def padded(examples):

@@ -64,7 +64,7 @@ def _say(text: str) -> None:
 
 
 def _train(run: dict[str, Any]) -> None:
-    from training_pro.core.events import Planned
+    from training_pro.core.jobs.events import Planned
     from training_pro.hosts.standalone import StandaloneHost, folders
     from training_pro.tests.tiny import QUICK, training_settings, watched
 
@@ -84,7 +84,7 @@ def _serve() -> None:
     import conftest
 
     assert conftest.load_script
-    from training_pro.engine import run as run_module
+    from training_pro.engine.training import run as run_module
 
     assert run_module.train  # torch, transformers and peft are loaded by now
     _say("ready")

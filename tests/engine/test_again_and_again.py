@@ -8,7 +8,7 @@ import threading
 import psutil
 import pytest
 import torch
-from training_pro.core.session import Session
+from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 
 QUICK = {"epochs": 1, "if_exists": "replace", "sample_every": "never"}

@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from training_pro.core import writing
 from training_pro.core.errors import SavingError
-from training_pro.core.events import Advice, CheckpointSaved, Note, Progress
-from training_pro.engine import placing
-from training_pro.records import loras, run_folder
-from training_pro.records.cut_off import cut_off_runs
+from training_pro.core.files import atomic_files
+from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress
+from training_pro.engine.saving import safe_save
+from training_pro.records.folder import loras, run_folder
+from training_pro.records.folder.crashed_runs import cut_off_runs
 from training_pro.settings import files
 from training_pro.tests.tiny import tree, watched
 
@@ -23,10 +23,10 @@ TALKING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(placing, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(placing, "LATER_SECONDS", 0.05)
-    monkeypatch.setattr(writing, "PAUSES_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(writing, "NEW_FOLDER_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(safe_save, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(safe_save, "LATER_SECONDS", 0.05)
+    monkeypatch.setattr(atomic_files, "PAUSES_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(atomic_files, "NEW_FOLDER_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
             raise OSError(28, "No space left on device")
         return keep(folder, written)
 
-    keep = placing.RunFolder.keep
-    monkeypatch.setattr(placing.RunFolder, "keep", full)
+    keep = safe_save.RunFolder.keep
+    monkeypatch.setattr(safe_save.RunFolder, "keep", full)
     job = watched(lambda job, event: None)
     end = place.train(job=job, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.lora())
@@ -223,7 +223,7 @@ def test_what_is_held_open_for_a_moment_costs_no_checkpoint(place, monkeypatch):
     """A virus scanner: there is room enough, so nothing is slimmed for it."""
     from transformers import Trainer
 
-    keep, save, tries = placing.RunFolder.keep, Trainer._save_checkpoint, []
+    keep, save, tries = safe_save.RunFolder.keep, Trainer._save_checkpoint, []
 
     def held(name, does):
         def try_it(*args):
@@ -234,7 +234,7 @@ def test_what_is_held_open_for_a_moment_costs_no_checkpoint(place, monkeypatch):
 
         return try_it
 
-    monkeypatch.setattr(placing.RunFolder, "keep", held("the LoRA", keep))
+    monkeypatch.setattr(safe_save.RunFolder, "keep", held("the LoRA", keep))
     job = at(7, lambda job: monkeypatch.setattr(Trainer, "_save_checkpoint", held("the last checkpoint", save)))
     end = place.train(job=job, save_every=2, **TWO)
     assert tries == ["the last checkpoint"] * 2 + ["the LoRA"] * 2
@@ -243,12 +243,12 @@ def test_what_is_held_open_for_a_moment_costs_no_checkpoint(place, monkeypatch):
 
 
 def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
-    from training_pro.records import picture
+    from training_pro.records.report import curve_png
 
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(picture, "draw", fails)
+    monkeypatch.setattr(curve_png, "draw", fails)
     job = watched(lambda job, event: None)
     assert place.train(job=job, **TWO).outcome == "finished"
     assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
@@ -315,7 +315,7 @@ def test_where_the_folder_cannot_be_opened_everything_is_where_it_was(place, mon
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):
-    from training_pro.engine import callback
+    from training_pro.engine.training import callback
 
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
@@ -329,7 +329,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):
-    from training_pro.engine import callback
+    from training_pro.engine.training import callback
 
     def fails(*_, **__):
         raise OSError(28, "No space left on device")

@@ -8,15 +8,15 @@ import transformers
 from peft import get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
-from training_pro.core.events import Note
-from training_pro.core.job import Job
-from training_pro.data.expecting import parts_of
-from training_pro.engine import adapter
-from training_pro.engine.adapter import injected, lora_config
-from training_pro.engine.own_layers import OF_PEFT
-from training_pro.engine.targets import is_linear, resolved
+from training_pro.core.jobs.events import Note
+from training_pro.core.jobs.job import Job
+from training_pro.data.report.memory_estimate import parts_of
+from training_pro.engine.lora import adapter
+from training_pro.engine.lora.adapter import injected, lora_config
+from training_pro.engine.lora.peft_unwrap import OF_PEFT
+from training_pro.engine.lora.targets import is_linear, resolved
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.settings.reading import training_settings
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import CONFIGS, kept_at, made
 from training_pro.train_utils import ModelShape
 

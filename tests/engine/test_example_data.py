@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from training_pro.data import library
+from training_pro.data import dataset_index
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.tiny import Place
 
@@ -17,7 +17,7 @@ KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix not in ("
 def test_there_is_one_of_each_kind():
     endings = {path.suffix for path in EXAMPLES.rglob("*") if path.is_file()}
     alike = {".htm": ".html", ".ndjson": ".jsonl", ".sqlite": ".db", ".sqlite3": ".db", ".vtt": ".srt"}
-    assert {alike.get(kind, kind) for kind in library.KINDS} <= endings
+    assert {alike.get(kind, kind) for kind in dataset_index.KINDS} <= endings
     assert any(path.is_dir() for path in EXAMPLES.iterdir())
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.core.events import Note, Progress
-from training_pro.core.job import Job
-from training_pro.records.samples import read_samples
+from training_pro.core.jobs.events import Note, Progress
+from training_pro.core.jobs.job import Job
+from training_pro.records.folder.samples import read_samples
 from training_pro.tests.tiny import watched
 
 LOADINGS = ("float32", "bfloat16", "4bit")
@@ -272,7 +272,7 @@ def test_a_run_does_not_wait_for_what_was_drawn_before_it(place):
 
 
 def test_a_job_in_the_session_leaves_no_lora_when_it_fails(place):
-    from training_pro.core.session import Session
+    from training_pro.core.jobs.session import Session
     from training_pro.engine.peft_engine import PeftEngine
 
     host, engine = place.host(), PeftEngine()

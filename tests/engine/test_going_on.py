@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.events import CheckpointSaved, Note, Planned, Progress
-from training_pro.core.job import Job
+from training_pro.core.jobs.events import CheckpointSaved, Note, Planned, Progress
+from training_pro.core.jobs.job import Job
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE
-from training_pro.records import loras
-from training_pro.records.contents import LOG, STATE
-from training_pro.records.cut_off import cut_off_runs
-from training_pro.records.run_folder import under_its_name
+from training_pro.records.folder import loras
+from training_pro.records.folder.crashed_runs import cut_off_runs
+from training_pro.records.folder.filenames import LOG, STATE
+from training_pro.records.folder.run_folder import under_its_name
 from training_pro.tests.tiny import Place, tree, watched
 
 LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
@@ -195,7 +195,7 @@ def test_a_run_that_ended_within_an_epoch_goes_on_where_more_is_asked(place, fir
 
 
 def test_the_new_plans_rates_are_what_the_optimizer_uses(place, monkeypatch):
-    from training_pro.engine.trainer import RunTrainer
+    from training_pro.engine.training.trainer import RunTrainer
 
     place.train(epochs=1)
     used, step = [], RunTrainer.training_step
@@ -377,7 +377,7 @@ def test_a_half_written_checkpoint_is_none(place, whole):
 
 
 def test_a_failure_reads_as_a_failure(place):
-    from training_pro.core.session import Session
+    from training_pro.core.jobs.session import Session
     from training_pro.engine.peft_engine import PeftEngine
 
     host = place.host()

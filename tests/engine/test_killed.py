@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_pro.records import loras
+from training_pro.records.folder import loras
 from training_pro.tests.engine.forked import Forks, kill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")

@@ -9,14 +9,14 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
-from training_pro.core.events import Note
 from training_pro.core.host import card_of
-from training_pro.core.job import Job
-from training_pro.data.batching import Place, in_pairs
-from training_pro.data.examples import Examples, RowSource
-from training_pro.engine import trainer
-from training_pro.engine.collator import batched
-from training_pro.engine.ready import prepared
+from training_pro.core.jobs.events import Note
+from training_pro.core.jobs.job import Job
+from training_pro.data.examples.batch_order import Place, in_pairs
+from training_pro.data.examples.examples import Examples, RowSource
+from training_pro.engine.compute.collator import batched
+from training_pro.engine.training import trainer
+from training_pro.engine.training.setup import prepared
 from training_pro.tests.engine.architectures import cut_off, examples, graph, seen
 from training_pro.tests.rowing import as_json, chat, family, made
 

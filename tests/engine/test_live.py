@@ -10,11 +10,11 @@ import time
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
-from training_pro.core.job import Job
-from training_pro.records import loras
+from training_pro.core.jobs.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
+from training_pro.core.jobs.job import Job
+from training_pro.records.folder import loras
 from training_pro.settings import files
-from training_pro.settings.live import Live, going_on
+from training_pro.settings.live_settings import Live, going_on
 from training_pro.tests.tiny import watched
 
 FOUR = {"epochs": 4, "schedule": "constant", "warmup_steps": 0, "save_each_epoch": False}
@@ -66,7 +66,7 @@ def test_a_factor_on_the_learning_rate_takes_effect_from_the_next_step(place):
 
 
 def test_the_optimizer_uses_what_is_told(place, monkeypatch):
-    from training_pro.engine.trainer import RunTrainer
+    from training_pro.engine.training.trainer import RunTrainer
 
     used, step = [], RunTrainer.training_step
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 from training_pro.core.errors import BusyError
-from training_pro.core.events import Advice, Note, Planned, Progress, Stage
-from training_pro.records.in_progress import in_progress
+from training_pro.core.jobs.events import Advice, Note, Planned, Progress, Stage
+from training_pro.records.folder.run_lock import in_progress
 from training_pro.tests.tiny import watched
 
 
@@ -29,7 +29,7 @@ def test_kept_awake_for_as_long_as_the_run_lasts(place, monkeypatch, wanted):
             told.append(event.step)
             raise ZeroDivisionError
 
-    monkeypatch.setattr("training_pro.engine.run.awake", awake)
+    monkeypatch.setattr("training_pro.engine.training.run.awake", awake)
     job = watched(watch)
     with pytest.raises(ZeroDivisionError):
         place.train(job=job, keep_awake=wanted)
@@ -113,7 +113,7 @@ def test_a_report_that_fails_ends_nothing(place, monkeypatch):
     def broken(story):
         raise KeyError("nobody thought of it")
 
-    monkeypatch.setattr("training_pro.engine.reporting.page", broken)
+    monkeypatch.setattr("training_pro.engine.training.html_report.page", broken)
     job = watched(lambda job, event: None)
     assert place.train(job=job).outcome == "finished"
     told = [e.text for e in job.log.since(0) if isinstance(e, Advice)]

@@ -12,14 +12,14 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
-from training_pro.core.events import Note
-from training_pro.core.job import Job
-from training_pro.data.expecting import parts
-from training_pro.engine.adapter import injected, lora_config
+from training_pro.core.jobs.events import Note
+from training_pro.core.jobs.job import Job
+from training_pro.data.report.memory_estimate import parts
+from training_pro.engine.lora.adapter import injected, lora_config
+from training_pro.engine.lora.targets import kinds, refuse_if_elsewhere, resolved
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.targets import kinds, refuse_if_elsewhere, resolved
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.settings.reading import training_settings
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at, made
 from training_pro.train_utils import WITH_LORA, ModelShape
 

@@ -13,21 +13,22 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from training_pro.core.engine import Question
-from training_pro.core.job import Job
-from training_pro.data.examples import Example
-from training_pro.engine import measuring, trainer
-from training_pro.engine.adapter import injected, lora_config
-from training_pro.engine.answering import generated
-from training_pro.engine.apart import LossesApart
-from training_pro.engine.collator import OWNERS, batched
-from training_pro.engine.fewer_passes import fewer_passes, loras_in_fewer_passes
-from training_pro.engine.loss import Rows, SupervisedOnly, WholeHead
-from training_pro.engine.noise import noisy
-from training_pro.engine.precision import in_its_type
-from training_pro.engine.targets import resolved
-from training_pro.engine.text_by_text import text_by_text
-from training_pro.engine.trial import tried
-from training_pro.settings.reading import training_settings
+from training_pro.core.jobs.job import Job
+from training_pro.data.examples.examples import Example
+from training_pro.engine.compute.capabilities import tried
+from training_pro.engine.compute.collator import OWNERS, batched
+from training_pro.engine.compute.layer_patches import fewer_passes, loras_in_fewer_passes
+from training_pro.engine.compute.loss import Rows, SupervisedOnly, WholeHead
+from training_pro.engine.compute.loss_by_dataset import LossesApart
+from training_pro.engine.compute.neftune import noisy
+from training_pro.engine.compute.packed_attention import text_by_text
+from training_pro.engine.inference import eval_loop
+from training_pro.engine.inference.generation import generated
+from training_pro.engine.lora.adapter import injected, lora_config
+from training_pro.engine.lora.dtypes import in_its_type
+from training_pro.engine.lora.targets import resolved
+from training_pro.engine.training import trainer
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import graph
 from training_pro.tests.engine.cards import OnCard, cards, on_cards
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -127,7 +128,7 @@ def test_what_goes_along_with_a_step_is_where_its_losses_are(model, settings, pa
     """Noise on what is read, losses of data sets apart, an evaluation, an answer."""
     ways = tried(model, asked(packing=packing, train_head=settings.lora.train_head))
     with in_its_type(model):
-        sums = measuring.Pass(model, ways, measuring.AtOnce(), lambda: False).sums(TWO_TEXTS, [0, 1], 2)
+        sums = eval_loop.Pass(model, ways, eval_loop.AtOnce(), lambda: False).sums(TWO_TEXTS, [0, 1], 2)
     assert sums.tokens.tolist() == [8, 6]
     batch = batched(TWO_TEXTS, in_one_row=ways.packed)
     there = {name: value.to(FIRST) for name, value in batch.items() if isinstance(value, torch.Tensor)}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from training_pro.core.errors import ModelError, SavingError
-from training_pro.core.events import Answer, Note, Stage
-from training_pro.core.job import Job
-from training_pro.engine import answering
+from training_pro.core.jobs.events import Answer, Note, Stage
+from training_pro.core.jobs.job import Job
+from training_pro.engine.inference import generation
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.records import loras
+from training_pro.records.folder import loras
 from training_pro.tests.tiny import watched
 
 IDS = torch.arange(4, 24)[None]
@@ -222,7 +222,7 @@ def test_without_a_chat_template_of_its_own_it_is_talked_to_as_in_training(with_
     tokenizer = host.card().tokenizer
     tokenizer.chat_template = None
     monkeypatch.setattr(type(host), "chat_template", lambda self: template)
-    monkeypatch.setattr(answering, "_write", lambda model, ids, *more: seen.append(tokenizer.decode(ids[0])))
+    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: seen.append(tokenizer.decode(ids[0])))
     with_lora.answer(host, prompt="Hello", as_chat=True)
     with_lora.answer(host, prompt="Hello", as_chat=True, lora="a")
     assert seen == 3 * [text]
@@ -245,7 +245,7 @@ def test_a_template_that_takes_no_message_is_said(place):
 def test_a_text_is_gone_on_with_after_one_bos(place, monkeypatch, prompt, ids):
     seen = []
     host = place.host()
-    monkeypatch.setattr(answering, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
+    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
     place.answer(host, prompt=prompt)
     assert seen == [host.card().tokenizer(ids, add_special_tokens=False)["input_ids"]]
 
@@ -316,7 +316,7 @@ def test_a_name_that_is_a_word_of_torchs(with_lora, name):
 def test_a_message_is_put_as_it_stood_in_training(with_lora, monkeypatch):
     """With a checkpoint's name too; a LoRA of a text is talked to by the model's own template."""
     seen = []
-    monkeypatch.setattr(answering, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
+    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
     host = with_lora.host()
     tokenizer = host.card().tokenizer
     prompt = {"kind": "format", "before": "Ask: ", "after": "\nSay:", "starts_with_bos": True}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from training_pro.engine.rates import Rates
-from training_pro.engine.saving_rules import Best, Evaluation, Moment, SavingRules, Wanted
-from training_pro.engine.stopping_rules import Patience, why_stop
-from training_pro.settings.declared import Saving, Stopping
+from training_pro.engine.plan.lr_plan import Rates
+from training_pro.engine.plan.saving_rules import Best, Evaluation, Moment, SavingRules, Wanted
+from training_pro.engine.plan.stopping_rules import Patience, why_stop
+from training_pro.settings.definitions import Saving, Stopping
 
 NOTHING = Saving(save_each_epoch=False, backup_minutes=0)
 

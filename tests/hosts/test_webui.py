@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import Row
-from training_pro.core.events import Note, Progress
-from training_pro.core.session import Session
+from training_pro.core.jobs.events import Note, Progress
+from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import folders
 from training_pro.hosts.tiny import SAMPLE

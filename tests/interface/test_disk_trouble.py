@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gradio as gr
 import pytest
-from training_pro.core.session import Session
+from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.joined import Joined
-from training_pro.interface.runs_tab import RunsTab
-from training_pro.interface.train_tab import TrainTab
+from training_pro.interface.base.page_context import Joined
+from training_pro.interface.tabs.runs_tab import RunsTab
+from training_pro.interface.train.train_tab import TrainTab
 from training_pro.tests.fakes import FakeHost, made_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
 

@@ -7,19 +7,32 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from training_pro.core.events import Ended, Evaluated, Event, Fetched, Planned, Probed, Progress, Sampled, Stage
-from training_pro.core.job import Job
-from training_pro.core.narrator import Narrator
-from training_pro.data.report import DatasetReport, SourceReport
-from training_pro.data.showing import Shown
-from training_pro.data.suggestions import Suggestion
-from training_pro.interface import one_step, perplexity_tab, report_view, runs_tab, try_tab, wording
-from training_pro.interface.first_look import Look, LookView
-from training_pro.interface.get_model import GetView
-from training_pro.interface.run_view import RunView
-from training_pro.records.evaluations import entry
-from training_pro.records.inventory import Kept
-from training_pro.records.report import Story, page
+from training_pro.core.jobs.console import Narrator
+from training_pro.core.jobs.events import (
+    Ended,
+    Evaluated,
+    Event,
+    Fetched,
+    Planned,
+    Probed,
+    Progress,
+    Sampled,
+    Stage,
+)
+from training_pro.core.jobs.job import Job
+from training_pro.data.report.preview import Shown
+from training_pro.data.report.report import DatasetReport, SourceReport
+from training_pro.data.report.suggestions import Suggestion
+from training_pro.interface.base import markup
+from training_pro.interface.page.download_panel import GetView
+from training_pro.interface.page.quick_demo import Look, LookView
+from training_pro.interface.run import report_view
+from training_pro.interface.run.run_view import RunView
+from training_pro.interface.tabs import perplexity_tab, runs_tab, try_tab
+from training_pro.interface.train import probe_panel
+from training_pro.records.folder.inventory import Kept
+from training_pro.records.report.graph_file import entry
+from training_pro.records.report.report import Story, page
 from training_pro.tests.declared_values import PLAIN, STEP_ENTRIES, assert_escaped, declared, kinds_of_events
 
 FEW = settings(
@@ -89,7 +102,7 @@ def test_every_event_stands_in_the_report_of_a_run(kind, data):
 @FEW
 @given(event=st.one_of(declared(Stage), declared(Ended)))
 def test_what_a_job_is_at_is_told(event):
-    assert_escaped(wording.told(event))
+    assert_escaped(markup.told(event))
 
 
 @FEW
@@ -106,7 +119,7 @@ def test_a_download_is_drawn(events, seen):
 @FEW
 @given(probed=declared(Probed), fitted=st.booleans())
 def test_a_tried_step_is_drawn(probed, fitted):
-    assert_escaped(one_step.told(probed, {}, fitted=fitted))
+    assert_escaped(probe_panel.told(probed, {}, fitted=fitted))
 
 
 @FEW

@@ -11,11 +11,14 @@ from pathlib import Path
 import gradio as gr
 import pytest
 from training_pro.core.errors import TrainingProError
-from training_pro.core.session import Session
+from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADINGS, StandaloneHost, folders
-from training_pro.interface import get_model, joined, page, queue_view, runs_tab
-from training_pro.interface.joined import Joined
+from training_pro.interface.base import page_context
+from training_pro.interface.base.page_context import Joined
+from training_pro.interface.page import download_panel, page
+from training_pro.interface.run import queue_view
+from training_pro.interface.tabs import runs_tab
 from training_pro.tests import hostile
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
 
@@ -60,7 +63,7 @@ def user_data(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Nothing is waited for."""
-    for module in (joined, get_model):
+    for module in (page_context, download_panel):
         monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(queue_view, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(runs_tab, "ASKS_SECONDS", 0)

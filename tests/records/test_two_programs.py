@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.session import Session
-from training_pro.records import queue
-from training_pro.records.in_line import InLine
+from training_pro.core.jobs.session import Session
+from training_pro.records.queue import queue
+from training_pro.records.queue.queue_runner import InLine
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import FakeHost, made_folders
 
@@ -23,11 +23,11 @@ PROGRAM = f"""
     sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     from training_pro.core.errors import SavingError
-    from training_pro.core.events import Ended
-    from training_pro.core.session import Session
+    from training_pro.core.jobs.events import Ended
+    from training_pro.core.jobs.session import Session
     from training_pro.hosts.standalone import folders
-    from training_pro.records import queue
-    from training_pro.records.in_line import InLine
+    from training_pro.records.queue import queue
+    from training_pro.records.queue.queue_runner import InLine
     from training_pro.tests.fakes import FakeHost
 
     class Engine:

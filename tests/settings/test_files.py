@@ -4,9 +4,9 @@ import json
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.settings.declared import SETTINGS, TrainingSettings
+from training_pro.settings.definitions import SETTINGS, TrainingSettings
 from training_pro.settings.files import as_file, from_values, load
-from training_pro.settings.reading import training_settings
+from training_pro.settings.parsing import training_settings
 
 # Nothing in here is a default.
 UNUSUAL = {

@@ -5,8 +5,8 @@ import argparse
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings import flags
-from training_pro.settings.declared import SETTINGS
-from training_pro.settings.reading import training_settings
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
 from training_pro.settings.reference import title
 from training_pro.tests.settings.test_files import UNUSUAL
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings import presets
-from training_pro.settings.reading import training_settings
+from training_pro.settings.parsing import training_settings
 
 
 @pytest.mark.parametrize("kind", presets.TABLES)

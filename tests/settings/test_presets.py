@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings import presets
-from training_pro.settings.declared import SETTINGS
-from training_pro.settings.reading import training_settings
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
 
 
 def test_every_goal_asks_for_what_this_version_has_and_never_for_what_the_run_is_about():

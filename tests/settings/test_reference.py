@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.settings import reference
-from training_pro.settings.declared import SECTIONS, SETTINGS
+from training_pro.settings.definitions import SECTIONS, SETTINGS
 from training_pro.settings.setting import Setting
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"

@@ -1,7 +1,7 @@
 """What must hold between settings, and what is worth saying about them."""
 
 import pytest
-from training_pro.settings.reading import training_settings
+from training_pro.settings.parsing import training_settings
 from training_pro.settings.rules import advice, notes, problems
 
 
@@ -19,7 +19,7 @@ def test_the_defaults_need_no_advice():
 
 
 def test_data_must_be_named():
-    from training_pro.settings.declared import TrainingSettings
+    from training_pro.settings.definitions import TrainingSettings
 
     assert problems(TrainingSettings()) == ["Data: nothing is chosen. Choose a text, for example story.txt."]
 

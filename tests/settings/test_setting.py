@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from training_pro.settings.declared import SECTIONS, SETTINGS, TrainingSettings
+from training_pro.settings.definitions import SECTIONS, SETTINGS, TrainingSettings
 from training_pro.settings.setting import Setting
 
 

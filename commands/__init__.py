@@ -1,0 +1,3 @@
+"""The command line; the only place that prints."""
+
+__all__ = ["main"]

@@ -1,0 +1,122 @@
+"""pip, asked and run as a program: what it would install, how large that is, and installing it."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import TrainingProError
+
+STANDARD_ERROR = 2  # pip's progress goes there; standard output is for results
+PATIENCE_SECONDS = 5
+LAST_LINES = 8
+REFUSED = (
+    "pip could not install the libraries: its reason stands above. Is there a network, and room on "
+    "the disk? The next start goes on from here."
+)
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One package as pip would fetch it."""
+
+    name: str
+    version: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """The bytes known of, and for how many of the packages nobody would say."""
+
+    known: int
+    unknown: int
+    packages: int
+
+    def __str__(self) -> str:
+        if self.unknown == self.packages:
+            return f"{self.packages} packages; how large they are cannot be told from here"
+        if self.unknown:
+            return f"{self.packages} packages, {megabytes(self.known)} and {self.unknown} of unknown size"
+        return f"{self.packages} packages, {megabytes(self.known)}"
+
+
+def say(text: str) -> None:
+    """Standard output is for results; what goes on is told beside it."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def would_install(python: Path, arguments: Sequence[str]) -> list[Wheel]:
+    """What `pip install` with these arguments would add to that interpreter, dependencies included."""
+    command = _pip(python, "install", "--dry-run", "--quiet", "--report", "-", *arguments)
+    done = subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=_environ(), check=False
+    )
+    if done.returncode:
+        raise TrainingProError(f"{last_lines(done.stderr)}\n{REFUSED}")
+    return [_wheel(entry) for entry in json.loads(done.stdout)["install"]]
+
+
+def install(python: Path, arguments: Sequence[str]) -> None:
+    """Install for that interpreter, with pip's own progress in front of the user."""
+    command = _pip(python, "install", *arguments)
+    if subprocess.run(command, stdout=STANDARD_ERROR, env=_environ(), check=False).returncode:
+        raise TrainingProError(REFUSED)
+
+
+def size_of(wheels: Sequence[Wheel]) -> Size:
+    """Asked of each file's server at once; one that does not answer soon is left out and counted."""
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        sizes = list(pool.map(_bytes_of, [wheel.url for wheel in wheels]))
+    known = [size for size in sizes if size is not None]
+    return Size(known=sum(known), unknown=len(sizes) - len(known), packages=len(sizes))
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(line for line in text.strip().splitlines()[-LAST_LINES:])
+
+
+def _pip(python: Path, *words: str) -> list[str]:
+    return [str(python), "-m", "pip", "--disable-pip-version-check", *words]
+
+
+def _environ() -> dict[str, str]:
+    """The user's own settings of pip hold, but for the one that would install outside the environment."""
+    return {**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"}
+
+
+def _wheel(entry: dict[str, dict[str, str]]) -> Wheel:
+    return Wheel(entry["metadata"]["name"], entry["metadata"]["version"], entry["download_info"]["url"])
+
+
+def _bytes_of(url: str) -> int | None:
+    try:
+        with urllib.request.urlopen(_head(url), timeout=PATIENCE_SECONDS, context=_certificates()) as answer:
+            length = answer.headers.get("Content-Length")
+    except (OSError, ValueError):
+        return None
+    return int(length) if length and length.isdigit() else None
+
+
+def _head(url: str) -> urllib.request.Request:
+    # For file: addresses urllib gives the file's size as Content-Length as well.
+    return urllib.request.Request(url, method="HEAD")
+
+
+def _certificates() -> ssl.SSLContext:
+    """Those that pip is told to trust, else the system's."""
+    named = (os.environ.get(name, "") for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE"))
+    return ssl.create_default_context(cafile=next((path for path in named if Path(path).is_file()), None))

@@ -1,0 +1,14 @@
+"""What every part shares: errors, jobs and their events, files, and the protocols Host and Engine."""
+
+__all__ = [
+    "dist_env",
+    "engine",
+    "errors",
+    "evaluations_table",
+    "files",
+    "gguf_header",
+    "host",
+    "jobs",
+    "launcher",
+    "version",
+]

@@ -1,0 +1,81 @@
+"""Paths from names that a page or a command hands over: each lies directly where it belongs, or is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import SavingError, TrainingProError
+
+LONGEST_BYTES = 255
+"""The longest file name of the file systems in use (NTFS, APFS, ext4)."""
+LONGEST_SHOWN = 60
+PATH_SIGNS = re.compile(r"[/\\:]")
+"""Separators on any system; a colon stands behind a drive's letter and before an alternate data stream."""
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+DEVICES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\..*)?")
+"""Names that Windows keeps for devices, whatever their ending."""
+
+Refusal = Callable[[str], TrainingProError]
+"""The kind of error that a refused name is raised as."""
+
+
+def child(
+    folder: Path, name: str, what: str, *, refusal: Refusal = SavingError, follow_links: bool = False
+) -> Path:
+    """Return the path of an entry directly in `folder`; refuse what is no plain name, and a link that leads out.
+
+    Nothing is read but the link itself, and the entry need not exist. `follow_links` is for what is only read and
+    what users link into the folder themselves: models and data sets.
+    """
+    if problem := name_fault(name):
+        raise refusal(f"{what}: {shortened(name)} {problem}. Give the name of something in {folder}.")
+    path = folder / name
+    if not follow_links and leads_out(path):
+        raise refusal(
+            f"{what}: {shortened(name)} is a link that leads out of {folder}. Put the thing itself there."
+        )
+    return path
+
+
+def descendant(
+    folder: Path, name: str, what: str, *, refusal: Refusal = SavingError, follow_links: bool = False
+) -> Path:
+    """Return the path of an entry below `folder` (NAME/checkpoint-40), each element checked as by `child`."""
+    elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
+    if len(elements) > 1 and any(map(name_fault, elements)):
+        raise refusal(f"{what}: {shortened(name)} is a path. Give the name of something in {folder}.")
+    path = folder
+    for element in elements:
+        path = child(path, element, what, refusal=refusal, follow_links=follow_links)
+    return path
+
+
+def name_fault(name: object) -> str:
+    """Say why a value is not the plain name of a file or folder on every system; an empty text where it is one."""
+    if not isinstance(name, str) or not name.strip():
+        return "is no name"
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in name) or CONTROL_CHARACTERS.search(name):
+        return "has a character that no name of a file can have"
+    if len(name.encode()) > LONGEST_BYTES:
+        return "is longer than the name of a file can be"
+    if PATH_SIGNS.search(name) or not name.strip(". "):
+        return "is a path"
+    if name.endswith((".", " ")):
+        return "ends in a dot or a blank, which Windows leaves out"
+    return "is a name that Windows keeps for a device" if DEVICES.fullmatch(name) else ""
+
+
+def leads_out(path: Path) -> bool:
+    """Tell whether an entry is a link to something that does not lie in the same folder as the link."""
+    try:
+        return path.resolve().parent != path.parent.resolve()
+    except (OSError, RuntimeError, ValueError):  # a link to itself, or a name that the system cannot have
+        return True
+
+
+def shortened(value: object) -> str:
+    """Return a value as a message can show it: in quotes, on one line, not long."""
+    text = str(value)
+    return repr(text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "\u2026")

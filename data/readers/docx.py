@@ -1,0 +1,118 @@
+"""Word documents (.docx) to paragraphs: all that is written in them, tracked insertions too, deletions not."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError
+from . import text_files
+from .paragraphs import Paragraph
+
+LARGEST = 500_000_000  # bytes, unpacked
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+WRITTEN = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
+NOT_TEXT = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
+HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, RuntimeError)
+TITLES = {"title": 8, "subtitle": 9}  # headings that divide nothing
+BROKEN = "Open it in Word or LibreOffice and save it anew, or save its text as a .txt file."
+
+
+def paragraphs(path: Path, name: str) -> list[Paragraph]:
+    """The document's own text, headings with their levels; page breaks begin a part."""
+    docx = text_files.library("docx", "python-docx", name, "a Word document")
+    lxml = text_files.library("lxml.etree", "lxml", name, "a Word document")
+    _refuse_huge(path, name)
+    try:
+        with text_files.opened(path, name) as stream:
+            document = docx.Document(stream)
+            styles = {style.style_id: style.name or "" for style in document.styles}
+            return list(_paragraphs(document.element.body, styles))
+    except (*DAMAGE, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
+        raise DataError(f"{name} is no whole Word document ({_short(error)}). {BROKEN}") from error
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def _refuse_huge(path: Path, name: str) -> None:
+    with text_files.opened(path, name) as stream:
+        head = stream.read(8)
+        if head.startswith(b"\xd0\xcf\x11\xe0"):
+            raise DataError(
+                f"{name} is an old Word document, or locked with a password. Save it as .docx without a password."
+            )
+        try:
+            size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise DataError(f"{name} is no whole Word document ({_short(error)}). {BROKEN}") from error
+    if size > LARGEST:
+        raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {BROKEN}")
+
+
+def _paragraphs(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
+    """In the order of the document; a row of a table is a line."""
+    cut = False
+    for element in _outermost(body):
+        if element.tag == W + "tr":
+            yield Paragraph("\t".join(_cell(cell) for cell in element.iter(W + "tc")), 0, cut, True)
+            cut = False
+            continue
+        text, breaks = _text(element), _breaks(element)
+        before = breaks and (not text.strip() or text.startswith("\f"))
+        item = element.find(f"{W}pPr/{W}numPr") is not None
+        yield Paragraph(text.replace("\f", "\n"), _level(element, styles), cut or before, item)
+        cut = (breaks and not before) or element.find(f"{W}pPr/{W}sectPr") is not None
+
+
+def _outermost(body: Any) -> Iterator[Any]:
+    """Paragraphs and rows, those in text boxes and those inside of a row left out."""
+    waiting = list(reversed(body))
+    while waiting:
+        element = waiting.pop()
+        if element.tag in (W + "p", W + "tr"):
+            yield element
+        elif element.tag not in NOT_TEXT:
+            waiting += reversed(element)
+
+
+def _cell(cell: Any) -> str:
+    return " ".join(text for p in cell.iter(W + "p") if (text := _text(p).strip()))
+
+
+def _text(paragraph: Any) -> str:
+    r"""What is written in a paragraph; a page break is \f."""
+    parts: list[str] = []
+    waiting = list(reversed(paragraph))
+    while waiting:
+        element = waiting.pop()
+        if element.tag == W + "t":
+            parts.append(element.text or "")
+        elif element.tag == W + "br":
+            parts.append("\f" if element.get(W + "type") == "page" else "\n")
+        elif element.tag in WRITTEN:
+            parts.append(WRITTEN[element.tag])
+        elif element.tag not in NOT_TEXT:
+            waiting += reversed(element)
+    return "".join(parts)
+
+
+def _breaks(paragraph: Any) -> bool:
+    """Whether a page ends in a paragraph or before it."""
+    before = paragraph.find(f"{W}pPr/{W}pageBreakBefore")
+    if before is not None and before.get(W + "val") not in ("0", "false"):
+        return True
+    return any(br.get(W + "type") == "page" for br in paragraph.iter(W + "br"))
+
+
+def _level(paragraph: Any, styles: dict[str, str]) -> int:
+    style = paragraph.find(f"{W}pPr/{W}pStyle")
+    named = styles.get(style.get(W + "val"), "") if style is not None else ""
+    heading = HEADING.match(named)
+    return int(heading[1]) if heading else TITLES.get(named.lower(), 0)

@@ -1,0 +1,111 @@
+"""E-books to paragraphs: the files of an .epub in the order in which the book is read."""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from ...core.errors import DataError
+from . import html, text_files
+from .paragraphs import Paragraph
+
+LARGEST_PART, LARGEST_BOOK = 50_000_000, 500_000_000  # bytes: more text than the longest book in one language
+PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
+BROKEN = "Open it in a reader of e-books and save it anew, or save its text as a .txt file."
+
+
+def paragraphs(path: Path, name: str) -> list[Paragraph]:
+    """The whole book; each of its files begins a part."""
+    try:
+        with text_files.opened(path, name) as stream, zipfile.ZipFile(stream) as book:
+            return [paragraph for file in _spine(book, name) for paragraph in _part(book, file, name)]
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+        raise DataError(f"{name} is no whole e-book: the archive is broken ({error}). {BROKEN}") from error
+
+
+def _part(book: zipfile.ZipFile, file: str, name: str) -> Iterator[Paragraph]:
+    source, _ = html.text_of(_bytes(book, file, name), f"{name}, {file}")
+    for number, paragraph in enumerate(html.paragraphs(source, f"{name}, {file}")):
+        yield paragraph._replace(cut=paragraph.cut or not number)
+
+
+def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
+    """The names of the files inside, in reading order; tables of contents and covers without text are none."""
+    rootfile = _first(_xml(book, "META-INF/container.xml", name), "rootfile")
+    if rootfile is None or not rootfile.get("full-path"):
+        raise DataError(f"{name}: its container.xml does not say where the book begins. {BROKEN}")
+    package = unquote(rootfile.get("full-path"))
+    opf = _xml(book, package, name)
+    items = {item.get("id"): item for item in _all(opf, "item")}
+    order = [items.get(ref.get("idref")) for ref in _all(opf, "itemref") if ref.get("linear") != "no"]
+    files = [_inside(package, item.get("href")) for item in order if item is not None and _is_page(item)]
+    if not files:
+        raise DataError(f"{name}: its {package} lists nothing to read (no spine). {BROKEN}")
+    locked = _locked(book, name)
+    if locked & set(files):
+        raise DataError(f"{name} is locked (DRM): its text cannot be read. Use a copy that is not protected.")
+    if sum(book.getinfo(file).file_size for file in files if file in book.namelist()) > LARGEST_BOOK:
+        raise DataError(
+            f"{name} would unpack to more than {LARGEST_BOOK // 10**6} MB, which no book has. {BROKEN}"
+        )
+    return files
+
+
+def _is_page(item: Any) -> bool:
+    return bool(
+        item.get("href")
+        and item.get("media-type", "") in PAGES
+        and "nav" not in (item.get("properties") or "").split()
+    )
+
+
+def _inside(package: str, href: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(href.partition("#")[0])))
+
+
+def _locked(book: zipfile.ZipFile, name: str) -> set[str]:
+    """The files that are encrypted; fonts may be, in any book."""
+    if "META-INF/encryption.xml" not in book.namelist():
+        return set()
+    found = _all(_xml(book, "META-INF/encryption.xml", name), "CipherReference")
+    return {unquote(reference.get("URI", "")) for reference in found}
+
+
+def _bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
+    """A file out of the archive; more than any chapter has is not unpacked."""
+    try:
+        with book.open(file) as stream:
+            data = stream.read(LARGEST_PART + 1)
+    except KeyError as error:
+        raise DataError(f"{name}: {file} is not in the archive, though the book names it. {BROKEN}") from error
+    except RuntimeError as error:
+        raise DataError(f"{name} is locked with a password. Unpack it, and pack it again without.") from error
+    if len(data) > LARGEST_PART:
+        raise DataError(f"{name}: {file} unpacks to more than {LARGEST_PART // 10**6} MB of text. {BROKEN}")
+    return data
+
+
+def _xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
+    lxml = text_files.library("lxml.etree", "lxml", name, "an e-book")
+    parser = lxml.XMLParser(resolve_entities=False, no_network=True, recover=True)
+    try:
+        root = lxml.fromstring(_bytes(book, file, name), parser)
+    except lxml.LxmlError as error:
+        raise DataError(f"{name}: {file} cannot be read ({error}). {BROKEN}") from error
+    if root is None:
+        raise DataError(f"{name}: {file} is empty. {BROKEN}")
+    return root
+
+
+def _all(root: Any, tag: str) -> list[Any]:
+    """All elements of a name, whatever namespace they are in."""
+    return [e for e in root.iter() if isinstance(e.tag, str) and e.tag.rpartition("}")[2] == tag]
+
+
+def _first(root: Any, tag: str) -> Any:
+    return next(iter(_all(root, tag)), None)

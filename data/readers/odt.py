@@ -1,0 +1,112 @@
+"""OpenDocument texts (.odt) to paragraphs: what is written in them, without notes, comments and deletions."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError
+from . import text_files
+from .paragraphs import Paragraph
+
+LARGEST = 500_000_000  # bytes, unpacked
+OPEN = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
+TEXT, TABLE, OFFICE, STYLE, DRAW = (OPEN % part for part in ("text", "table", "office", "style", "drawing"))
+BREAK = (OPEN % "xsl-fo-compatible") + "break-before"
+NOT_TEXT = frozenset(
+    {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
+)
+BROKEN = "Open it in LibreOffice and save it anew, or save its text as a .txt file."
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
+
+
+def paragraphs(path: Path, name: str) -> list[Paragraph]:
+    """The document's own text, headings with their levels; page breaks before a paragraph begin a part."""
+    lxml = text_files.library("lxml.etree", "lxml", name, "an OpenDocument text")
+    parser = lxml.XMLParser(resolve_entities=False, no_network=True)
+    try:
+        root = lxml.fromstring(_content(path, name), parser)
+    except (*DAMAGE, lxml.LxmlError) as error:
+        raise DataError(f"{name} is no whole OpenDocument text ({_short(error)}). {BROKEN}") from error
+    body = root.find(f"{OFFICE}body/{OFFICE}text")
+    if body is None:
+        raise DataError(f"{name} is an OpenDocument file without a text: a table or a drawing. {BROKEN}")
+    return list(_paragraphs(body, _breaking(root)))
+
+
+def _content(path: Path, name: str) -> bytes:
+    with text_files.opened(path, name) as stream, zipfile.ZipFile(stream) as archive:
+        if "META-INF/manifest.xml" in archive.namelist() and b"encryption-data" in archive.read(
+            "META-INF/manifest.xml"
+        ):
+            raise DataError(f"{name} is locked with a password. Save it without one.")
+        size = archive.getinfo("content.xml").file_size
+        if size > LARGEST:
+            raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {BROKEN}")
+        return archive.read("content.xml")
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def _breaking(root: Any) -> frozenset[str]:
+    """The styles whose paragraphs begin a page."""
+    return frozenset(
+        style.get(STYLE + "name", "")
+        for style in root.iter(STYLE + "style")
+        for properties in style.iter(STYLE + "paragraph-properties")
+        if properties.get(BREAK) == "page"
+    )
+
+
+def _paragraphs(body: Any, breaking: frozenset[str]) -> Iterator[Paragraph]:
+    """In the order of the document; items of lists and rows of tables are lines."""
+    waiting = [(element, False) for element in reversed(body)]
+    while waiting:
+        element, item = waiting.pop()
+        if element.tag in (TEXT + "p", TEXT + "h"):
+            cut = element.get(TEXT + "style-name") in breaking
+            yield Paragraph(_text(element), _level(element), cut, item)
+        elif element.tag == TABLE + "table-row":
+            yield Paragraph("\t".join(_cell(cell) for cell in element.iter(TABLE + "table-cell")), line=True)
+        elif element.tag not in NOT_TEXT:
+            waiting += [(child, item or element.tag == TEXT + "list-item") for child in reversed(element)]
+
+
+def _level(element: Any) -> int:
+    level = element.get(TEXT + "outline-level", "1") if element.tag == TEXT + "h" else "0"
+    return int(level) if level.isdecimal() else 1
+
+
+def _cell(cell: Any) -> str:
+    return " ".join(text for p in cell.iter(TEXT + "p", TEXT + "h") if (text := _text(p).strip()))
+
+
+def _text(paragraph: Any) -> str:
+    """What is written in a paragraph; several spaces, tabs and line breaks are elements of their own."""
+    parts: list[str] = []
+    waiting = _inside(paragraph)
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            parts.append(part)
+        elif part.tag == TEXT + "s":
+            count = part.get(TEXT + "c", "1")
+            parts.append(" " * (min(int(count), 1000) if count.isdecimal() else 1))
+        elif part.tag in (TEXT + "tab", TEXT + "line-break"):
+            parts.append("\t" if part.tag == TEXT + "tab" else "\n")
+        elif isinstance(part.tag, str) and part.tag not in NOT_TEXT:
+            waiting += _inside(part)
+    return "".join(parts)
+
+
+def _inside(element: Any) -> list[Any]:
+    """Texts and elements in an element, the last one first; line ends among them are spaces."""
+    found: list[Any] = [element.text or ""]
+    for child in element:
+        found += [child, child.tail or ""]
+    return [" ".join(part.split("\n")) if isinstance(part, str) else part for part in reversed(found)]

@@ -1,0 +1,63 @@
+"""Parquet files to rows, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError
+from . import text_files
+from .json_rows import Row, Table
+
+ROWS_AT_ONCE = 256
+
+
+def table(path: Path, name: str) -> Table:
+    """The rows of a file; a DataError where it is damaged or locked."""
+    with text_files.opened(path, name) as stream:
+        if not stream.read(1):
+            raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
+    parquet = text_files.library("pyarrow.parquet", "pyarrow", name, "Parquet")
+    with _told(name), parquet.ParquetFile(path) as file:
+        if not file.metadata.num_rows:
+            raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
+    return Table(name, "row", lambda: _rows(parquet.ParquetFile, path, name))
+
+
+def _rows(opened: Callable[[Path], Any], path: Path, name: str) -> Iterator[Row]:
+    number = 0
+    with _told(name), opened(path) as file:
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            for columns in _columns(batch):
+                number += 1
+                yield Row(number, columns) if isinstance(columns, dict) else Row(number, {}, columns)
+
+
+def _columns(batch: Any) -> Iterator[dict[str, Any] | str]:
+    """The rows of a batch; of one that cannot be read the reason."""
+    try:
+        yield from batch.to_pylist()
+        return
+    except UnicodeDecodeError:
+        pass
+    for row in range(batch.num_rows):
+        try:
+            yield from batch.slice(row, 1).to_pylist()
+        except UnicodeDecodeError as error:
+            yield f"byte {error.start + 1} of a text is not UTF-8. Save the file as UTF-8."
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Arrow's errors in words."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        short = " ".join(str(error).split())[:160]
+        raise DataError(f"{name} is damaged, locked, or no Parquet file ({short}). Save it anew.") from error

@@ -1,0 +1,68 @@
+"""Kinds of file that people have and that are not read: what each is, and what to do with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.errors import DataError
+from ..folder_files import seen
+
+MOST_NAMED = 4
+WORD = "save it as .docx or .odt, or its text as .txt"
+BOOK = "turn it into an .epub (Calibre does)"
+TABLE = "save the sheet as .csv"
+SLIDES = "save its text as .txt, or the whole as .pdf"
+PACKED = "unpack it"
+PLAIN = "if it is plain text, rename it to end in .txt"
+SOUND = "write down what is said in it, as .txt"
+REMEDIES = {
+    **dict.fromkeys((".rtf", ".doc", ".dot", ".pages", ".wpd", ".wps", ".sxw", ".abw", ".fodt", ".ott"), WORD),
+    **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
+    **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as .pdf with its text, or its text as .txt"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), TABLE),
+    **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), SLIDES),
+    **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), PACKED),
+    **dict.fromkeys((".mht", ".mhtml", ".webarchive"), "save the page as .html"),
+    **dict.fromkeys((".ass", ".ssa", ".sub", ".sbv"), "save the subtitles as .srt"),
+    **dict.fromkeys((".fdx", ".celtx", ".scriv", ".one"), "save it as .docx or .txt in the program that made it"),
+    **dict.fromkeys((".mp3", ".wav", ".m4a", ".mp4", ".mkv"), SOUND),
+}
+PLAIN_KINDS = frozenset(
+    {
+        "",
+        ".log",
+        ".text",
+        ".rst",
+        ".tex",
+        ".fountain",
+        ".asc",
+        ".nfo",
+        ".org",
+        ".markdown",
+        ".xml",
+        ".yaml",
+        ".yml",
+    }
+)
+
+
+def remedy(path: Path) -> str:
+    """What to do with a file of a kind that is not read; empty where nobody would bring it to learn from."""
+    ending = path.suffix.lower()
+    return PLAIN if ending in PLAIN_KINDS else REMEDIES.get(ending, "")
+
+
+def refuse(path: Path, name: str) -> None:
+    """A DataError where a file is of a kind that cannot be read; one of plain text can, whatever its name."""
+    if what_to_do := REMEDIES.get(path.suffix.lower()):
+        raise DataError(f"{name}: {path.suffix.lower()} files are not read. To learn from it, {what_to_do}.")
+
+
+def said(folder: Path) -> str:
+    """One sentence on the files of a folder that somebody may wonder about; empty where there are none."""
+    found = seen(folder, lambda path: bool(remedy(path))) if folder.is_dir() else []
+    if not found:
+        return ""
+    named = "; ".join(f"{path.relative_to(folder).as_posix()} ({remedy(path)})" for path in found[:MOST_NAMED])
+    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"Not read: {named}{more}."

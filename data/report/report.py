@@ -1,0 +1,251 @@
+"""What Check says, and what a run then does: the numbers of a data set, with verdict, problems and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from ...train_utils import MemoryEstimate, plural, several, times_seen
+from ..text import SliceMap, ends_said, unit_said, units_said
+from .disk_estimate import DiskPlan
+from .preview import Shown
+from .suggestions import Suggestion
+
+Verdict = Literal["ready", "ready with advice", "not ready"]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long the examples are: in steps of `width` tokens, how many."""
+
+    width: int = 0
+    counts: tuple[int, ...] = ()
+    longest: int = 0
+    second: int = 0
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """How a raw text was cut."""
+
+    parts: int = 0
+    sentences: int = 0
+    lines: int = 0  # in the parts that are taken by their lines
+    parts_by_lines: int = 0
+    blocks: int = 0
+    overlaps: int = 0
+    text_tokens: int = 0
+    characters: int = 0
+    left_out: int = 0
+    characters_lost: int = 0
+    seen_least: int = 0
+    seen_mean: float = 0.0
+    seen_most: int = 0
+    maps: tuple[tuple[str, SliceMap], ...] = ()
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """What became of rows."""
+
+    rows: int = 0
+    unreadable: int = 0
+    without_marker: int = 0
+    without_reply: int = 0
+    too_long: int = 0
+    too_long_how: str = ""
+    nothing_learned: int = 0
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """One data set: what it is, what became of it, what was left out and why."""
+
+    name: str
+    what: str
+    files: int
+    examples: int
+    tokens: int
+    trained_tokens: int
+    lengths: Lengths = Lengths()
+    text: TextReport | None = None
+    rows: RowReport | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        """What it is, in one sentence."""
+        if self.rows:
+            return f"{self.name}: {self.what}, {several(self.examples, 'example')}, {self.tokens:,} tokens."
+        text = self.text or TextReport()
+        blocks = several(text.blocks, "block")
+        files, parts = several(self.files, "file"), several(text.parts, "part")
+        return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
+
+    @property
+    def growth(self) -> float:
+        """By what factor a pass trains more tokens than the text has."""
+        return self.tokens / self.text.text_tokens if self.text and self.text.text_tokens else 0.0
+
+    @property
+    def maps(self) -> tuple[tuple[str, SliceMap], ...]:
+        return self.text.maps if self.text else ()
+
+
+@dataclass(frozen=True)
+class Stops:
+    """How many examples end in a stop token that is learned, of those that should."""
+
+    stopping: int
+    of: int
+
+    def words(self) -> str:
+        ends = plural(self.of, "end is", "ends are")
+        return f"{self.stopping} of {self.of} {ends} learned with a stop token"
+
+
+@dataclass(frozen=True)
+class KeptAside:
+    """What is kept aside for testing: so many chapters or rows, and the examples that they make."""
+
+    parts: int
+    examples: int
+    tokens: int
+    trained_tokens: int
+
+    def words(self) -> str:
+        parts, examples = several(self.parts, "part"), several(self.examples, "example")
+        return f"{parts}, {examples}, {several(self.tokens, 'token')}"
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """Everything that Check shows; the run that follows has the same numbers, since it is the same code."""
+
+    examples: int
+    tokens: int
+    trained_tokens: int
+    longest: int
+    cutoff: int
+    steps_per_epoch: int
+    steps: int
+    sources: tuple[SourceReport, ...] = ()
+    problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    resolved: Mapping[str, Any] = field(default_factory=dict)
+    lengths: Lengths = Lengths()
+    kept_aside: KeptAside | None = None
+    suggestions: tuple[Suggestion, ...] = ()
+    padding: Mapping[str, float] = field(default_factory=dict)
+    memory: MemoryEstimate | None = None
+    disk: DiskPlan | None = None
+    stops: Stops | None = None
+    tokens_known: Mapping[str, str] = field(default_factory=dict)
+    shown: tuple[Shown, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.problems:
+            return "not ready"
+        return "ready with advice" if self.advice else "ready"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the maps, which are for drawing."""
+        bare = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
+        known = {"verdict": self.verdict, **asdict(bare)}
+        if self.memory:
+            known["memory"]["total"] = self.memory.total
+        if self.disk:
+            del known["disk"]["free"]  # of this moment only
+        return known
+
+    def text(self) -> str:
+        """The report as lines of text."""
+        lines = [f"Verdict: {self.verdict}"]
+        lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
+        lines += [f"Suggestion: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
+        lines += [f"Note: {n}" for n in self.notes]
+        lines += [line for source in self.sources for line in told(source)]
+        if len(self.sources) > 1:
+            lines.append(f"Mixture, in tokens learned from: {mixture(self.sources)}")
+        if self.kept_aside:
+            lines.append(f"Kept aside: {self.kept_aside.words()}")
+        if self.examples:
+            lines.append(
+                f"{self.examples} {plural(self.examples, 'example')}, {self.tokens} tokens "
+                f"({self.trained_tokens} learned from), longest {self.longest} of {self.cutoff}; "
+                f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} an epoch, {self.steps} in all"
+            )
+            lines += self._told()
+        return "\n".join([*lines, *(s.text() for s in self.shown)])
+
+    def _told(self) -> Iterator[str]:
+        """Padding, stop tokens, memory, disk."""
+        if self.stops:
+            yield f"Will it stop: {self.stops.words()}"
+        if self.tokens_known:
+            yield "Tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
+        if self.padding:
+            yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
+        if self.memory:
+            yield f"Memory expected: {self.memory.words()}"
+        if self.disk:
+            yield f"Disk: {self.disk.words()}"
+
+
+def _without_maps(source: SourceReport) -> SourceReport:
+    return replace(source, text=replace(source.text, maps=())) if source.text else source
+
+
+def mixture(sources: tuple[SourceReport, ...]) -> str:
+    """Each source's share of what is learned: 'story.txt 60 %, chats.jsonl 40 %'."""
+    whole = sum(s.trained_tokens for s in sources) or 1
+    return ", ".join(f"{s.name} {100 * s.trained_tokens / whole:.0f} %" for s in sources)
+
+
+def told(source: SourceReport) -> Iterator[str]:
+    """A source as lines of text."""
+    if source.text:
+        yield from _told_text(source, source.text)
+    if source.rows:
+        yield _told_rows(source, source.rows)
+    yield from (f"  {note}" for note in source.notes)
+
+
+def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
+    overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
+    left_out = f", {text.left_out} too small" if text.left_out else ""
+    unit = unit_said(text.sentences, text.lines)
+    yield (
+        f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
+        f"{text.parts} {plural(text.parts, 'part')}, {units_said(text.sentences, text.lines)} -> "
+        f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; characters lost: {text.characters_lost}"
+    )
+    yield (
+        f"  blocks end at {ends_said(text.parts_by_lines, text.parts)}; each {unit} is seen "
+        f"{times_seen(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
+        f"average; {source.growth:.2f} times the tokens of the text are trained"
+    )
+
+
+def _told_rows(source: SourceReport, rows: RowReport) -> str:
+    said = "".join(f"; {count} {what}" for count, what in left_out(rows) if count)
+    return (
+        f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> "
+        f"{source.examples} {plural(source.examples, 'example')}{said}; "
+        f"{source.tokens} tokens, {source.trained_tokens} learned from; longest {source.lengths.longest}, then "
+        f"{source.lengths.second}"
+    )
+
+
+def left_out(rows: RowReport) -> list[tuple[int, str]]:
+    """What of the rows is not learned as it stands, and why."""
+    return [
+        (rows.unreadable, "cannot be read"),
+        (rows.without_marker, "without the text to learn after"),
+        (rows.without_reply, "without a reply to learn"),
+        (rows.too_long, f"too long ({rows.too_long_how})"),
+        (rows.nothing_learned, "left out with nothing to learn in them"),
+    ]

@@ -1,0 +1,104 @@
+"""What Check would set otherwise: a key, a value and the reason, for a page to put in with one click."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...settings.definitions import TrainingSettings
+from ...train_utils import StepPlan, plural
+from ..examples import batch_order, truncation
+
+FEWEST_STEPS, MOST_EPOCHS = 30, 10
+LONG_EPOCH = 500
+PARTS_OF_AN_EPOCH = 5
+Value = int | float | str | bool | tuple[str, ...]
+"""What a setting may be set to."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A setting that fits these data better."""
+
+    key: str
+    value: Value
+    why: str
+
+    @property
+    def words(self) -> str:
+        """The value as page and console show it."""
+        return value_words(self.value)
+
+
+def value_words(value: Value) -> str:
+    """A value by its type: numbers without idle digits, texts on one line, lists with commas."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(value_words, value)) or "nothing"
+    if isinstance(value, str):
+        return "".join(_visible(letter) for letter in value) or "nothing"
+    return str(value)
+
+
+def _visible(letter: str) -> str:
+    """What has no sign of its own as it is written in a setting: a line break as \\n."""
+    return letter if letter.isprintable() else repr(letter)[1:-1]
+
+
+def suggest_settings(
+    settings: TrainingSettings, plan: StepPlan, *, longest_row: int, cutoff: int, context: int
+) -> Iterator[Suggestion]:
+    """Everything worth changing, the cutoff first."""
+    better = truncation.auto_cutoff(longest_row, context)
+    if longest_row > cutoff and better > cutoff:
+        yield Suggestion("cutoff", better, f"The longest row has {longest_row} tokens, the cutoff is {cutoff}.")
+    if plan.accumulated < plan.accumulation:
+        yield Suggestion(
+            "accumulation",
+            plan.accumulated,
+            f"An epoch has {plan.batches} {plural(plan.batches, 'batch', 'batches')}.",
+        )
+    if plan.warmup(settings.learning.warmup_steps) > plan.steps / 2:
+        yield Suggestion(
+            "warmup_steps",
+            0.05,
+            f"The warm-up takes more than half of the {plan.steps} {plural(plan.steps, 'step')}.",
+        )
+    if not settings.steps.max_steps and plan.steps < FEWEST_STEPS:
+        epochs = min(MOST_EPOCHS, -(-FEWEST_STEPS // plan.steps_per_epoch))
+        if epochs > settings.steps.epochs:
+            steps = f"{plan.steps} {plural(plan.steps, 'step')}"
+            yield Suggestion(
+                "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to learn from."
+            )
+    if not settings.saving.save_every and min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH:
+        every = round(plan.steps_per_epoch / PARTS_OF_AN_EPOCH, -2)
+        yield Suggestion("save_every", every, f"An epoch is {plan.steps_per_epoch:,} steps long.")
+
+
+def padding(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
+    """The share of a step that is padding, under each order of the examples, and packed."""
+    import numpy as np
+
+    numbers = np.arange(len(lengths))
+    orders = {
+        "shuffled": batch_order.shuffled(numbers, seed, 0),
+        "by_length": batch_order.by_length(numbers, lengths, batch, seed, 0),
+        "sequential": numbers,
+    }
+    own = np.asarray(lengths)
+    return {name: _wasted(own[order], batch) for name, order in orders.items()} | {"packed": 0.0}
+
+
+def _wasted(lengths: Any, batch: int) -> float:
+    import numpy as np
+
+    starts = np.arange(0, len(lengths), batch)
+    widest = np.maximum.reduceat(lengths, starts)
+    counts = np.diff(np.append(starts, len(lengths)))
+    computed = int((widest * counts).sum())
+    return round(1 - int(lengths.sum()) / computed, 4) if computed else 0.0

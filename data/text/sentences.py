@@ -1,0 +1,338 @@
+"""Find where sentences end, in any language: rules for the marks, a table for what each language brings.
+
+A stop ends a sentence unless what follows goes on (a small letter, no space) or what precedes it is an
+abbreviation, an initial or a number that counts. A line's end does unless the line is wrapped prose.
+The words are in languages.json, all languages in one, so that nothing has to guess a text's language.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ...chunking import Flags, Ints
+
+STRETCH_CHARS = 1 << 20  # so much text is looked through for sentences at a time
+GROUP_LINES = 64  # lines judged together as wrapped or not
+NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
+RAGGED = 12  # a full line may be so much shorter than the widest: the next word did not fit
+WORD_CHARS = 32  # looked at before a dot
+LOOK_BACK = 2000  # and for the beginning of a sentence
+
+SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
+UNSPACED = "፧。！？｡।॥։።᙮။។༎།"
+SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian full stop like a colon
+    ";": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
+    "\u037e": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
+    ":": re.compile("[\u0530-\u058f]"),
+}
+BRACKETS = ("[", "(")
+TITLE_CLOSERS = ("》", "〉")
+GOES_ON = frozenset(",;:.!?)…")
+OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
+CLOSERS = r"`\"'”’»›)\]}」』】）》〉“‘«‹"
+THAI = "\u0e00-\u0eff"
+STOP = re.compile(
+    rf"([{SPACED_STOPS}{UNSPACED}])([{SPACED_STOPS}{UNSPACED}]*)"
+    rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|\[\d+\])*)"
+    rf"(?=(\s*)((?:[{re.escape(OPENERS)}]\s?)*)(\S?))"
+)
+UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
+STOPLESS = re.compile(f"[{THAI}]")
+ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
+LETTER = re.compile(r"[^\W\d_]")
+ELIDED = re.compile(r".*['’]")
+INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
+DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
+NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
+TWO_WORDS = re.compile(r"([^\W\d_]+)(?:\s+([^\W\d_]+))?")
+
+
+class Lines(NamedTuple):
+    """The lines of a text, and what their beginnings say."""
+
+    texts: list[str]
+    lengths: Ints
+    blank: Flags
+    capital: Flags
+    small: Flags
+    item: Flags
+
+
+def sentence_ends(text: str) -> Ints:
+    """Where the sentences of a text end: behind the last dot, quote or bracket, or behind the line's end."""
+    import numpy as np
+
+    found: list[Ints] = [np.zeros(0, np.int64)]
+    for start, end in stretches(text):
+        part = text[start:end]
+        found.append(ends_of(lines_of(part), stop_ends(part)) + start)
+    return np.concatenate(found)
+
+
+def ends_of(lines: Lines, stops: Ints) -> Ints:
+    """The ends of sentences in a stretch: at its lines and its stops, and at its own end."""
+    import numpy as np
+
+    whole = int(lines.lengths.sum()) + len(lines.texts) - 1
+    return np.unique(np.concatenate([_line_ends(lines), stops, [whole] if whole else stops[:0]]))
+
+
+def stop_ends(text: str) -> Ints:
+    """Behind each stop that ends a sentence; in scripts that have none, at the space that does."""
+    import numpy as np
+
+    return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
+
+
+def lines_of(text: str) -> Lines:
+    import numpy as np
+
+    lines = text.split("\n")
+    initials = [line.lstrip(OPENERS)[:1] for line in lines]
+    return Lines(
+        lines,
+        np.array([len(line) for line in lines]),
+        np.array([not line or line.isspace() for line in lines]),
+        np.array([letter.isupper() for letter in initials]),
+        np.array([letter.islower() for letter in initials]),
+        np.array([bool(ITEM.match(line)) for line in lines]),
+    )
+
+
+def stretches(text: str) -> Iterator[tuple[int, int]]:
+    """A long text in parts that end with a paragraph, else a line, so that only one at a time is looked at."""
+    start = 0
+    while len(text) - start > 2 * STRETCH_CHARS:
+        window = start + STRETCH_CHARS, start + 2 * STRETCH_CHARS
+        end = text.find("\n\n", *window) + 2
+        if end < 2:
+            end = text.find("\n", *window) + 1
+        if not end:
+            break
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def _line_ends(lines: Lines) -> Ints:
+    """Ends of lines that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
+    import numpy as np
+
+    _, width, prose = wrapped(lines)
+    full = lines.lengths > width - RAGGED
+    runs_on = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
+    ends = np.cumsum(lines.lengths + 1)[:-1]
+    return ends[~runs_on & ~lines.blank[1:]]  # of several newlines the last
+
+
+def wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
+    """Of each line its group, the width of that, and whether it may be wrapped prose: a group that is about as
+    wide as a page and whose lines, unlike those of verse, do not all begin with capitals."""
+    import numpy as np
+
+    lengths, blank, capital = lines.lengths, lines.blank, lines.capital
+    number = np.arange(len(lengths))
+    group = np.cumsum(blank | (number % GROUP_LINES == 0)) - 1
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    width = np.maximum.reduceat(lengths, first)
+    inner = ~blank & ~np.isin(number, first)
+    count, capitals = np.bincount(group, inner), np.bincount(group, inner & capital)
+    verse = (capitals >= 0.8 * count) & ((count > 1) | (width < WIDE_LINE))
+    prose = (width >= NARROW_LINE) & (width <= WIDEST_LINE) & ~verse
+    return group, width[group], prose[group]
+
+
+def _stop_ends(text: str) -> Iterator[int]:
+    """Behind each full stop, question mark and the like that ends a sentence."""
+    last = 0
+    for stop in STOP.finditer(text):
+        rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
+        if end := rule(text, stop, last):
+            yield end
+            last = end
+
+
+def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
+    """A stop that needs no space behind it ends its sentence, unless a quotation's own sentence goes on."""
+    languages = _languages()
+    if stop[3][:1] in TITLE_CLOSERS:
+        return 0
+    end = stop.end(2) + len(stop[3]) - len(stop[3].lstrip(UNSPACED_CLOSERS))
+    if end > stop.end(2) and (text.startswith(languages.quotes, end) or languages.says.match(text, end)):
+        return 0
+    return end + (stop[4].rfind("\n") + 1 if end == stop.end(3) else 0)
+
+
+def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
+    """A stop with a space behind it ends its sentence, unless what follows goes on or an abbreviation precedes."""
+    mark, more, closers, space, openers, following = stop.groups()
+    if not space and following:
+        return stop.end() if mark in "?!" and following > "\u2e80" else 0
+    if following in GOES_ON or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
+        return 0
+    if following.islower() and (closers or more or not _is_lowercase(text, last, stop.start())):
+        return 0
+    if mark == "." and not more:
+        if _is_abbreviation(text, stop):
+            return 0
+    elif (more or mark == "…") and _is_pause(text, stop):
+        return 0
+    if closers and mark in "?!" and not openers and _is_attribution(text, stop.end(5)):
+        return 0
+    return stop.end() + space.rfind("\n") + 1
+
+
+def _is_own_stop(text: str, stop: re.Match[str]) -> bool:
+    """Whether a mark that ends sentences in one script only stands behind a letter of that script."""
+    return SCRIPT_STOPS[stop[1]].match(text, max(0, stop.start() - 1)) is not None
+
+
+def _is_lowercase(text: str, last: int, place: int) -> bool:
+    """Whether the sentence itself began with a small letter, as in texts that have no capitals at all."""
+    start = text.rfind("\n", max(last, place - LOOK_BACK), place) + 1 or last
+    letter = LETTER.search(text, start, place) if place - start < LOOK_BACK else None
+    return letter is not None and letter[0].islower()
+
+
+def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
+    languages = _languages()
+    place = stop.start()
+    words = text[place - WORD_CHARS if place > WORD_CHARS else 0 : place].rsplit(None, 2)
+    if not words or text[place - 1].isspace():
+        return False
+    word = words[-1].lstrip(OPENERS)
+    small = word.lower()
+    if small.isalpha() and len(small) > 1 and small not in languages.abbreviations:
+        return small.endswith(languages.suffixes)
+    if small.isdecimal():
+        return _is_ordinal(text, stop, words)
+    if _is_listed(text, stop, small):
+        return True
+    return small not in languages.either and bool(INITIALS.fullmatch(word)) and _is_initial(text, stop, words)
+
+
+def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
+    languages = _languages()
+    word = ELIDED.sub("", word)  # l'ing. is ing.
+    if word in languages.never or (word in languages.number and stop[6].isdigit()):
+        return True
+    return word in languages.either and not _is_starter(text, stop, ())
+
+
+def _is_initial(text: str, stop: re.Match[str], words: list[str]) -> bool:
+    """`J.` and `U.S.` end a sentence only before a word that begins sentences and is no part of a name."""
+    languages = _languages()
+    word = words[-1].lstrip(OPENERS)
+    if word.lower() in languages.letters and len(words) > 1 and words[-2].islower():
+        return False
+    if _begins_line(text, stop.start() - len(word)):
+        return True
+    return not _is_starter(text, stop, languages.particles if word.isupper() else ())
+
+
+def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
+    """`3.` counts at the beginning of a line, in dates, before a month and after an article."""
+    languages = _languages()
+    if _begins_line(text, stop.start() - len(words[-1])):
+        return True
+    if len(words[-1]) > 2:
+        return False
+    if stop[6].isdigit():
+        return bool(DATE.match(text, stop.end(5)))
+    if _next_word(text, stop) in languages.months:
+        return True
+    return len(words) > 1 and words[-2].lower() in languages.ordinal and not _is_starter(text, stop, ())
+
+
+def _begins_line(text: str, place: int) -> bool:
+    """Whether only spaces stand before a place in its line."""
+    start = max(0, place - WORD_CHARS)
+    return not text[text.rfind("\n", start, place) + 1 or start : place].strip()
+
+
+def _next_word(text: str, stop: re.Match[str]) -> str:
+    """The word behind a stop, in small letters; none where a dot follows it."""
+    word = NEXT_WORD.match(text, stop.end(5))
+    return word[1].lower() if word else ""
+
+
+def _is_starter(text: str, stop: re.Match[str], apart_from: Collection[str]) -> bool:
+    word = _next_word(text, stop)
+    return word in _languages().starters and word not in apart_from
+
+
+def _is_pause(text: str, stop: re.Match[str]) -> bool:
+    """`I... I` and `[...]`: dots within a sentence, though a capital follows."""
+    words = text[max(0, stop.start() - WORD_CHARS) : stop.start()].rsplit(None, 1)
+    if not words or words[-1].endswith(BRACKETS):
+        return bool(words)
+    return words[-1].lstrip(OPENERS).lower() == _next_word(text, stop)
+
+
+def _is_attribution(text: str, place: int) -> bool:
+    """`asked Mary` or `Mary asked` behind a quoted question."""
+    words = TWO_WORDS.match(text, place)
+    return words is not None and not _languages().speech.isdisjoint(words.groups())
+
+
+def _spaced_ends(text: str) -> Iterator[int]:
+    """Where a script without full stops, such as Thai, ends a sentence with a space."""
+    if STOPLESS.search(text):
+        yield from (match.end() for match in _languages().spaced.finditer(text))
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The tables of languages.json, which says what each is for, all languages in one."""
+
+    never: frozenset[str]
+    number: frozenset[str]
+    either: frozenset[str]
+    ordinal: frozenset[str]
+    months: frozenset[str]
+    letters: frozenset[str]
+    starters: frozenset[str]
+    particles: frozenset[str]
+    speech: frozenset[str]
+    suffixes: tuple[str, ...]
+    quotes: tuple[str, ...]
+    says: re.Pattern[str]
+    spaced: re.Pattern[str]
+
+    @cached_property
+    def abbreviations(self) -> frozenset[str]:
+        return self.never | self.number | self.either
+
+
+@cache
+def _languages() -> Languages:
+    text = Path(__file__).with_name("languages.json").read_text(encoding="utf-8")
+    tables = [table for table in json.loads(text).values() if isinstance(table, dict)]
+
+    def words(kind: str) -> list[str]:
+        return [word for table in tables for word in table.get(kind, ())]
+
+    says, closing, opening = ("|".join(map(re.escape, words(kind))) for kind in ("says", "closing", "opening"))
+    return Languages(
+        never=frozenset(words("never")),
+        number=frozenset(words("number")),
+        either=frozenset(words("either")),
+        ordinal=frozenset(words("ordinal")),
+        months=frozenset(words("months")),
+        letters=frozenset(words("letters")),
+        starters=frozenset(words("starters")),
+        particles=frozenset(words("particles")),
+        speech=frozenset(words("speech")),
+        suffixes=tuple(words("suffixes")),
+        quotes=tuple(words("quotes")),
+        says=re.compile(rf"[^\s，。！？、：；]{{0,6}}?(?:{says})"),
+        spaced=re.compile(rf"(?:{closing})(?=\s)|(?<=[{THAI}])(?=[^\S\n]+(?:{opening}))"),
+    )

@@ -1,0 +1,3 @@
+"""Models from the Hugging Face hub."""
+
+__all__ = ["download", "hub_models"]

@@ -1,0 +1,9 @@
+"""The model without training: evaluation, perplexity, and generated text."""
+
+from __future__ import annotations
+
+from . import generation, perplexity
+from .evaluator import Measuring, Testing
+from .sample_generation import Asking, between_steps
+
+__all__ = ["Asking", "Measuring", "Testing", "between_steps", "generation", "perplexity"]

@@ -1,0 +1,81 @@
+"""LoRAs on a model that leaves the memory: kept beside it, and on again when the same model is loaded anew."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+from ...core.host import Host
+from .state_guards import borrowed
+
+
+@dataclass(frozen=True)
+class LaidAside:
+    """What is on a model beside its own weights, and nothing of these: they can go."""
+
+    names: tuple[str, ...] = ()
+    adapters: tuple[_Adapter, ...] = ()
+    active: tuple[str, ...] = ()
+    strengths: Mapping[str, Mapping[str, float]] | None = None
+
+    def put_on(self, host: Host) -> None:
+        """The very same, as strong as they were; their folders are not asked."""
+        if not self.adapters:
+            return
+        base = host.loaded().model
+        with borrowed(base), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PEFT; they were said when these were put on first
+            host.note_loras(self._on(base), self.names)
+
+    def _on(self, base: Any) -> PeftModel:
+        first, *others = self.adapters
+        model = get_peft_model(base, first.config, adapter_name=first.name)
+        for adapter in others:
+            model.add_adapter(adapter.name, adapter.config)
+        for adapter in self.adapters:
+            set_peft_model_state_dict(model, dict(adapter.weights), adapter_name=adapter.name)
+        for name, strengths in (self.strengths or {}).items():
+            model.get_submodule(name).scaling.update(strengths)
+        model.base_model.set_adapter(list(self.active))
+        model.requires_grad_(False)
+        return model.eval()
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    name: str
+    config: PeftConfig
+    weights: Mapping[str, torch.Tensor]
+
+    @staticmethod
+    def of(model: PeftModel, name: str) -> _Adapter:
+        state = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+        weights = {key: weight.detach().to("cpu", copy=True) for key, weight in state.items()}
+        return _Adapter(name, model.peft_config[name], weights)
+
+
+def laid_aside(host: Host) -> LaidAside:
+    """What is on the host's model now; nothing where none is in memory."""
+    if host.standing().problem or not isinstance(model := host.loaded().model, PeftModel):
+        return LaidAside()
+    return LaidAside(
+        names=host.loaded().loras,
+        adapters=tuple(_Adapter.of(model, name) for name in model.peft_config),
+        active=tuple(model.active_adapters),
+        strengths={name: dict(layer.scaling) for name, layer in model.named_modules() if _weighs(layer)},
+    )
+
+
+def off(names: Sequence[str]) -> str:
+    """What became of those that were on a model which is not loaded again."""
+    are, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"{', '.join(names)} {are} off: put {them} on again when the model is loaded."
+
+
+def _weighs(layer: Any) -> bool:
+    return isinstance(getattr(layer, "scaling", None), dict)

@@ -1,0 +1,7 @@
+"""The tokenizer as the slicer and the encoder use it: texts to token ids with character offsets."""
+
+from __future__ import annotations
+
+from .tokenizer import WorkingTokenizer, working_tokenizer
+
+__all__ = ["WorkingTokenizer", "working_tokenizer"]

@@ -1,0 +1,131 @@
+"""The order of a run's examples, epoch by epoch, as the Trainer's loader asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from ...data.examples import Examples, Place, batch_order
+from ...settings.definitions import Switching
+from ..plan import Blueprint
+
+if TYPE_CHECKING:
+    from ...data.examples import Numbers
+
+BY_LENGTH, PAIRS, IN_ORDER = "by length", "pairs of neighbours", "as in the data"
+Moment = tuple[int, int]
+"""An epoch, and how many of its examples had been handed out."""
+
+
+class Phases:
+    """By which rule examples come at each moment; with length_then_order it changes over once or twice."""
+
+    def __init__(self, blueprint: Blueprint, changes: Sequence[Sequence[int]] = ()) -> None:
+        self._blueprint = blueprint
+        self._switching: Switching = blueprint.settings.switching
+        self.changes: list[Moment] = [(int(epoch), int(taken)) for epoch, taken in changes]
+        self.handed_out: Moment = (0, 0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The phases of this run, in their order."""
+        if self._blueprint.settings.steps.batching != "length_then_order":
+            return (self._blueprint.settings.steps.batching,)
+        return (BY_LENGTH, PAIRS, IN_ORDER) if self._switching.switch_pairs else (BY_LENGTH, IN_ORDER)
+
+    def at(self, moment: Moment) -> str:
+        """The phase in which the batch is drawn that begins at this moment."""
+        if self._switching.switch_after == "loss":
+            past = sum(change <= moment for change in self.changes)
+        else:
+            past = sum(self._is_past(after, moment) for after in self._planned())
+        return self.names[min(past, len(self.names) - 1)]
+
+    def of_step(self, step: int) -> str:
+        """The phase that a step (counted from 1) began in."""
+        epoch, within = divmod(step - 1, self._blueprint.plan.steps_per_epoch)
+        return self.at((epoch, within * self._blueprint.plan.per_step))
+
+    def _planned(self) -> list[int]:
+        switching = self._switching
+        return [switching.switch_at, switching.second_switch_at][: len(self.names) - 1]
+
+    def _is_past(self, after: int, moment: Moment) -> bool:
+        epoch, taken = moment
+        if self._switching.switch_after == "epochs":
+            return epoch >= after
+        plan = self._blueprint.plan
+        return epoch * plan.steps_per_epoch + taken // plan.per_step >= after
+
+    def look_at(self, smoothed: float) -> str:
+        """Change over if the loss says so, from the first batch on that is not fetched yet; in words."""
+        done = len(self.changes)
+        if self._switching.switch_after != "loss" or done >= len(self.names) - 1:
+            return ""
+        low, high = self._bands[done]
+        if smoothed > high:
+            return ""
+        self.changes.append(self.handed_out)
+        early = f" It is under {low:g} already: the phase before was short." if smoothed <= low else ""
+        return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or under {high:g}.{early}"
+
+    @property
+    def _bands(self) -> tuple[tuple[float, float], ...]:
+        s = self._switching
+        first = (s.switch_loss_low, s.switch_loss_high)
+        return (first, (s.second_switch_loss_low, s.second_switch_loss_high))
+
+
+class EachEpoch(Sampler[Place]):  # type: ignore[misc]
+    """All examples once an epoch. Which epoch it is, the steps done say: so a run that goes on needs no more."""
+
+    def __init__(
+        self, examples: Examples, blueprint: Blueprint, phases: Phases, steps_done: Callable[[], int]
+    ) -> None:
+        self._examples, self._blueprint, self._phases = examples, blueprint, phases
+        self._steps_done = steps_done
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __iter__(self) -> Iterator[Place]:
+        """Batch by batch; when the phase changes, what is left of the epoch follows in the new order."""
+        epoch, taken = self._steps_done() // self._blueprint.plan.steps_per_epoch, 0
+        phase, left = "", iter([Place(0)])
+        rest = dict.fromkeys(range(len(self)))
+        while rest:
+            if (now := self._phases.at((epoch, taken))) != phase:
+                phase, left = now, iter(self.order(now, np.fromiter(rest, np.int64), epoch))
+            for _ in range(min(self._batch, len(rest))):
+                place = next(left)
+                del rest[place.number]
+                taken += 1
+                self._phases.handed_out = (epoch, taken)
+                yield place
+
+    def order(self, phase: str, numbers: Numbers, epoch: int) -> list[Place]:
+        """These examples by the rule of a phase."""
+        seed, most = self._blueprint.settings.what.seed, self._blueprint.card.context
+        if phase == "shuffled":
+            numbers = batch_order.shuffled(numbers, seed, epoch)
+        elif phase in ("by_length", BY_LENGTH):
+            numbers = batch_order.by_length(numbers, self._lengths, self._batch, seed, epoch)
+        elif phase == PAIRS:
+            return batch_order.in_pairs(numbers, self._neighbours, self._lengths, most, self._batch, seed, epoch)
+        return [Place(int(number)) for number in numbers]
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return self._examples.lengths()
+
+    @cached_property
+    def _neighbours(self) -> list[int]:
+        return self._examples.neighbours()
+
+    @property
+    def _batch(self) -> int:
+        return self._blueprint.plan.batch_size

@@ -1,0 +1,3 @@
+"""The page: everything that needs Gradio."""
+
+__all__ = ["base", "page", "run"]

@@ -1,0 +1,8 @@
+"""The tab as a whole, and the standalone page around it."""
+
+from __future__ import annotations
+
+from . import tab
+from .page import build_page
+
+__all__ = ["build_page", "tab"]

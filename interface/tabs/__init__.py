@@ -1,0 +1,9 @@
+"""The tabs Try it, Perplexity and Runs."""
+
+from __future__ import annotations
+
+from .perplexity_tab import PerplexityTab
+from .runs_tab import RunsTab
+from .try_tab import TryTab, take_in
+
+__all__ = ["PerplexityTab", "RunsTab", "TryTab", "take_in"]

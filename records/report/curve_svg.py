@@ -1,0 +1,190 @@
+"""The curve of a run as SVG, from plain numbers: no plotting library, the same picture for the same run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import NamedTuple
+
+from ...train_utils import plural
+
+WIDTH, HEIGHT = 640, 270
+LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
+MOST_POINTS = 600
+BETWEEN_MARKS = 14.0
+
+
+class Point(NamedTuple):
+    """One step, as it is drawn; a tuple, since a page that is opened now makes one of every step so far."""
+
+    step: int
+    loss: float
+    smoothed: float
+    rate: float
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at a step: a checkpoint, the end of an epoch."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class AsideLoss:
+    """The loss on the part kept aside, after so many steps."""
+
+    step: int
+    loss: float
+
+
+def svg(
+    points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = (), kept: Sequence[AsideLoss] = ()
+) -> str:
+    """Losses and the learning rate: as it was, and as planned for the rest of the run."""
+    steps = max(len(rates), points[-1].step if points else 0, 1)
+    x = _scale(0 if kept else 1, max(2, steps), LEFT, WIDTH - RIGHT)
+    rate_y = _scale(0, max([*rates, 1e-12]) * 1.08, HEIGHT - BOTTOM, TOP)
+    parts = [_planned(rates, x, rate_y), *_steps_axis(steps, x), *_rate_axis(rates, rate_y)]
+    measured = [one for one in kept if math.isfinite(one.loss)]
+    if points or measured:
+        parts += _losses(points, measured, x)
+    parts += [_mark(mark, x) for mark in _apart(marks, x)]
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(described(points, steps))}" '
+        f'class="tp-curve" preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
+    )
+
+
+def described(points: Sequence[Point], steps: int) -> str:
+    """The curve in a sentence, for those who do not see it."""
+    if not points:
+        return f"Planned: {steps} {plural(steps, 'step')}."
+    first, last = points[0], points[-1]
+    return (
+        f"Loss over {last.step} of {steps} {plural(steps, 'step')}: "
+        f"smoothed from {first.smoothed:.3f} to {last.smoothed:.3f}, last {last.loss:.3f}."
+    )
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """So many points that the eye sees no difference: of each stretch the lowest and the highest loss."""
+    if len(points) <= most:
+        return list(points)
+    stretch = math.ceil(len(points) / (most / 2))
+    kept: list[Point] = []
+    for start in range(0, len(points), stretch):
+        part = points[start : start + stretch]
+        ends = {min(part, key=lambda p: p.loss), max(part, key=lambda p: p.loss)}
+        kept += sorted(ends, key=lambda p: p.step)
+    if kept[0] is not points[0]:
+        kept.insert(0, points[0])
+    if kept[-1] is not points[-1]:
+        kept.append(points[-1])
+    return kept
+
+
+def _losses(points: Sequence[Point], kept: Sequence[AsideLoss], x: Callable[[float], float]) -> list[str]:
+    drawn = thinned([p for p in points if math.isfinite(p.loss)])
+    if not drawn and not kept:
+        return []
+    low, high = _span([*(p.loss for p in drawn), *(one.loss for one in kept)])
+    y = _scale(low, high, HEIGHT - BOTTOM, TOP)
+    raw = _line([(x(p.step), y(p.loss)) for p in drawn], "tp-loss")
+    smooth = _line([(x(p.step), y(p.smoothed)) for p in drawn], "tp-smoothed")
+    if len(drawn) == 1:  # a line of one point is not to be seen
+        only = drawn[0]
+        smooth += f'<circle cx="{x(only.step):.1f}" cy="{y(only.smoothed):.1f}" r="4" class="tp-smoothed-dot"/>'
+    hover = [_hover(p, x(p.step), y(p.smoothed)) for p in drawn[:: max(1, len(drawn) // 200)]]
+    return [*_loss_axis(low, high, y), raw, smooth, *_measured(kept, x, y), *hover]
+
+
+def _measured(kept: Sequence[AsideLoss], x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:
+    """The loss on the part kept aside: a line, and a point for each time it was measured."""
+    if not kept:
+        return []
+    dots = [
+        f'<circle cx="{x(one.step):.1f}" cy="{y(one.loss):.1f}" r="3.5" class="tp-kept-dot">'
+        f"<title>step {one.step}: kept aside {one.loss:.4f}</title></circle>"
+        for one in kept
+    ]
+    return [_line([(x(one.step), y(one.loss)) for one in kept], "tp-kept"), *dots]
+
+
+def _span(losses: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(losses)
+    low, high = ordered[0], ordered[max(0, math.ceil(0.995 * len(ordered)) - 1)]
+    gap = max(0.05 * (high - low), 0.02)
+    return max(0.0, low - gap), high + gap
+
+
+def _hover(point: Point, x: float, y: float) -> str:
+    text = (
+        f"step {point.step}: loss {point.loss:.4f}, smoothed {point.smoothed:.4f}, learning rate {point.rate:.3g}"
+    )
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="tp-hover"><title>{text}</title></circle>'
+
+
+def _planned(rates: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    every = max(1, len(rates) // MOST_POINTS)
+    steps = list(range(0, len(rates), every))
+    if rates and steps[-1] != len(rates) - 1:
+        steps.append(len(rates) - 1)
+    return _line([(x(s + 1), y(rates[s])) for s in steps], "tp-rate")
+
+
+def _line(places: Sequence[tuple[float, float]], name: str) -> str:
+    return f'<polyline class="{name}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in places)}"/>'
+
+
+def _apart(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Mark]:
+    """Those that can be told apart by the eye, the last one always among them."""
+    kept: list[Mark] = []
+    for mark in sorted(marks, key=lambda m: -m.step):
+        if not kept or x(kept[-1].step) - x(mark.step) >= BETWEEN_MARKS:
+            kept.append(mark)
+    return kept[::-1]
+
+
+def _mark(mark: Mark, x: Callable[[float], float]) -> str:
+    at = x(mark.step)
+    return (
+        f'<line class="tp-mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
+        f"<title>step {mark.step}: {escape(mark.text)}</title></line>"
+    )
+
+
+def _steps_axis(steps: int, x: Callable[[float], float]) -> list[str]:
+    return [
+        f'<text class="tp-axis" text-anchor="middle" x="{x(s):.1f}" y="{HEIGHT - 12}">{s}</text>'
+        for s in sorted({1, *(round(steps * q / 4) for q in range(1, 5))})
+        if s >= 1
+    ]
+
+
+def _loss_axis(low: float, high: float, y: Callable[[float], float]) -> list[str]:
+    values = [low + (high - low) * q / 3 for q in range(4)]
+    return [
+        f'<line class="tp-grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
+        f'<text class="tp-axis" text-anchor="end" x="{LEFT - 6}" y="{y(v) + 4:.1f}">{v:.2f}</text>'
+        for v in values
+    ]
+
+
+def _rate_axis(rates: Sequence[float], y: Callable[[float], float]) -> list[str]:
+    if not rates:
+        return []
+    peak = max(rates)
+    return [
+        f'<text class="tp-axis tp-rate-axis" x="{WIDTH - RIGHT + 6}" y="{y(v) + 4:.1f}">{v:.2g}</text>'
+        for v in (0.0, peak)
+    ]
+
+
+def _scale(low: float, high: float, a: float, b: float) -> Callable[[float], float]:
+    width = (high - low) or 1.0
+    return lambda value: a + (min(max(value, low), high) - low) / width * (b - a)

@@ -1,0 +1,220 @@
+"""A job in lines: which events are told, in which words, and how many of the steps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_pro.core.jobs.console import Narrator, tell, telling
+from training_pro.core.jobs.eta import Pace
+from training_pro.core.jobs.events import (
+    Advice,
+    Answer,
+    CheckpointSaved,
+    Ended,
+    Evaluated,
+    Fetched,
+    LibraryMessage,
+    MachineUse,
+    Note,
+    PerplexityFound,
+    Planned,
+    Progress,
+    Sampled,
+    Stage,
+    TimeLimited,
+)
+from training_pro.core.jobs.job import Job
+from training_pro.core.jobs.session import Session
+from training_pro.tests.fakes import FakeHost
+
+
+def progress(step, *, at=0.0, steps=100, tokens=512, seconds=2.0):
+    return Progress(
+        at=at,
+        step=step,
+        steps=steps,
+        epoch=step / 50,
+        loss=2.34567,
+        smoothed=2.5,
+        learning_rate=1.9e-4,
+        gradient_norm=0.5,
+        tokens=tokens,
+        seconds=seconds,
+    )
+
+
+PLANNED = Planned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
+EVALUATED = Evaluated(
+    step=3, epoch=0.5, why="planned", loss=2.5, perplexity=12.18249, accuracy=0.4567, tokens=99, seconds=1.0
+)
+PERPLEXITY = PerplexityFound(
+    model="m",
+    lora="-",
+    dataset="a.txt",
+    perplexity=12.5,
+    loss=2.5,
+    tokens=1200,
+    stride=4,
+    max_length=8,
+    seconds=2.0,
+    right=0.4567,
+)
+LINES = [
+    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000, 45.7% of 1,200 tokens right (2 s)"),
+    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000, 45.7% of 1,200 tokens right (2 s)"),
+    (EVALUATED, "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right"),
+    (
+        replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),
+        "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right, a.txt 2.0000, "
+        "b.txt 3.0000, context gain 0.2500",
+    ),
+    (Stage(text="Cutting story.txt", share=0.5), "Cutting story.txt 50% ..."),
+    (Stage(text="Starting"), "Starting ..."),
+    (PLANNED, "Training 'a' on tiny: 8 steps, 4 an epoch."),
+    (Note(text="n"), "n"),
+    (Advice(text="a"), "a"),
+    (LibraryMessage(source="torch", text="t\n  warnings.warn("), "t"),
+    (LibraryMessage(source="py.warnings", text="a.py:1: FutureWarning: this will go away"), ""),
+    (
+        LibraryMessage(source="py.warnings", text="a.py:1: UserWarning: mind this"),
+        "a.py:1: UserWarning: mind this",
+    ),
+    (Answer(side="with", piece="once"), ""),
+    (Ended(outcome="finished", text="done"), "done"),
+    (Ended(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
+    (
+        Sampled(step=3, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no"),
+        f"Step 3, 'Once upon' -> 'a {19 * 'time '}...'",
+    ),
+    (CheckpointSaved(step=3, folder=Path("c"), reason="user"), "Checkpoint saved at step 3: c"),
+]
+
+
+@pytest.mark.parametrize(("event", "line"), LINES, ids=lambda value: type(value).__name__)
+def test_each_event_in_words(event, line):
+    assert Narrator().line(event) == line
+
+
+def test_what_a_library_repeats_is_told_once_in_a_job():
+    narrator = Narrator()
+    said = [LibraryMessage(source="py.warnings", text=text) for text in ("cast\n  warn(", "cast", "other", "cast")]
+    assert [narrator.line(event) for event in said] == ["cast", "", "other", ""]
+    assert Narrator().line(said[0]) == "cast"
+
+
+def test_a_step_in_words_with_rate_and_time_left():
+    assert Narrator().line(progress(10)) == (
+        "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  "
+        f"256 tokens/s  3 min 00 s left, done about {time.strftime('%H:%M', time.localtime(180))}"
+    )
+    assert Narrator().line(progress(99)).endswith("  2 s left")
+
+
+def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
+    narrator = Narrator()
+    lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
+    told = [number for number, line in enumerate(lines, start=1) if line]
+    assert told == [1, *range(5, 101, 4), 100]
+
+
+def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
+    narrator = Narrator()
+    bytes_by_second = [(at, at * 10_000_000) for at in range(26)] + [(25.5, 255_000_000)]
+    came = [Fetched(at=float(at), done=done, total=255_000_000, speed=1e7) for at, done in bytes_by_second]
+    assert [line for event in came if (line := narrator.line(event))] == [
+        "0%  0 bytes of 255 MB, 10 MB/s, 26 s left",
+        "39%  100 MB of 255 MB, 10 MB/s, 16 s left",
+        "78%  200 MB of 255 MB, 10 MB/s, 5.5 s left",
+        "100%  255 MB of 255 MB",
+    ]
+
+
+def test_what_the_run_takes_stands_on_one_step_a_minute():
+    narrator = Narrator()
+    use = MachineUse(cards=1, peak=12_300_000_000, total=24_000_000_000, busy=98, celsius=71, watts=285)
+    assert narrator.line(use) == ""
+    lines = [narrator.line(progress(step, at=step * 10.0)) for step in range(1, 15)]
+    told = [number for number, line in enumerate(lines, start=1) if "graphics card" in line]
+    assert told == [1, 7, 13]
+    assert lines[0].endswith("  graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 °C, 285 W")
+
+
+def test_one_slow_step_does_not_change_the_time_left():
+    pace = Pace()
+    for step in range(1, 20):
+        pace.hear(progress(step, seconds=60.0 if step == 10 else 2.0))
+    assert pace.seconds_left == 81 * 2.0
+
+
+def test_what_comes_between_steps_counts_for_the_time_left():
+    pace = Pace()
+    for step in range(1, 11):
+        pace.hear(replace(progress(step, seconds=2.0), beside=15.0 if step == 6 else 0.0))
+    assert pace.seconds_left == 90 * (2.0 + 1.5)
+
+
+def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
+    """Of 10 steps with an evaluation every 4 those after 4, 8 and 10 are due, and answers after 5 and 10."""
+    pace, run = Pace(), replace(PLANNED, steps=10, evaluate_every=4, answer_every=5, at=0.0)
+    pace.hear(run)
+    pace.hear(replace(EVALUATED, step=0, seconds=30.0, at=30.0))
+    for place in (33.0, 37.0):
+        pace.hear(Sampled(step=0, prompt="p", text="t", without="w", at=place))
+    left = {}
+    for step in range(1, 11):
+        beside = {5: 30.0, 6: 7.0, 9: 30.0}.get(step, 0.0)
+        pace.hear(replace(progress(step, seconds=2.0), steps=10, beside=beside))
+        left[step] = pace.seconds_left
+        if step in (4, 8):
+            pace.hear(replace(EVALUATED, step=step, seconds=30.0))
+        if step == 5:
+            pace.hear(Note(text="", at=100.0))
+            pace.hear(Sampled(step=5, prompt="p", text="t", without="w", at=107.0))
+    assert left == {
+        **{step: 2.0 * (10 - step) + 90 + 14 for step in (1, 2, 3, 4)},
+        5: 10.0 + 60 + 14,
+        **{step: 2.0 * (10 - step) + 60 + 7 for step in (6, 7, 8)},
+        9: 2.0 + 30 + 7,
+        10: 30.0 + 7,
+    }
+    pace.hear(replace(EVALUATED, step=10, seconds=30.0))
+    assert pace.seconds_left == 7.0
+
+
+def test_a_job_is_told_until_it_ends():
+    job, lines = Job("training", "t"), []
+    job.log.append(Note(at=0.0, text="one"))
+    job.log.append(Ended(at=0.0, outcome="finished", text="two"))
+    job.log.close()
+    tell(job, lines.append)
+    clock = time.strftime("%H:%M:%S", time.localtime(0))
+    assert lines == [f"{clock}  one", f"{clock}  two"]
+
+
+def test_a_console_that_never_returns_holds_no_job_up():
+    session, forever = Session(), threading.Event()
+    session.tell_with(telling(lambda line: forever.wait(60)))
+
+    def work(job):
+        job.log.append(Note(text="x"))
+        return Ended(outcome="finished", text="")
+
+    job = session.start("training", "t", FakeHost(), work)
+    assert [type(event) for event in job.log.follow()] == [Note, Ended]
+    assert not forever.is_set()
+    forever.set()
+
+
+def test_the_time_left_is_never_more_than_the_time_that_a_run_may_take():
+    pace = Pace()
+    pace.hear(TimeLimited(seconds=120))
+    pace.hear(progress(1, seconds=10.0, at=1000.0))
+    assert (pace.seconds_left, pace.share) == (120, 0.01)
+    pace.hear(progress(7, seconds=10.0, at=1090.0))
+    assert (pace.seconds_left, pace.share) == (30, 0.75)
+    pace.hear(progress(10, seconds=10.0, at=1125.0))
+    assert pace.seconds_left == 0

@@ -1,0 +1,245 @@
+"""What is kept aside: whole parts before anything is cut, the same by the same seed, and nothing of it learned."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from training_pro.chunking import Cutting, sliced
+from training_pro.data.examples.examples import TextSource
+from training_pro.data.examples.split import divided, shared_runs
+from training_pro.data.prepare import prepare
+from training_pro.data.readers.text_files import ReadText
+from training_pro.settings.parsing import training_settings
+from training_pro.tests import rowing
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.rowing import chat, family
+from training_pro.tests.slicing_laws import at_stops, words
+
+CHATML = family("ChatML")
+
+
+def made(root, files, **values):
+    """As in rowing, with something kept aside."""
+    names = values.pop("data", list(files))
+    folders = made_folders(root)
+    for name, content in files.items():
+        text = content if isinstance(content, str) else rowing.as_json(name, content)
+        (folders.datasets / name).write_text(text, encoding="utf-8")
+    settings = training_settings({"name": "a", "data": names, **values})
+    card = rowing.ModelCard("toy", {}, CHATML.tokenizer, "auto")
+    return prepare(settings, folders, card, CHATML, lambda text, share: None)
+
+
+def book(chapters, seed=3):
+    """Chapters of sentences, no two alike."""
+    rng = random.Random(seed)
+
+    def sentence():
+        return " ".join(f"w{rng.randrange(10**6)}" for _ in range(rng.randrange(4, 30))).capitalize() + "."
+
+    return "\n\n\n".join(" ".join(sentence() for _ in range(rng.randrange(8, 20))) for _ in range(chapters))
+
+
+@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
+@pytest.mark.parametrize("chapters", [1, 4, 30])
+def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
+    data = made(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
+    kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
+    assert shared_runs(kept, learned) == []
+    assert data.report.advice == ()
+    share = sum(data.kept_aside.lengths()) / (sum(data.kept_aside.lengths()) + sum(data.examples.lengths()))
+    assert 0.02 < share < 0.25
+    assert data.report.kept_aside.examples == len(data.kept_aside)
+
+
+def test_nothing_of_the_text_is_lost():
+    text = ReadText("a.txt", book(12))
+    sides = divided([text], 0.2, Cutting(), seed=1, name="a.txt")
+    found = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
+    assert "".join(found) == text.text
+    assert not any(stretch.open_end for side in sides for stretch in side)
+
+
+def test_a_short_text_is_divided_at_sentences_first():
+    text = ReadText(
+        "a.txt", "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
+    )
+    learned, kept = divided([text], 0.1, Cutting(), seed=1, name="a.txt")
+    assert all(s.text.strip().endswith(".") for s in (*learned, *kept))
+    assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
+
+
+def test_a_text_that_goes_on_behind_what_is_kept_aside_does_not_end_there(tmp_path):
+    data = made(tmp_path, {"a.txt": book(1)}, eval_share=0.1, cutoff=64, overlap=False)
+    both = [*data.examples, *data.kept_aside]
+    assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
+    assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
+
+
+def test_parts_that_are_alike_stay_on_one_side():
+    parts = [f"Chapter {n % 6} says the same as ever, word for word." for n in range(24)]
+    learned, kept = divided([ReadText("a.txt", "\n\n\n".join(parts))], 0.25, Cutting(), seed=2, name="a")
+    assert shared_runs([s.text for s in kept], [s.text for s in learned]) == []
+    assert {w for s in kept for w in s.text.split("\n\n\n")} & {
+        w for s in learned for w in s.text.split("\n\n\n")
+    } <= {""}
+
+
+def test_a_book_that_repeats_itself_says_so(tmp_path):
+    refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
+    text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
+    data = made(tmp_path, {"a.txt": text}, eval_share=0.1)
+    assert any(
+        "in the training text too, 20 words and longer, since the text repeats itself" in said
+        for said in data.report.advice
+    )
+
+
+def test_rows_are_kept_aside_whole_and_duplicates_together(tmp_path):
+    rows = [chat(f"Q{n % 50}", f"A{n % 50}, at length.") for n in range(100)]
+    data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.1)
+    learned, kept = ({e.text for e in side} for side in (data.examples, data.kept_aside))
+    assert learned & kept == set()
+    assert (len(data.kept_aside), len(data.examples)) == (10, 90)
+    assert data.report.examples == 90
+
+
+def test_data_sets_of_their_own(tmp_path):
+    files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
+    data = made(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
+    assert (len(data.examples), len(data.kept_aside)) == (2, 2)
+    assert data.report.advice == (
+        "Kept aside: 1 of its rows stand in the training data too. Take them out of one of the two.",
+    )
+
+
+def test_the_same_seed_keeps_the_same_aside(tmp_path):
+    kept = [
+        made(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).kept_aside.digest()
+        for n, seed in enumerate((1, 1, 2))
+    ]
+    assert kept[0] == kept[1] != kept[2]
+
+
+def test_a_text_too_short_to_keep_anything_of(tmp_path):
+    data = made(tmp_path, {"a.txt": "One sentence only."}, eval_share=0.1)
+    assert data.report.problems == (
+        "a.txt is too short to keep a part of it aside. Keep data sets of their own aside, or set the share to 0.",
+    )
+
+
+def test_a_share_of_what_is_left(tmp_path):
+    rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
+    data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
+    assert (len(data.kept_aside), len(data.examples)) == (20, 40)
+
+
+def novel(chapters=24, seed=11):
+    """A book as books are: headings, paragraphs, talk, the same names and turns of phrase again and again."""
+    rng = random.Random(seed)
+    who = ["Maren", "the boy", "the inspector", "the man with the goat", "nobody"]
+    did = [
+        "looked at the river",
+        "took the rope",
+        "said nothing",
+        "rang the bell",
+        "waited by the willow",
+        "laughed",
+    ]
+    when = [
+        "In the morning",
+        "That evening",
+        "After the rain",
+        "When the bell had rung",
+        "All that winter",
+        "Once",
+    ]
+    said = ["“Not today,” {}.", "“Two coppers,” {}.", "“Is it far?” {}.", "“Look upstream,” {}."]
+
+    def sentence():
+        one, other, times = rng.choice(who), rng.choice(who), rng.randrange(99)
+        return rng.choice(
+            [
+                f"{rng.choice(when)} {one} {rng.choice(did)}, and {other} {times} times {rng.choice(did)}.",
+                rng.choice(said).format(f"said {one} to {other}, who had {rng.randrange(999)}"),
+                f"{one.capitalize()} {rng.choice(did)}. It was the {rng.randrange(1, 31)}th of May.",
+            ]
+        )
+
+    def chapter(number):
+        paragraphs = [
+            " ".join(sentence() for _ in range(rng.randrange(2, 7))) for _ in range(rng.randrange(9, 20))
+        ]
+        return "\n\n".join([f"Chapter {number}", *paragraphs])
+
+    return "\n\n\n".join(map(chapter, range(1, chapters + 1)))
+
+
+@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
+@pytest.mark.parametrize("hard_cut", ["\\n\\n\\n", ""])
+def test_a_realistic_book_keeps_its_tenth_to_itself(tmp_path, chunking, hard_cut):
+    values = {"eval_share": 0.1, "chunking": chunking, "hard_cut": hard_cut, "cutoff": 200, "overlap": True}
+    data = made(tmp_path, {"book.txt": novel()}, **values)
+    kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
+    both = words_in_a_row(kept) & words_in_a_row(learned)
+    assert both == set()
+    assert [said for said in data.report.advice if not said.startswith("book.txt: no hard cut")] == []
+    assert 0.05 < sum(map(len, set(kept))) / (sum(map(len, set(kept))) + sum(map(len, set(learned)))) < 0.2
+
+
+def words_in_a_row(texts):
+    """Every twenty words in a row, found the slow way."""
+    found = set()
+    for text in texts:
+        words = text.lower().split()
+        found |= {tuple(words[n : n + 20]) for n in range(len(words) - 19)}
+    return found
+
+
+def test_shared_runs_are_those_that_are_found_the_slow_way():
+    rng = random.Random(4)
+    passage = " ".join(f"x{n}" for n in range(23))
+    learned = " ".join(rng.choice("abc") for _ in range(500)) + f" {passage} end " + passage
+    kept = " ".join(rng.choice("def") for _ in range(500)) + f" {passage}"
+    assert shared_runs([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
+    assert (
+        shared_runs([kept], ["", "short"]) == shared_runs([], [learned]) == shared_runs(["short"], [learned]) == []
+    )
+
+
+@pytest.mark.parametrize("cut", ["***", "\n***\n", "\n* * *\n\n"])
+def test_a_hard_cut_of_signs_is_never_a_part_and_never_divided(cut):
+    """Found by trying: alone it was all that was kept aside, and half of it was text to learn."""
+    rng = random.Random(5)
+    for chapters in range(1, 9):
+        parts = [" ".join(book(1, rng.random()).split(".")[: rng.randrange(4, 9)]) for _ in range(chapters)]
+        text = ReadText("a.txt", f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts))
+        for seed in range(20):
+            sides = divided([text], 0.05, Cutting(hard_cut=cut), seed=seed, name="")
+            for stretch in (*sides[0], *sides[1]):
+                assert "*" not in stretch.text.replace(cut, "") and "w" in stretch.text
+
+
+@pytest.mark.parametrize(
+    ("end", "lengths"),
+    [(" Five six seven.", [5, 3]), (" Hi.", [5]), ("\n\n\nHi.", [6]), ("\n\n\nOne two three. Hi.", [6, 4])],
+)
+def test_only_an_example_that_the_open_end_gave_its_end_token_loses_it(end, lengths):
+    """What stood at the end may be left out as too short: then no example has that end token."""
+    rules = Cutting(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
+    cut = sliced("One two. Three four five." + end, words, rules, at_stops)
+    source = TextSource("a.txt", cut, open_end=True)
+    assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
+
+
+def test_the_ends_of_a_text_are_worked_out_once_not_for_each_example(tmp_path, monkeypatch):
+    """A long text of which a share is kept aside took the square of its length."""
+    ends, found = TextSource._unended.fget, []
+    monkeypatch.setattr(TextSource, "_unended", property(lambda source: found.append(source) or ends(source)))
+    data = made(tmp_path, {"a.txt": book(20).replace("\n\n\n", " ")}, eval_share=0.2, cutoff=64)
+    assert any(source.open_end for source in data.examples.sources)
+    found.clear()
+    data.examples.digest()
+    assert len(data.examples) > 20
+    assert len(found) <= len(data.examples.sources)

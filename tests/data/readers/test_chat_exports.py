@@ -1,0 +1,187 @@
+"""Exports of ChatGPT and Claude: what was said becomes chats, the rest is counted, what is broken is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.readers.chat_exports import unpacked
+from training_pro.data.readers.json_rows import Row, json_table, jsonl_table
+from training_pro.tests import rowing
+from training_pro.tests.rowing import family, learned
+
+
+def node(parent: str | None, role: str = "", *parts: Any, **more: Any) -> dict[str, Any]:
+    """A message of ChatGPT's; without a role the empty root."""
+    if not role:
+        return {"parent": parent, "message": None, "children": []}
+    content = more.pop("content", {"content_type": "text", "parts": list(parts)})
+    message = {"author": {"role": role}, "content": content, "recipient": "all", "metadata": {}, **more}
+    return {"parent": parent, "message": message, "children": []}
+
+
+def chatgpt(last: str = "e", **nodes: Any) -> dict[str, Any]:
+    """A talk with a branch that was given up, a tool, a picture and thoughts."""
+    mapping = {
+        "r": node(None),
+        "s": node("r", "system", ""),
+        "h": node("s", "user", "I sail.", metadata={"is_visually_hidden_from_conversation": True}),
+        "a": node("h", "user", {"content_type": "image_asset_pointer"}, "What is a bowline?"),
+        "b": node("a", "assistant", "A given up answer."),
+        "t": node("a", "assistant", content={"content_type": "thoughts", "thoughts": []}),
+        "c": node("t", "assistant", "search('bowline')", recipient="web"),
+        "u": node("c", "tool", "Results."),
+        "d": node("u", "assistant", "A knot\ue200cite\ue202turn0\ue201 with a loop."),
+        "e": node("d", "assistant", "It does not slip."),
+        **nodes,
+    }
+    return {"title": "Knots", "mapping": mapping, "current_node": last}
+
+
+def claude(*messages: Any) -> dict[str, Any]:
+    return {"uuid": "1", "name": "Knots", "chat_messages": list(messages)}
+
+
+def turn(sender: str, *parts: Any, **more: Any) -> dict[str, Any]:
+    return {"sender": sender, "text": "shown", "content": [*parts], "attachments": [], "files": [], **more}
+
+
+def text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}
+
+
+KNOTS = [{"role": "user", "content": "What is a bowline?"}]
+BOTH = [*KNOTS, {"role": "assistant", "content": "A knot with a loop.\n\nIt does not slip."}]
+
+
+def rows_of(tmp_path, whole: Any) -> list[Row]:
+    path = tmp_path / "conversations.json"
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return list(unpacked(json_table(path, path.name)).rows())
+
+
+def counted(row: Row) -> dict[str, int]:
+    return {what: count for what, count in row.left_out.items() if count}
+
+
+def test_the_branch_that_ends_in_the_current_node(tmp_path):
+    [row] = rows_of(tmp_path, [chatgpt()])
+    assert row.columns == {"messages": BOTH} and not row.without_reply
+    assert counted(row) == {
+        "system messages": 2,
+        "thoughts": 1,
+        "messages of tools": 2,
+        "citation marks": 1,
+        "parts that are no text": 1,
+    }
+    [row] = rows_of(tmp_path, [chatgpt("b")])
+    assert row.columns["messages"][1]["content"] == "A given up answer."
+
+
+def test_what_was_spoken_is_text_and_empty_messages_are_none(tmp_path):
+    spoken = {
+        "content_type": "multimodal_text",
+        "parts": [{"content_type": "audio_transcription", "text": "Ahoy?"}],
+    }
+    nodes = {
+        "a": node(None, "user", content=spoken),
+        "e": node("a", "assistant", "  "),
+        "f": node("e", "assistant", "Aye."),
+    }
+    [row] = rows_of(tmp_path, {"mapping": nodes, "current_node": "f"})
+    assert [m["content"] for m in row.columns["messages"]] == ["Ahoy?", "Aye."]
+    assert counted(row) == {"empty messages": 1}
+
+
+def test_claude(tmp_path):
+    question = turn("human", text("What is a bowline?"), attachments=[{"extracted_content": "..."}])
+    thought, used = {"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "input": {}}
+    answer = turn("assistant", thought, text("A knot with a loop."), used, text("\n\nIt does not slip."))
+    old = {"sender": "assistant", "text": "And it opens again."}
+    [row] = rows_of(tmp_path, [claude(question, answer)])
+    assert row.columns == {"messages": BOTH}
+    assert counted(row) == {"attachments": 1, "thoughts": 1, "messages of tools": 1}
+    [row] = rows_of(tmp_path, claude(question, answer, old))
+    assert row.columns["messages"][1]["content"].endswith("slip.\n\nAnd it opens again.")
+
+
+def test_one_on_each_line(tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text("\n".join(json.dumps(chatgpt()) for _ in range(3)), encoding="utf-8")
+    table = unpacked(jsonl_table(path, path.name))
+    assert [row.columns["messages"] for row in table.rows()] == [BOTH] * 3
+    assert table.unit == "conversation"
+
+
+def test_other_rows_are_left_as_they_are(tmp_path):
+    rows = [{"mapping": {"red": "0"}, "text": "one"}, {"mapping": {"red": "1"}, "text": "two"}]
+    assert [row.columns for row in rows_of(tmp_path, rows)] == rows
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be an object of messages."),
+        (chatgpt("z"), "'current_node' is 'z', which 'mapping' does not hold."),
+        (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which 'mapping' does not hold."),
+        (chatgpt(a=node("e", "user", "A")), "'e' comes after itself: its parents go round in a circle."),
+        (chatgpt(d="A knot"), "'d' in 'mapping' is a text. It must be an object with a message."),
+        (chatgpt(d={"parent": "a", "message": {}}), "'d' has no role under 'author' in its message."),
+        (chatgpt(d={"parent": "a", "message": "A"}), "'d' has no role under 'author' in its message."),
+        (chatgpt(d=node("a", "assistant", content="A")), "'d' has a text for its content."),
+        (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "'d' has a text for its parts."),
+        ({k: v for k, v in chatgpt().items() if k != "current_node"}, "'current_node' is missing, and 2 messages"),
+        ({"title": "Knots"}, "'mapping' is missing: it is no conversation as the others are."),
+    ],
+)  # fmt: skip
+def test_what_is_broken_is_named(tmp_path, broken, said):
+    first, second = rows_of(tmp_path, [chatgpt(), broken])
+    assert not first.problem and second.problem.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("hello", "message 2 is a text. It must be an object with a sender and a text."),
+        ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'. It must be human or assistant."),
+        ({"sender": "human"}, "message 2 has null for its text."),
+    ],
+)
+def test_what_is_broken_of_claude_s_is_named(tmp_path, message, said):
+    [row] = rows_of(tmp_path, [claude(turn("human", text("Hi")), message)])
+    assert row.problem == said
+
+
+def test_only_one_end_needs_no_current_node(tmp_path):
+    nodes = {"a": node(None, "user", "Who?"), "b": node("a", "assistant", "Nobody.")}
+    [row] = rows_of(tmp_path, [{"title": "x", "mapping": nodes}])
+    assert len(row.columns["messages"]) == 2
+
+
+def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
+    chatml = family("ChatML")
+    made = rowing.made(tmp_path, chatml, {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]})
+    [source] = made.report.sources
+    assert source.what == "rows (a data export of ChatGPT): chats, since the rows have 'messages'"
+    assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
+    said = (
+        "Left out of its conversations: citation marks 1, messages of tools 2, parts that are no text 3, system "
+        "messages 6, thoughts 1."
+    )
+    assert said in source.notes
+    assert learned(chatml, made.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
+    assert not any("is the same as" in advice for advice in made.report.advice)
+
+
+def test_an_export_without_any_reply_is_one_sentence(tmp_path):
+    with pytest.raises(DataError, match="no conversation has a reply of the assistant"):
+        rowing.made(tmp_path, family("ChatML"), {"conversations.json": [claude(), claude()]})
+
+
+def test_broken_conversations_stop_check_by_their_place(tmp_path):
+    made = rowing.made(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
+    assert made.report.problems == (
+        "conversations.json, conversation 2: 'current_node' is 'z', which 'mapping' does not hold.",
+    )

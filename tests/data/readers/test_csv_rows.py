@@ -1,0 +1,212 @@
+"""Tables as people have them: written in many ways, in databases and Parquet, under other names of columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.readers import csv_rows, sqlite_rows
+from training_pro.settings.columns import read as columns
+from training_pro.tests.rowing import family, made
+
+NO_COLUMNS = columns("")
+
+
+def read(tmp_path, content, name="a.csv"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    table = csv_rows.table(path, name)
+    return table, list(table.rows())
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_separators_are_found_out(tmp_path, separator, ending):
+    lines = [["question", "answer"], ["What, then; is | it?", "A\tcat"], ["x", "y"]]
+    content = ending.join(separator.join(f'"{cell}"' for cell in line) for line in lines)
+    table, rows = read(tmp_path, content)
+    assert [dict(row.columns) for row in rows] == [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
+    assert table.what == f'{csv_rows.WORDS[separator]} between columns, texts in ", names in the first line'
+
+
+def test_excel_s_ways(tmp_path):
+    table, rows = read(
+        tmp_path, '\ufeffFrage;Antwort;\r\n"Was ""ist"" das?";"Ein\nBaum; groß";\r\n;;\r\nUnd?;Nichts;\r\n'
+    )
+    assert [(row.number, dict(row.columns)) for row in rows] == [
+        (2, {"Frage": 'Was "ist" das?', "Antwort": "Ein\nBaum; groß"}),
+        (5, {"Frage": "Und?", "Antwort": "Nichts"}),
+    ]
+    _, rows = read(tmp_path, 'sep=;\r\nquestion;answer\r\n"a, b";c\r\n')
+    assert [(row.number, dict(row.columns)) for row in rows] == [(3, {"question": "a, b", "answer": "c"})]
+    table, rows = read(
+        tmp_path, "question;answer\r\nWie heißt du?;Käthe ist mein Name, schön.\r\n".encode("cp1252")
+    )
+    assert rows[0].columns["answer"] == "Käthe ist mein Name, schön."
+    assert "was read as cp1252" in table.notes[0]
+    _, rows = read(tmp_path, "question\tanswer\r\nä\tö\r\n".encode("utf-16"))
+    assert rows[0].columns == {"question": "ä", "answer": "ö"}
+
+
+def test_single_quotes_and_a_table_of_one_column(tmp_path):
+    table, rows = read(tmp_path, "'text','n'\n'It''s, well','1'\n'b','2'\n")
+    assert dict(rows[0].columns) == {"text": "It's, well", "n": "1"}
+    assert "texts in '" in table.what
+    _, rows = read(tmp_path, "text\nOne line\nAnother line\n")
+    assert [row.columns for row in rows] == [{"text": "One line"}, {"text": "Another line"}]
+
+
+def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_column(tmp_path):
+    table, rows = read(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
+    assert rows[0].columns == {"question": 'Who said "no"?', "answer": '"Yes" he said.'}
+    assert table.what == "a tab between columns, no quotes around texts, names in the first line"
+    _, rows = read(tmp_path, ",question,answer\n0,a b,c d\n")
+    assert rows[0].columns == {"1": "0", "question": "a b", "answer": "c d"}
+    table, rows = read(tmp_path, 'text\nFirst, with a comma\n"Second, quoted"\n')
+    assert [row.columns["text"] for row in rows] == ["First, with a comma", "Second, quoted"]
+    assert table.what == 'one column, texts in ", names in the first line'
+
+
+def test_without_names_columns_have_numbers(tmp_path):
+    table, rows = read(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
+    assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
+    assert "no names in the first line, so columns have numbers" in table.what
+
+
+def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
+    content = {"a.csv": "Frage;Die Antwort;Jahr\nWer?;Ich war es.;1999\nWas?;Ein Hund war es.;2001\n"}
+    with pytest.raises(
+        DataError, match=r'have the columns Frage, Die Antwort, Jahr.*output=ANSWERS.*spaces in "quotes"'
+    ):
+        made(tmp_path / "a", family("ChatML"), content)
+    data = made(tmp_path / "b", family("ChatML"), content, columns='instruction=Frage output="Die Antwort"')
+    assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
+    assert data.report.sources[0].what == (
+        'rows (a semicolon between columns, texts in ", names in the first line): questions and answers, since '
+        "the rows have 'instruction' and 'output'"
+    )
+    with pytest.raises(
+        DataError, match=r"a\.csv has no column Antwort \(Columns\). It has: Die Antwort, Frage, Jahr"
+    ):
+        made(tmp_path / "c", family("ChatML"), content, columns="instruction=Frage output=Antwort")
+
+
+def test_chats_in_a_table(tmp_path):
+    """As pandas writes them, and as JSON."""
+    chat = [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": "It's?"},
+        {"role": "assistant", "content": "No."},
+    ]
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows([["id", "messages"], [1, str(chat)], [2, json.dumps(chat)]])
+    data = made(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
+    one, two = (example.text for example in data.examples)
+    assert one == two == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
+    assert "written out in 'messages'" in data.report.sources[0].what
+
+
+def test_a_template_for_a_table(tmp_path):
+    content = {"a.csv": "name,year\nMaren Tull the ferrywoman,1999\nThe goat,2001\n"}
+    data = made(tmp_path, family("ChatML"), content, format="In %year% there was %name%.")
+    assert data.examples[1].text == "In 2001 there was The goat.<|im_end|>"
+
+
+def database(tmp_path, script, name="a.db"):
+    path = tmp_path / name
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.commit()
+    connection.close()
+    return path
+
+
+TWO = """
+create table people (id integer primary key, name text); insert into people (name) values ('x');
+create table "the talks" (question text, answer text, year integer);
+insert into "the talks" values ('a', 'b', 1), ('c', 'd', 2);
+"""
+
+
+def rows(path, asked=""):
+    return [dict(row.columns) for row in sqlite_rows.table(path, path.name, columns(asked)).rows()]
+
+
+def test_the_table_whose_columns_are_known_or_the_one_that_is_asked_for(tmp_path):
+    path = database(tmp_path, TWO)
+    assert rows(path) == [{"question": "a", "answer": "b", "year": 1}, {"question": "c", "answer": "d", "year": 2}]
+    assert rows(path, "table=people") == [{"id": 1, "name": "x"}]
+    assert rows(path, 'SELECT answer AS text FROM "the talks" WHERE year > 1;') == [{"text": "d"}]
+    assert rows(path, "WITH t AS (SELECT 'q' AS text) SELECT upper(text) AS text FROM t") == [{"text": "Q"}]
+    with pytest.raises(DataError, match=r"has no table 'x'\. It has: people, the talks"):
+        rows(path, "table=x")
+
+
+def test_several_tables_are_named(tmp_path):
+    path = database(
+        tmp_path, "create table a (text text); create table b (text text); create view c as select 1 as x;"
+    )
+    with pytest.raises(
+        DataError, match=r"has several tables: a \(text\); b \(text\). Say under Columns which one: table=a"
+    ):
+        rows(path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "WITH x AS (SELECT 1) DELETE FROM people",
+        "WITH x AS (SELECT 1) INSERT INTO people (name) SELECT 'y'",
+        "WITH x AS (SELECT 1) UPDATE people SET name = 'y'",
+        "SELECT 1; DELETE FROM people",
+        "SELECT load_extension('x')",
+        "SELECT * FROM pragma_user_version",
+    ],
+)
+def test_what_is_no_reading_is_refused(tmp_path, asked):
+    path = database(tmp_path, TWO)
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"a\.db: "):
+        rows(path, asked)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path):
+    path = database(tmp_path, "pragma journal_mode = wal; create table a (text text); insert into a values ('b');")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+    assert rows(path) == [{"text": "b"}]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("instruction", "'instruction' is not understood"),
+        ("a='b", "a quotation mark too few"),
+        ("=b", "'=b' is not"),
+    ],
+)
+def test_what_cannot_be_meant_by_columns(tmp_path, asked, said):
+    with pytest.raises(Exception, match=said):
+        made(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=asked)
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("/home/x/a b.db", "file:///home/x/a%20b.db"),
+        ("C:/Users/x/a.db", "file:C%3A/Users/x/a.db"),
+        ("//nas/share/a.db", "file:////nas/share/a.db"),  # with two, SQLite takes the machine for a host: refused
+    ],
+)
+def test_a_database_is_found_on_any_disk_also_on_a_share_of_windows(path, address):
+    assert sqlite_rows.file_address(path) == address
+    with pytest.raises(
+        sqlite3.OperationalError, match="unable to open database file"
+    ):  # and not: invalid authority
+        sqlite3.connect(f"{address}?mode=ro", uri=True)

@@ -1,0 +1,157 @@
+"""JSON and JSONL as people have them, and each broken one with a sentence that names its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.readers.json_rows import json_table, jsonl_table
+
+PAIR = {"instruction": "a", "output": "b"}
+
+
+def read(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    table = (jsonl_table if name.endswith("l") else json_table)(path, name)
+    return table, list(table.rows())
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        [PAIR, PAIR],
+        {"data": [PAIR, PAIR]},
+        {"version": 1, "data": {"train": [PAIR, PAIR], "extra": [{"x": 1}]}},
+        {"instruction": ["a", "a"], "output": ["b", "b"]},
+        {"instruction": {"0": "a", "1": "a"}, "output": {"0": "b", "1": "b"}},
+    ],
+)
+def test_rows_wherever_they_stand(tmp_path, whole):
+    table, rows = read(tmp_path, "a.json", json.dumps(whole))
+    assert [(row.number, row.columns) for row in rows] == [(1, PAIR), (2, PAIR)]
+    assert (table.unit, table.notes) == ("row", ())
+
+
+def test_texts_and_bare_chats_get_the_names_they_would_have(tmp_path):
+    talk = [{"role": "user", "content": "a"}]
+    assert [r.columns for r in read(tmp_path, "a.json", json.dumps(["one"]))[1]] == [{"text": "one"}]
+    assert [r.columns for r in read(tmp_path, "a.json", json.dumps([talk]))[1]] == [{"messages": talk}]
+
+
+def test_a_single_chat_is_one_row(tmp_path):
+    whole = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    assert [r.columns for r in read(tmp_path, "a.json", json.dumps(whole))[1]] == [whole]
+
+
+def test_lines(tmp_path):
+    table, rows = read(tmp_path, "a.jsonl", '\ufeff{"text": "é"}\r\n\n  \n{"text": "b"}\n')
+    assert [(row.number, row.columns) for row in rows] == [(1, {"text": "é"}), (4, {"text": "b"})]
+    assert (table.unit, table.notes) == ("line", ())
+
+
+def test_an_array_misnamed_as_lines(tmp_path):
+    table, rows = read(tmp_path, "a.jsonl", json.dumps([PAIR, PAIR], indent=1))
+    assert [row.columns for row in rows] == [PAIR, PAIR]
+    assert table.notes == ("a.jsonl does not hold a row on each line: it was read as JSON.",)
+
+
+def test_lines_misnamed_as_an_array(tmp_path):
+    table, rows = read(tmp_path, "a.json", f"{json.dumps(PAIR)}\n{json.dumps(PAIR)}\n")
+    assert [(row.number, row.columns) for row in rows] == [(1, PAIR), (2, PAIR)]
+    assert table.notes == ("a.json holds a row on each line: it was read as JSONL.",)
+
+
+def test_lines_that_are_chats(tmp_path):
+    talk = [{"role": "user", "content": "a"}]
+    _, rows = read(tmp_path, "a.jsonl", f"{json.dumps(talk)}\n{json.dumps(talk)}\n")
+    assert [row.columns for row in rows] == [{"messages": talk}] * 2
+
+
+def test_sixteen_bits_a_letter(tmp_path):
+    _, rows = read(tmp_path, "a.jsonl", '{"text": "é"}\n{"text": "b"}\n'.encode("utf-16"))
+    assert [row.columns for row in rows] == [{"text": "é"}, {"text": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            '[{"a": "b"}, {"a"',
+            "a.json, line 1: ends in the middle. The file must be one whole JSON array of rows.",
+        ),
+        (
+            '[{"a": "b"},\n {"a": \'b\'}]',
+            "a.json, line 2: at column 8 (\"'b'}]\"): names and texts stand in straight double",
+        ),
+        (
+            "[{'a': 'b'}]",
+            "a.json, line 1: at column 3 (\"'a': 'b'}]\"): names and texts stand in straight double quotes",
+        ),
+        ('[{"a": "b"},]', "a.json, line 1: at column"),
+        ('[{"a": "b\nc"}]', "a line break or control character stands inside a text; write \\n there"),
+        ('[{"a": "C:\\dir"}]', "a backslash stands alone; write it twice"),
+        ("", "a.json is empty. Put rows into it, or take it out of the data."),
+        (" \n ", "a.json is empty."),
+        ("[]", "a.json holds no rows. Put rows into it, or take it out of the data."),
+        ("{}", "a.json holds no rows."),
+        ("null", "a.json holds null. It must hold a JSON array of rows."),
+        ("5", "a.json holds a number (5). It must hold a JSON array of rows."),
+        ("[" * 100_000, "a.json is nested too deeply to be rows. A row is an object of columns."),
+        (b"\x00" * 5000, "a.json is not text"),
+        (b"%PDF-1.7", "a.json is a PDF document"),
+        (b"\x89PNG\r\n", "a.json is a picture"),
+        ('[{"a": "b"}] [{"a": "c"}]', "something follows after the end"),
+        ("hello", "a.json, line 1: at column 1 ('hello'): expecting value."),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, content, said):
+    with pytest.raises(DataError) as error:
+        read(tmp_path, "a.json", content)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"a": "b"', "ends in the middle. A row is one whole JSON object on its line."),
+        ("{", "only opens an object. Put each row on one line, or save all of them as an array in a .json file."),
+        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): names and texts stand in straight double quotes (\")."),
+        ("{“a”: “b”}", "names and texts stand in straight double quotes"),
+        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): something follows after the end.'),
+        ('{"a": "b\x00c"}', "a line break or control character stands inside a text"),
+        ('{"a": "\\x"}', "a backslash stands alone; write it twice"),
+        ("5", "is a number (5). A row is an object of columns."),
+        ("null", "is null. A row is an object of columns."),
+        ("[1, 2]", "is a list. A row is an object of columns."),
+        ("[" * 100_000, "is nested too deeply. A row is an object of columns."),
+        (b'{"a": ' + b"1" * 5_000 + b"}", "holds a number of thousands of digits. Put it in quotes"),
+        (b'{"a": "\xe9"}', "byte 8 is not UTF-8. Save the file as UTF-8."),
+        ("a,b,c", "at column 1 ('a,b,c'): expecting value."),
+    ],
+)
+def test_lines_that_cannot_be_read(tmp_path, line, said):
+    bad = line if isinstance(line, bytes) else line.encode()
+    _, (first, second, third) = read(tmp_path, "a.jsonl", b'{"a": "b"}\n' + bad + b'\n{"a": "c"}\n')
+    assert (first.problem, third.problem) == ("", "")
+    assert (second.number, dict(second.columns)) == (2, {})
+    assert said in second.problem
+
+
+def test_what_loads_although_it_is_odd(tmp_path):
+    long = "x" * 10_000_000
+    _, rows = read(tmp_path, "a.jsonl", json.dumps({"text": long}) + '\n{"a": 1, "a": 2}\n')
+    assert [len(rows[0].columns["text"]), rows[1].columns] == [10_000_000, {"a": 2}]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf", b"\x00\x00"])
+def test_empty_lines(tmp_path, content):
+    with pytest.raises(DataError, match=r"a\.jsonl is empty\. Put rows into it, or take it out"):
+        read(tmp_path, "a.jsonl", content)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"a\.jsonl cannot be read"):
+        jsonl_table(tmp_path / "a.jsonl", "a.jsonl")

@@ -1,0 +1,157 @@
+"""Reading: encodings, line ends, natural order, and one clear sentence for what is no text."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.readers.text_files import text_of
+from training_pro.data.texts import read
+
+LEGACY = {
+    "cp1252": "Où étais-tu hier, à la fête ? Die Straße führte zum Schloß. El niño comió “una” manzana. ",
+    "cp1250": "Zażółć gęślą jaźń. Święty Mikołaj przyszedł późno w nocy, żeby dać dzieciom prezenty. ",
+    "cp1254": "Çocuk ağaçtan düştü, şimdi evde yatıyor. İyi günler. ",
+    "cp1251": "Мой дядя самых честных правил, когда не в шутку занемог, он уважать себя заставил. ",
+    "koi8_r": "Мой дядя самых честных правил, когда не в шутку занемог, он уважать себя заставил. ",
+    "cp1253": "Η γρήγορη καφέ αλεπού πηδά πάνω από το τεμπέλικο σκυλί. ",
+    "shift_jis": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。",
+    "gb18030": "天黑了，他一个人走在回家的路上。风很大，雨也很大。",
+    "euc_kr": "하늘에는 별이 많다. 나는 집에 간다. 그러나 오늘은 비가 온다. ",
+}
+
+
+def written(folder: Path, data: bytes, name: str = "story.txt") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(DataError) as error:
+        read(path)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_unicode_with_and_without_a_mark(tmp_path: Path, encoding: str):
+    text = "Grüße, 世界 👋\n"
+    [found] = read(written(tmp_path, text.encode(encoding)))
+    assert found.text == text
+    assert bool(found.notes) == (not encoding.startswith("utf-8"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_guessed_and_said(tmp_path: Path, encoding: str):
+    [found] = read(written(tmp_path, "A plain story.\n".encode(encoding)))
+    assert found.text == "A plain story.\n"
+    assert encoding in found.notes[0] and "guessed" in found.notes[0]
+
+
+def test_big_endian_with_a_mark(tmp_path: Path):
+    [found] = read(written(tmp_path, codecs.BOM_UTF16_BE + "Häuser".encode("utf-16-be")))
+    assert found.text == "Häuser"
+
+
+@pytest.mark.parametrize("encoding", LEGACY)
+@pytest.mark.parametrize("times", [1, 200])
+def test_an_old_code_page_is_guessed_and_said(tmp_path: Path, encoding: str, times: int):
+    text = LEGACY[encoding] * times
+    [found] = read(written(tmp_path, text.encode(encoding)))
+    assert found.text == text
+    assert "story.txt was read as" in found.notes[0] and "guessed" in found.notes[0]
+
+
+def test_a_few_broken_bytes_do_not_spoil_a_text_in_utf_8(tmp_path: Path):
+    [found] = read(written(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
+    assert found.text.startswith("Grüße aus Köln")
+    assert any("2 places could not be read" in note for note in found.notes)
+
+
+def test_line_ends_become_one_kind(tmp_path: Path):
+    [found] = read(written(tmp_path, b"one\r\ntwo\rthree\nfour\r\n\r\n"))
+    assert found.text == "one\ntwo\nthree\nfour\n\n"
+
+
+def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
+    for name in ("chapter 10.txt", "chapter 2.md", "Chapter 1.txt", "cover.png", ".hidden.txt", "part 2/a.txt"):
+        written(tmp_path, b"text", name)
+    assert [found.name for found in read(tmp_path)] == [
+        "Chapter 1.txt",
+        "chapter 2.md",
+        "chapter 10.txt",
+        "part 2/a.txt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"%PDF-1.7 ...", "a PDF document"),
+        (b"PK\x03\x04rest", "a ZIP archive"),
+        (b"\x89PNG\r\n", "a picture"),
+        (bytes(range(256)) * 40, "control bytes"),
+        (b"\x10\x00\x07\x00\x1f\x02" * 100, "control bytes"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(tmp_path: Path, data: bytes, what: str):
+    said = refused(written(tmp_path, data))
+    assert "story.txt" in said and what in said and ".txt file (UTF-8)" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("data", [b"", b" \r\n\t", codecs.BOM_UTF8])
+def test_an_empty_file_is_refused(tmp_path: Path, data: bytes):
+    assert refused(written(tmp_path, data)) == "story.txt is empty. Put text into it, or take it out of the data."
+
+
+def test_a_folder_without_texts_is_refused(tmp_path: Path):
+    assert "the folder holds no text (.txt, .md, .html" in refused(tmp_path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
+    assert "gone.txt cannot be read" in refused(tmp_path / "gone.txt")
+
+
+def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path: Path):
+    written(tmp_path, b"", "1.txt")
+    written(tmp_path, b"fine", "2.txt")
+    written(tmp_path, b"%PDF", "3.txt")
+    said = refused(tmp_path).splitlines()
+    assert [line.split()[0] for line in said] == ["1.txt", "3.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (
+            "Am Fluss\n\n" + "Der alte Fährmann saß am Ufer und fror. Die Möwen schrien über dem Wasser. " * 20,
+            "cp1252",
+        ),
+        ("Milk\nBread\nCafé crème", "cp1252"),
+        ("He waited a long while at the gate.\n“Don’t go,” she said.", "cp1252"),
+        ("name;ort\nAnna;Bonn\nJörg;Köln", "cp1252"),
+        ("Plain words.\n" * 40_000 + "Die Straße führte über die Brücke.", "cp1252"),
+        ("Plain words.\n" * 40_000 + "Der Müller schläft. " * 20_000, "cp1252"),
+    ],
+    ids=["title", "list", "quotes", "table", "far down", "far down and long"],
+)
+def test_letters_after_the_last_line_end_are_looked_at_too(tmp_path: Path, text: str, encoding: str):
+    text = text.strip()
+    (found,) = read(written(tmp_path, text.encode(encoding)))
+    assert found.text == text
+    assert not any("could not be read" in note for note in found.notes)
+
+
+def test_a_file_that_another_program_keeps_to_itself_is_said(tmp_path, monkeypatch):
+    """As Word and Excel do on Windows."""
+
+    def kept(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", kept)
+    with pytest.raises(DataError, match=r"^a\.docx cannot be read \(Permission denied\)\. Close the program"):
+        text_of(tmp_path / "a.docx", "a.docx")

@@ -1,0 +1,199 @@
+"""Files that are not read are named, with what to do; OpenDocument texts and subtitles are read."""
+
+from __future__ import annotations
+
+import zipfile
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data import dataset_index, texts
+from training_pro.data.readers import unsupported
+from training_pro.tests import rowing
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.rowing import family
+
+SPACES = " ".join(
+    f'xmlns:{short}="urn:oasis:names:tc:opendocument:xmlns:{long}:1.0"'
+    for short, long in [
+        ("office", "office"),
+        ("text", "text"),
+        ("table", "table"),
+        ("style", "style"),
+        ("fo", "xsl-fo-compatible"),
+        ("draw", "drawing"),
+    ]
+)
+BODY = """<text:h text:outline-level="1">One</text:h>
+<text:p>A <text:span>bold</text:span><text:s text:c="2"/>step,<text:line-break/>a
+second<text:note><text:p>a foot</text:p></text:note> line.<office:annotation>no</office:annotation></text:p>
+<text:list><text:list-item><text:p>first</text:p></text:list-item>
+<text:list-item><text:p>second</text:p></text:list-item></text:list>
+<text:tracked-changes><text:p>gone</text:p></text:tracked-changes>
+<table:table><table:table-row><table:table-cell><text:p>a</text:p></table:table-cell>
+<table:table-cell><text:p>b</text:p></table:table-cell></table:table-row></table:table>
+<text:h text:outline-level="1">Two</text:h><text:p>End.</text:p>
+<text:p text:style-name="P1">New page.</text:p>"""
+SRT = """1
+00:00:01,000 --> 00:00:02,500
+<i>Where is</i>
+the boat?
+
+2
+00:00:03,000 --> 00:00:04,000
+- Gone.
+- When?
+
+3
+00:00:05,000 --> 00:00:06,000 X1:10
+{\\an8}At nine
+"""
+VTT = """WEBVTT - harbour
+
+STYLE
+::cue {color: white}
+
+NOTE made by hand
+
+intro
+00:01.000 --> 00:02.500 align:start
+<v Anna>Where is <b>the boat</b> &amp; the crew?</v>
+
+NOTE not this
+
+00:03.000 --> 00:04.000
+Gone<00:03.500><c> at nine</c>
+
+00:04.000 --> 00:05.000
+Gone at nine
+and nobody said a word
+"""
+
+
+def odt(path, body=BODY, **more: bytes):
+    styles = '<style:style style:name="P1"><style:paragraph-properties fo:break-before="page"/></style:style>'
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "content.xml",
+            f"<office:document-content {SPACES}><office:automatic-styles>{styles}</office:automatic-styles>"
+            f"<office:body><office:text>{body}</office:text></office:body></office:document-content>",
+        )
+        for name, content in more.items():
+            archive.writestr(name.replace("__", "/").replace("_xml", ".xml"), content)
+    return path
+
+
+def text(path, content: str = "") -> str:
+    if content:
+        path.write_text(content, encoding="utf-8")
+    [found] = texts.read(path, "\n@\n")
+    return found.text
+
+
+def test_an_open_document(tmp_path):
+    assert text(odt(tmp_path / "a.odt")) == (
+        "One\n\nA bold  step,\na second line.\n\nfirst\nsecond\na\tb\n@\nTwo\n\nEnd.\n@\nNew page."
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.write_bytes(b"no archive"), "is no whole OpenDocument text"),
+        (lambda path: path.write_bytes(b""), "is no whole OpenDocument text"),
+        (lambda path: path.write_bytes(odt(path).read_bytes()[:300]), "is no whole OpenDocument text"),
+        (lambda path: odt(path, "<text:p>unclosed"), "is no whole OpenDocument text"),
+        (
+            lambda path: odt(path, "<text:section>" * 5000 + "</text:section>" * 5000),
+            "is no whole OpenDocument text",
+        ),
+        (lambda path: odt(path, ""), "without any text"),
+        (lambda path: odt(path, **{"META-INF__manifest_xml": b"<encryption-data/>"}), "is locked with a password"),
+        (lambda path: zipfile.ZipFile(path, "w").close(), "is no whole OpenDocument text"),
+    ],
+)
+def test_broken_open_documents(tmp_path, make, said):
+    make(tmp_path / "a.odt")
+    with pytest.raises(DataError, match=said):
+        texts.read(tmp_path / "a.odt")
+
+
+def test_a_sheet_by_this_name_is_told(tmp_path):
+    odt(tmp_path / "a.odt")
+    with zipfile.ZipFile(tmp_path / "a.odt", "w") as archive:
+        archive.writestr(
+            "content.xml", f"<office:document-content {SPACES}><office:body/></office:document-content>"
+        )
+    with pytest.raises(DataError, match="without a text: a table or a drawing"):
+        texts.read(tmp_path / "a.odt")
+
+
+def test_subtitles(tmp_path):
+    assert text(tmp_path / "a.srt", SRT) == "Where is the boat?\n- Gone.\n- When?\nAt nine"
+    assert text(tmp_path / "b.srt", SRT.replace("\n", "\r\n")) == text(tmp_path / "a.srt")
+    assert text(tmp_path / "c.srt", SRT.replace("\n\n", "\n")) == text(tmp_path / "a.srt")
+    assert text(tmp_path / "a.vtt", VTT) == (
+        "Anna: Where is the boat & the crew?\nGone at nine\nand nobody said a word"
+    )
+    assert text(tmp_path / "d.srt", "1\n0:00:01,0 --> 0:00:02,0\n船は\nどこ？\n") == "船はどこ？"
+
+
+def test_what_holds_no_times_is_no_subtitles(tmp_path):
+    (tmp_path / "a.srt").write_text("Only some words.")
+    with pytest.raises(DataError, match=r"a\.srt holds no times, .* rename it to \.txt"):
+        texts.read(tmp_path / "a.srt")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    made = made_folders(tmp_path)
+    for name in (
+        "a.rtf",
+        "b.AZW3",
+        "log",
+        "story.txt",
+        "picture.png",
+        ".hidden.doc",
+        "book/two.doc",
+        "book/one.txt",
+    ):
+        path = made.datasets / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("Some words. And more of them.")
+    return made
+
+
+def test_what_is_not_read_is_named_with_what_to_do(folders):
+    assert unsupported.said(folders.datasets) == (
+        "Not read: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (turn it into an .epub "
+        "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is "
+        "plain text, rename it to end in .txt)."
+    )
+    for number in range(9):
+        (folders.datasets / f"c{number}.zip").write_text("")
+    assert unsupported.said(folders.datasets).endswith("; and 9 more.")
+    assert not unsupported.said(folders.datasets / "story.txt")
+
+
+@pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc"])
+def test_one_that_is_asked_for_is_refused_by_its_kind(folders, name):
+    with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not read\. To learn from it, "):
+        dataset_index.found([name], folders)
+    with pytest.raises(DataError, match="files are not read"):
+        texts.read(folders.datasets / name)
+
+
+def test_plain_text_by_another_name_is_read_when_it_is_asked_for(folders):
+    assert [data.name for data in dataset_index.found(["log"], folders)] == ["log"]
+    assert texts.read(folders.datasets / "log")
+
+
+def test_a_folder_of_nothing_else_names_what_it_holds(folders):
+    (folders.datasets / "book" / "one.txt").unlink()
+    with pytest.raises(DataError, match=r"Not read: two\.doc \(save it as \.docx"):
+        texts.read(folders.datasets / "book")
+
+
+def test_check_says_what_of_a_folder_is_not_read(tmp_path):
+    files = {"book/one.txt": "Some words. And more of them.", "book/two.doc": "x"}
+    made = rowing.made(tmp_path, family("ChatML"), files, data=["book"])
+    assert "book/: not read: two.doc (save it as .docx or .odt, or its text as .txt)." in made.report.advice

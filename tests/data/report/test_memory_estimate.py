@@ -1,0 +1,115 @@
+"""What a run is expected to take on a card, and what is changed so that it fits: pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from training_pro.core.host import Memory, ModelCard
+from training_pro.data.report.memory_estimate import Expecting, fitted_to_card, largest_batch
+from training_pro.settings.parsing import training_settings
+
+GB = 10**9
+EIGHT_B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+
+
+class Lengths:
+    def __init__(self, *lengths):
+        self._lengths = list(lengths)
+
+    def lengths(self):
+        return self._lengths
+
+    def learned(self):
+        return [n - 1 for n in self._lengths]
+
+
+def expecting(free, loading="auto", device="NVIDIA Some Card", length=1024):
+    machine = Memory(device, 0, int(free * GB))
+    found = Expecting.of(ModelCard("m", EIGHT_B, None, loading), Lengths(*[length] * 64), machine)
+    assert found is not None
+    return found
+
+
+def settings(**more):
+    return training_settings({"name": "a", "data": ["x"], **more})
+
+
+@pytest.mark.parametrize(("free", "on"), [(80, False), (24, True), (0, True)])
+def test_checkpointing_is_on_where_a_run_would_not_fit_without(free, on):
+    assert expecting(free).checkpoints(settings()) is on
+    assert expecting(free).checkpoints(settings(gradient_checkpointing="off")) is False
+    assert expecting(free).checkpoints(settings(gradient_checkpointing="on")) is True
+
+
+def test_on_a_cpu_it_stays_off():
+    assert expecting(1, device="CPU").checkpoints(settings()) is False
+
+
+def test_what_is_held_already_counts_as_free():
+    assert Memory("a card", used=20, total=24, held=18).free == 22
+
+
+def test_nothing_changes_where_the_run_fits():
+    assert fitted_to_card(expecting(80), settings()) == {}
+
+
+def test_the_cheapest_way_is_taken_and_the_product_stays():
+    free = expecting(24, "4bit")
+    asked = settings(batch_size=16, gradient_checkpointing="off")
+    changes = fitted_to_card(free, asked)
+    assert changes["batch_size"] * changes["accumulation"] == 16
+    assert changes.keys() <= {"batch_size", "accumulation", "gradient_checkpointing", "optimizer"}
+    sections = {"steps": {}, "machine": {}, "learning": {}}
+    for name in sections:
+        section = getattr(asked, name)
+        sections[name] = replace(section, **{k: v for k, v in changes.items() if hasattr(section, k)})
+    assert free.fits(free.memory(replace(asked, **sections)))
+
+
+@pytest.mark.parametrize(
+    ("loading", "tied", "optimizer", "bytes_each"),
+    [
+        ("bfloat16", False, "adamw_torch", (2, 2, 4)),
+        ("bfloat16", True, "adamw_torch", (2, 2, 4)),
+        ("bfloat16", False, "adamw_8bit", (2, 2, 2)),
+        ("float32", False, "adamw_torch", (4, 4, 8)),
+        ("float32", False, "sgd", (4, 4, 0)),
+    ],
+)
+def test_a_trained_head_is_counted_in_the_models_own_type_and_once_where_it_is_tied(
+    loading, tied, optimizer, bytes_each
+):
+    card = ModelCard("m", {**EIGHT_B, "tie_word_embeddings": tied}, None, loading)
+    found = Expecting.of(card, Lengths(1024), Memory("NVIDIA Some Card", 0, 80 * GB))
+    without, with_head = (found.memory(settings(train_head=asked, optimizer=optimizer)) for asked in (False, True))
+    weights = 128256 * 4096 * (1 if tied else 2)
+    more = tuple(getattr(with_head, part) - getattr(without, part) for part in ("lora", "gradients", "optimizer"))
+    assert more == tuple(weights * each for each in bytes_each)
+
+
+def test_train_head_wants_an_8_bit_optimizer_where_memory_is_short():
+    asked = settings(train_head=True, batch_size=1, gradient_checkpointing="on")
+    need = expecting(500).memory(asked).total / GB
+    assert fitted_to_card(expecting(need * 0.98), asked) == {"optimizer": "adamw_8bit"}
+
+
+def test_nothing_helps_where_the_weights_alone_are_too_many():
+    assert fitted_to_card(expecting(10), settings()) == {}
+
+
+def test_the_largest_batch_grows_with_the_memory_and_shrinks_with_what_was_measured():
+    small, large = largest_batch(expecting(24), settings()), largest_batch(expecting(80), settings())
+    assert 0 < small < large
+    assert largest_batch(expecting(80), settings(), scale=2.0) < large
+    assert largest_batch(expecting(0), settings()) == 0

@@ -1,0 +1,202 @@
+"""What only the steps of a run say: points that cross, and settings that would never do anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.examples.examples import Examples, RowSource
+from training_pro.data.report import plan_checks
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.schedulers import Plan, described, multipliers, schedule_named
+from training_pro.settings.parsing import training_settings
+from training_pro.train_utils import StepPlan
+
+ORDER = {"batching": "length_then_order"}
+PAIRS = {**ORDER, "switch_pairs": True, "batch_size": 2}
+STEPS = {"switch_after": "steps"}
+
+
+def rows(count, tokens=4):
+    return Examples([file_of(count, tokens)])
+
+
+def file_of(count, tokens=4):
+    ids, first = np.zeros(count * tokens, np.int32), np.arange(0, (count + 1) * tokens, tokens)
+    rows, follows = np.arange(count), np.ones(count, bool)
+    return RowSource("rows", ids, np.ones(len(ids), bool), first, rows, follows, "row", str)
+
+
+def alone(count):
+    """Each row in a file of its own."""
+    return Examples([file_of(1) for _ in range(count)])
+
+
+def asked(**values):
+    return training_settings({"name": "a", "data": ["x.txt"], "warmup_steps": 0, **values})
+
+
+def advised(epochs, examples=None, context=64, **values):
+    """Five steps an epoch."""
+    plan = StepPlan(20, 4, 1, epochs)
+    return list(plan_checks.advice(asked(**values), plan, examples or rows(20), context))
+
+
+@pytest.mark.parametrize(
+    ("points", "epochs", "crossed"),
+    [
+        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 and stands behind 0.5:1, which is at step 10 of 20"]),
+        ("0.5:1 1e:0", 2, []),  # both at step 5: a fall at once
+        ("0.5:1 1e:0", 1, []),
+        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 and stands behind 2e:1, which is at step 10 of 30"]),
+        ("0:0 2e:1 0.9:0.5 1:0", 6, []),
+        ("1:0 1e:1 0.1:0", 4, ["1e:1 is at step 5 and", "0.1:0 is at step 2 and"]),
+        ("cosine", 4, []),
+    ],
+)
+def test_points_that_stand_in_one_order_and_come_in_another(points, epochs, crossed):
+    found = list(plan_checks.problems(asked(schedule=points), StepPlan(20, 4, 1, epochs)))
+    assert len(found) == len(crossed)
+    for sentence, said in zip(found, crossed, strict=True):
+        assert sentence.startswith("LR Scheduler: the point ")
+        assert said in sentence
+
+
+def test_points_that_more_epochs_have_moved_say_what_they_do():
+    phases = schedule_named("0.5:1 3e:0").phases(Plan(40, 5))
+    assert described(phases) == "hold at 0 to step 15, rise straight to 1 to step 20, hold at 1 to step 40"
+    rates = multipliers(phases, 40)
+    assert rates[:15] == [0] * 15
+    assert rates[19:] == [1] * 21
+
+
+def test_check_and_the_start_alike(place):
+    crossed = {"schedule": "0.5:1 1e:0", "epochs": 4}
+    (problem,) = PeftEngine().check(place.settings(**crossed), place.host()).problems
+    with pytest.raises(DataError) as error:
+        place.train(**crossed)
+    assert str(error.value) == problem
+    assert "1e:0 is at step" in problem
+    (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
+    assert advice.startswith("Change over at 1: the run has 1 epoch, so the order stays by length to its end.")
+
+
+SOONER = "Let it change over after steps, for example at "
+
+
+@pytest.mark.parametrize(
+    ("epochs", "values", "said"),
+    [
+        (1, ORDER, ("Change over at 1: the run has 1 epoch, so", f"{SOONER}2, or take more epochs.")),
+        (2, ORDER, None),
+        (3, {**ORDER, "switch_at": 9}, ("Change over at 9: the run has 3 epochs, so", "Use 2 or less.")),
+        (1.2, ORDER, None),
+        (3, {**ORDER, **STEPS, "switch_at": 15}, ("at 15: the run has 15 steps, so", "Use 14 or less.")),
+        (3, {**ORDER, **STEPS, "switch_at": 14}, None),
+        (0.2, {**ORDER, **STEPS}, ("the run has 1 step, so", "Take the order by_length, or more epochs.")),
+        (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
+        (1, {"switch_at": 9}, None),
+        (3, PAIRS, None),
+        (
+            2,
+            PAIRS,
+            ("Second change at 2: the run has 2 epochs, so pairs", f"{SOONER}3 and 6, or take more epochs."),
+        ),
+        (4, {**PAIRS, "second_switch_at": 9}, ("Second change at 9: the run has 4 epochs", "Use 3 or less.")),
+    ],
+)
+def test_changes_that_never_come(epochs, values, said):
+    found = advised(epochs, **values)
+    assert len(found) == (said is not None)
+    if said:
+        assert said[0] in found[0]
+        assert found[0].endswith(said[1])
+
+
+def test_the_advice_on_changes_helps():
+    assert advised(1, **{**ORDER, **STEPS, "switch_at": 2}) == []
+    assert advised(2, **{**PAIRS, **STEPS, "switch_at": 3, "second_switch_at": 6}) == []
+
+
+def test_pairs_that_are_not_there():
+    (sentence,) = advised(3, alone(20), **PAIRS)
+    assert sentence.startswith("Pairs in between: none of the 20 examples begins where another one ends")
+    (sentence,) = advised(3, rows(20, tokens=5), 9, **PAIRS)
+    assert "more than the 9 tokens that the model takes" in sentence
+    assert sentence.endswith("use a cutoff of 4.")
+    assert advised(3, rows(20, tokens=5), 10, **PAIRS) == []
+    assert advised(3, rows(20, tokens=5), 0, **PAIRS) == []
+    assert advised(3, alone(20), **ORDER) == []
+
+
+ASIDE = {"eval_share": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "values", "said"),
+    [
+        (
+            3,
+            {"eval_every": 10**6, "early_stopping": 3},
+            ("has 0 before its end", "Set Evaluate every to 4 or less."),
+        ),
+        (3, {"early_stopping": 3}, ("every 5 has 2 before its end", "Set Evaluate every to 4 or less.")),
+        (3, {"early_stopping": 2}, None),
+        (3, {"eval_every": 4, "early_stopping": 3}, None),
+        (1, {"early_stopping": 5}, ("every 5 has 0 before its end", "Leave it off (0).")),
+        (1, {"early_stopping": 0}, None),
+    ],
+)
+def test_early_stopping_that_never_comes(epochs, values, said):
+    found = advised(epochs, **ASIDE, **values)
+    assert len(found) == (said is not None)
+    if said:
+        assert said[0] in found[0]
+        assert found[0].endswith(said[1])
+
+
+def test_a_stop_behind_the_end():
+    assert advised(3, stop_at_epoch=9) == [
+        "Stop at epoch 9: the run ends by itself before that, after 3. Leave it off (0)."
+    ]
+    assert advised(3, stop_at_epoch=3) == advised(3, stop_at_epoch=0) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "until"),
+    [
+        ("cosine", 10, 10),
+        ("cosine", 1000, 10),
+        ("cosine", 9, None),
+        ("cosine", 0.9, None),
+        ("FP_low_epoch_annealing", 1000, 5),
+        ("one_cycle", 1000, None),
+        ("0:0 1:1", 1000, None),
+    ],
+)
+def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
+    found = advised(2, schedule=schedule, warmup_steps=warmup)
+    assert len(found) == (until is not None)
+    if until:
+        assert found[0].startswith(
+            f"Warm-up {warmup}: the run has 10 steps, and the rate rises until step {until}."
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "said"),
+    [
+        ({}, 0, ["the sample prompts are answered 3 times."]),
+        ({"sample_every": "never"}, 0, []),
+        ({"sample_every": 3}, 0, ["the sample prompts are answered 5 times."]),
+        ({"sample_every": "never", "eval_every": 100}, 2, ["the 8 tokens kept aside are gone through 2 times."]),
+        (
+            {},
+            2,
+            ["the sample prompts are answered 3 times, the 8 tokens kept aside are gone through 3 times."],
+        ),
+    ],
+)
+def test_what_comes_beside_the_ten_steps_is_said_with_how_often(values, kept, said):
+    found = list(plan_checks.notes(asked(**values), StepPlan(20, 4, 1, 2), rows(kept) if kept else Examples([])))
+    assert found == [f"Beside its steps: {words}" for words in said]

@@ -1,0 +1,78 @@
+"""What Check says, in lines and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.data.report.report import DatasetReport, Lengths, RowReport, SourceReport, TextReport
+
+TEXT = TextReport(
+    parts=2,
+    sentences=9,
+    blocks=4,
+    overlaps=3,
+    text_tokens=100,
+    characters=400,
+    left_out=1,
+    seen_least=1,
+    seen_mean=1.5,
+    seen_most=2,
+)
+STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
+ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="left out")
+CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=Lengths(8, (4, 5), 16, 15), rows=ROWS)
+REPORT = DatasetReport(7, 150, 143, 30, 32, 2, 4, sources=(STORY,), advice=("Mind this.",), notes=("By the way.",))
+KEYS = [
+    "verdict",
+    "examples",
+    "tokens",
+    "trained_tokens",
+    "longest",
+    "cutoff",
+    "steps_per_epoch",
+    "steps",
+    "sources",
+    "problems",
+    "advice",
+]
+
+
+def test_the_report_in_lines():
+    assert REPORT.text().splitlines() == [
+        "Verdict: ready with advice",
+        "Advice: Mind this.",
+        "Note: By the way.",
+        "story.txt: raw text, 1 file, 2 parts, 9 sentences -> 4 blocks and 3 overlap blocks, 1 too small; "
+        "characters lost: 0",
+        "  blocks end at sentences; each sentence is seen 1 to 2 times a pass, 1.5 on average; 1.50 times the "
+        "tokens of the text are trained",
+        "  read as cp1252",
+        "7 examples, 150 tokens (143 learned from), longest 30 of 32; 2 steps an epoch, 4 in all",
+    ]
+
+
+def test_rows_in_lines_and_the_mixture():
+    report = DatasetReport(16, 240, 220, 30, 32, 4, 8, sources=(STORY, CHATS))
+    assert report.text().splitlines()[4:6] == [
+        "chats.jsonl: chats; 12 rows -> 9 examples; 1 cannot be read; 2 too long (left out); 90 tokens, 77 "
+        "learned from; longest 16, then 15",
+        "Mixture, in tokens learned from: story.txt 65 %, chats.jsonl 35 %",
+    ]
+
+
+def test_the_report_as_json():
+    known = json.loads(json.dumps(REPORT.as_json()))
+    assert [key for key in known if key in KEYS] == KEYS
+    assert known["sources"][0]["name"] == "story.txt"
+    assert known["sources"][0]["text"]["blocks"] == 4
+
+
+@pytest.mark.parametrize(
+    ("problems", "advice", "verdict"),
+    [((), (), "ready"), ((), ("a",), "ready with advice"), (("p",), ("a",), "not ready")],
+)
+def test_the_verdict(problems, advice, verdict):
+    report = DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=problems, advice=advice)
+    assert (report.verdict, report.as_json()["verdict"]) == (verdict, verdict)
+    assert report.text().splitlines()[0] == f"Verdict: {verdict}"

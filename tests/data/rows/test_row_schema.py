@@ -1,0 +1,164 @@
+"""What the columns of rows mean, with the reason, and what is wrong with rows that mean nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.readers.json_rows import Row
+from training_pro.data.rows.row_schema import BadRowError, Chat, Written, as_chat, as_text, found
+
+USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+ASKED = [("user", "q"), ("assistant", "a")]
+
+
+def shape(*rows, system=""):
+    return found([Row(n, columns) for n, columns in enumerate(rows, start=1)], "a.json", system)
+
+
+def turns(row, **more):
+    meaning = shape(row, **more).of(row)
+    assert isinstance(meaning, Chat)
+    return [(m.role, m.content) for m in meaning.messages]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": [USER, REPLY]}, "chats, since the rows have 'messages'"),
+        ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "'conversations'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, REPLY]}, "'messages'"),
+        (
+            {"instruction": "q", "output": "a"},
+            "questions and answers, since the rows have 'instruction' and 'output'",
+        ),
+        ({"instruction": "q", "input": " ", "output": "a"}, "'instruction', 'input' and 'output'"),
+        ({"input": "q", "output": "a"}, "'input' and 'output'"),
+        ({"Question": "q", "Answer": "a", "id": 5}, "'Question' and 'Answer'"),
+        ({"prompt": "q", "response": "a"}, "'prompt' and 'response'"),
+        ({"prompt": [USER], "completion": [REPLY]}, "chats in 'prompt' and 'completion'"),
+        ({"messages": json.dumps([USER, REPLY])}, "lists of messages written out in 'messages'"),
+        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages written out in 'conversations'"),
+    ],
+)
+def test_shapes_that_are_chats(row, said):
+    assert turns(row) == ASKED
+    assert said in shape(row).reason
+    assert shape(row).has_replies
+
+
+def test_rows_that_spell_their_columns_otherwise_than_the_last_one():
+    rows = {"instruction": "q", " OUTPUT": "a"}, {"Instruction ": "r", "Output ": "b"}
+    meant = [shape(*rows).of(row) for row in rows]
+    assert [[m.content for m in each.messages] for each in meant] == [["q", "a"], ["r", "b"]]
+
+
+def test_a_text_that_is_no_list_stays_a_text():
+    for text in ("[INST] Hi", "[{] is no JSON", "[1, 2]"):
+        assert shape({"chat": text}).of({"chat": text}) == Written(text)
+
+
+def test_a_written_list_that_is_broken_is_a_bad_row():
+    good, bad = {"messages": json.dumps([USER, REPLY])}, {"messages": json.dumps([USER, REPLY])[:-2]}
+    with pytest.raises(BadRowError, match="'messages' is a text"):
+        shape(good, bad).of(bad)
+
+
+@pytest.mark.parametrize("blank", ["", " \n", None])
+def test_a_blank_system_message_is_none(blank):
+    row = {"messages": [{"role": "system", "content": blank}, USER, REPLY]}
+    assert turns(row) == ASKED
+    assert turns(row, system="given") == [("system", "given"), *ASKED]
+
+
+def test_an_input_goes_below_its_instruction():
+    assert turns({"instruction": "q", "input": "more", "output": "a"})[0] == ("user", "q\n\nmore")
+
+
+@pytest.mark.parametrize(("own", "system"), [("", "given"), ("own", "own")])
+def test_a_system_message(own, system):
+    row = {"instruction": "q", "output": "a", "system": own}
+    assert turns(row, system="given") == [("system", system), *ASKED]
+    row = {"messages": [*([{"role": "system", "content": own}] if own else []), USER, REPLY]}
+    assert turns(row, system="given") == [("system", system), *ASKED]
+
+
+def test_texts():
+    assert shape({"text": "t"}).of({"text": "t"}) == Written("t")
+    assert shape({"anything": "t", "id": 1}).of({"anything": "t"}) == Written("t")
+    assert not shape({"text": "t"}).has_replies
+
+
+def test_prompt_and_completion():
+    row = {"prompt": "q ", "completion": "a"}
+    assert shape(row).of(row) == Written("q a", 2)
+    asked = as_chat(shape(row), [Row(1, row)], "a.json", "").of(row)
+    assert [m.content for m in asked.messages] == ["q ", "a"]
+
+
+def test_columns_that_are_not_known_are_named():
+    with pytest.raises(DataError, match=r"a\.json: the rows have the columns body_a, body_b, which are none"):
+        shape({"body_a": "x", "body_b": "y"})
+
+
+def test_what_was_chosen_must_fit():
+    rows = [Row(1, {"text": "t"})]
+    with pytest.raises(DataError, match="plain texts, which have no turns"):
+        as_chat(shape({"text": "t"}), rows, "a.json", "")
+    with pytest.raises(DataError, match="have no column of texts"):
+        as_text(
+            shape({"instruction": "q", "output": "a"}), [Row(1, {"instruction": "q", "output": "a"})], "a.json"
+        )
+    row = {"instruction": "q", "output": "a", "text": "t"}
+    assert as_text(shape(row), [Row(1, row)], "a.json").of(row) == Written("t")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"output": "a"}, "has no 'instruction'; its columns are: output."),
+        ({"instruction": None, "output": "a"}, "'instruction' is null."),
+        ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be a text, in quotes."),
+        ({"instruction": "q", "output": ["a"]}, "'output' is a list. It must be a text, in quotes."),
+        ({"instruction": "q", "output": True}, "'output' is true. It must be a text, in quotes."),
+        ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it, or take the row out."),
+    ],
+)
+def test_pairs_that_mean_nothing(row, said):
+    with pytest.raises(BadRowError) as error:
+        shape({"instruction": "q", "output": "a"}).of(row)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (None, "has no 'messages'."),
+        ([], "'messages' is empty. It must be a list of messages."),
+        ("hi", "'messages' is a text. It must be a list of messages."),
+        ([USER], "has no message of the assistant. Its role is 'assistant', or 'gpt' under 'from'."),
+        (["hi"], "message 1 is a text. A message has a role and a content."),
+        (
+            [{"content": "q"}],
+            "message 1 has no role. Its role must be system, user, assistant or tool (or human, gpt).",
+        ),
+        ([{"role": "wizard", "content": "q"}], "message 1 has the role 'wizard'. Its role must be"),
+        ([USER, {"role": "assistant", "content": None}], "the content of message 2 is null. It must be a text."),
+        (
+            [USER, {"role": "assistant", "content": 7}],
+            "the content of message 2 is a number (7). It must be a text.",
+        ),
+        ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Write it, or take it out."),
+        ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 holds more than text."),
+        (
+            [USER, {**REPLY, "weight": 0.5}],
+            "message 2 has train = None, weight = 0.5. It takes true or false, 1 or 0.",
+        ),
+        ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no', weight = None."),
+    ],
+)
+def test_chats_that_mean_nothing(messages, said):
+    with pytest.raises(BadRowError) as error:
+        shape({"messages": [USER, REPLY]}).of({"messages": messages})
+    assert said in str(error.value)

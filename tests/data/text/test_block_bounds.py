@@ -1,0 +1,237 @@
+"""Texts that are made of lines: logs, scripts and verse end their blocks at lines, prose at sentences as ever."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from training_pro.chunking import Cutting, Sliced, sections_of
+from training_pro.data.examples.split import divided
+from training_pro.data.prepare import checked
+from training_pro.data.readers.text_files import ReadText
+from training_pro.data.text.block_bounds import bounds
+from training_pro.data.text.sentences import sentence_ends
+from training_pro.data.text.slice_map import build_slice_map
+from training_pro.data.text.slicing import slices
+from training_pro.engine.tokenizer.tokenizer import working_tokenizer
+from training_pro.tests import real_tokenizers
+from training_pro.tests.slicing_laws import assert_laws, letters
+
+SAID = [
+    *("hi there", "hey. how are you", "so the ferry is late again", "lol", "ok", "yes!", "who was that"),
+    "is it? i thought it left at nine. ah well",
+    "they said on the radio that the whole line is closed until the storm is through",
+    "brb, somebody is at the door",
+    "that is what i mean. nobody tells us anything. ever",
+]
+TURNS = [
+    "*leans on the bar* You came back. I did not think that you would.",
+    "I said so, did I not? Give me what he drank.",
+    "He drank nothing. He never does. He only waits.",
+]
+VERSE = """the tide came in and took the stair
+and no one spoke, there was no need. the lamp
+went out, the second and the third
+
+we counted what the water left,
+a boot. a spoon. a letter with no name
+and under it a smaller sea"""
+SCENE = """INT. FERRY HALL - NIGHT
+
+Rain on the glass. ANNA sits alone under the last lamp.
+
+BOB
+(from the door)
+You missed it.
+
+ANNA
+I know. I watched it go. It was the last one, was it not
+
+BOB
+There is one at five. If the wind turns.
+
+CUT TO:
+
+EXT. PIER - DAWN
+
+The boat is not there"""
+PROSE = (
+    "The road went on past the mill and the old school until it met the sea. Nobody had walked it since the "
+    "autumn storms, and the grass had grown over the stones that the masons laid. She stopped at the gate. Then, "
+    "because it was getting late and the wind had turned, she went down to the boats without looking back at "
+    "London, which lay behind the hills somewhere. Would they wait? They had never waited before."
+)
+
+
+def irc(lines: int = 90, seed: int = 1) -> str:
+    chance = random.Random(seed)
+    return "\n".join(f"<{chance.choice(['Anna', 'bob', 'k_7'])}> {chance.choice(SAID)}" for _ in range(lines))
+
+
+def clocked() -> str:
+    return irc().replace("<Anna>", "[21.11.26, 22:03:11] Anna:").replace("<bob>", "[21.11.26, 22:04:00] Bob:")
+
+
+def discord() -> str:
+    chance = random.Random(2)
+    return "\n\n".join(f"anna — Today at 5:0{n % 10} PM\n{chance.choice(SAID)}" for n in range(40))
+
+
+def role_play() -> str:
+    return "\n".join(f"{('Mira', 'The Stranger')[n % 2]}: {TURNS[n % 3]}" for n in range(90))
+
+
+def bare() -> str:
+    """A log without names, in small letters."""
+    chance = random.Random(3)
+    return "\n".join(chance.choice(SAID) for _ in range(90))
+
+
+BY_LINES: dict[str, str] = {
+    "irc": irc(),
+    "with times": clocked(),
+    "discord": discord(),
+    "role-play": role_play(),
+    "no names": bare(),
+    "free verse": "\n\n".join([VERSE] * 6),
+    "script": "\n\n".join([SCENE] * 4),
+}
+BY_SENTENCES: dict[str, str] = {
+    **{f"wrapped at {width}": "\n\n".join([textwrap.fill(PROSE, width)] * 9) for width in (45, 60, 72, 100, 140)},
+    "wrapped, indented, no blank lines": "\n".join([textwrap.fill(PROSE, 72, initial_indent="   ")] * 9),
+    "wrapped, in small letters": "\n\n".join([textwrap.fill(PROSE, 72).lower()] * 9),
+    "wrapped play": "\n\n".join([textwrap.fill(f"ANNA: {PROSE}", 72)] * 9),
+    "a paragraph on each line": "\n".join([PROSE] * 20),
+    "dialogue": "\n".join(['"Where?" he asked. "There."', "She said nothing.", '"Then go."'] * 20),
+    "a title over paragraphs": f"The Sea Road\nby Nobody\n\n{PROSE}\n\n{PROSE}",
+    "one line": "nothing ends here",
+}
+TOKENIZERS: dict[str, Callable[[], Any]] = {
+    "letters": lambda: letters,
+    "byte-level": lambda: working_tokenizer(real_tokenizers.small_byte_level()).encode,
+    "metaspace": lambda: working_tokenizer(real_tokenizers.metaspace()).encode,
+}
+
+
+def line_ends(text: str) -> set[int]:
+    """Places at which a line and the blank ones behind it are over."""
+    return {at for at in range(1, len(text) + 1) if text[at - 1] == "\n" or at == len(text)}
+
+
+def within_a_line(found: Sliced) -> list[int]:
+    """Ends of blocks that lie within a line."""
+    ends = line_ends(found.text) | {len(found.text.rstrip())}
+    return [block.end for block in found if block.end not in ends]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def encoder(request):
+    return TOKENIZERS[request.param]()
+
+
+@pytest.mark.parametrize("name", BY_LINES)
+def test_no_block_ends_within_a_line(name: str, encoder):
+    cutoff = 160  # the tokenizer trained on the spot needs many for a line
+    for chunking in ("blocks", "dementor"):
+        found = slices(BY_LINES[name], encoder, Cutting(cutoff=cutoff, chunking=chunking, eos=2))
+        assert len(found) > 3 and found.sections.by_lines.all()
+        assert within_a_line(found) == []
+        if chunking == "blocks":
+            assert_laws(found, encoder)
+
+
+@pytest.mark.parametrize("name", BY_SENTENCES)
+def test_prose_is_cut_at_its_sentences_as_ever(name: str):
+    text = BY_SENTENCES[name]
+    found = bounds(text, sections_of(text, "\n\n\n"))
+    assert found.ends.tolist() == sentence_ends(text).tolist()
+    assert not found.by_lines.any() and not len(found.inner)
+
+
+def test_a_line_longer_than_a_block_is_divided_at_its_sentences(encoder):
+    long = f"<anna> {PROSE} {PROSE}"
+    text = f"{irc(20)}\n{long}\n{irc(20, seed=4)}"
+    found = slices(text, encoder, Cutting(cutoff=160, overlap=False))
+    cuts, first = within_a_line(found), text.index(long)
+    assert cuts and all(first < cut < first + len(long) for cut in cuts)
+    assert all(text[:cut].rstrip().endswith((".", "?")) for cut in cuts)
+    assert_laws(found, encoder)
+
+
+def by_lines(parts: list[str]) -> list[bool]:
+    text = "\n\n\n".join(parts)
+    return bounds(text, sections_of(text, "\n\n\n")).by_lines.tolist()
+
+
+def test_each_part_is_judged_by_its_own_lines_and_a_short_one_by_all():
+    prose = "\n\n".join([textwrap.fill(PROSE, 72)] * 4)
+    assert by_lines([prose, irc(40), "A note\nfrom me", bare()]) == [False, True, True, True]
+    assert by_lines([prose, "Chapter Two\nThe Storm", prose]) == [False] * 3
+
+
+def test_wrapped_paragraphs_among_lines_run_on():
+    notes = "\n".join(f"- {said}" for said in SAID)
+    text = "\n\n".join([f"Notes\n\n{textwrap.fill(PROSE, 72)}\n\n{notes}"] * 5)
+    found = bounds(text, sections_of(text, ""))
+    assert found.by_lines.all()
+    assert "The road went on past the mill and the old school until it met the\n" not in parts_of(text, found.ends)
+
+
+def parts_of(text: str, ends) -> list[str]:
+    places = [0, *ends.tolist()]
+    return [text[a:b] for a, b in pairwise(places)]
+
+
+def test_the_author_may_say_which():
+    log, prose = irc(), textwrap.fill(PROSE, 72)
+    found = bounds(log, sections_of(log, ""), "sentences")
+    assert found.ends.tolist() == sentence_ends(log).tolist() and not found.by_lines.any()
+    found = bounds(prose, sections_of(prose, ""), "lines")
+    assert parts_of(prose, found.ends) == prose.splitlines(keepends=True)
+
+
+def test_what_is_kept_aside_ends_at_lines_too():
+    learned, kept = divided([ReadText("log.txt", irc(400))], 0.2, Cutting(), seed=1, name="log.txt")
+    assert all(part.text.startswith("<") for part in [*learned, *kept])
+
+
+def test_check_says_which_was_taken(place):
+    place.write("log.txt", irc())
+    place.write("road.txt", BY_SENTENCES["wrapped at 72"])
+    card = place.host().card()
+    given = (place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
+    said = checked(place.settings(data=["log.txt", "road.txt"], cutoff=64), *given).text()
+    assert "90 lines -> " in said and "blocks end at lines; each line is seen" in said
+    assert "many lines end without a full stop or begin with who speaks ('Blocks end at' changes that)" in said
+    assert "blocks end at sentences; each sentence is seen" in said
+    said = checked(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *given).text()
+    assert "blocks end at sentences" in said and "changes that" not in said
+
+
+def test_the_map_counts_lines_and_sentences_apart():
+    text = irc(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
+    found = build_slice_map(slices(text, letters, Cutting(cutoff=300)))
+    assert (found.lines, found.sentences, found.parts_by_lines) == (40, 48, 1)
+    assert found.ends == "sentences, in 1 of 2 parts at lines"
+
+
+@pytest.mark.parametrize(
+    "part", ["a: b\n", "<a> b. c\n", "x" * 90 + "\n", "word \n", " \n", "12:30 ", ": : ", "<\n"]
+)
+def test_time_grows_with_the_text_and_no_faster(part: str):
+    def seconds(size: int) -> float:
+        text = part * (size // len(part))
+        sections = sections_of(text, "")
+        best = 9.0
+        for _ in range(3):
+            start = time.perf_counter()
+            bounds(text, sections)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    assert seconds(400_000) < 40 * seconds(40_000) + 0.05

@@ -1,0 +1,54 @@
+"""bfloat16 loses small steps of what is trained in it: that it does, and that it is said where it does."""
+
+from __future__ import annotations
+
+import pytest
+from safetensors.torch import load_file
+from training_pro.core.jobs.events import Advice
+from training_pro.core.jobs.job import Job
+from training_pro.engine.peft_engine import PeftEngine
+
+HEAD = {"train_head": True, "max_steps": 12, "schedule": "constant", "epochs": 3}
+
+
+@pytest.mark.parametrize(
+    ("loading", "asked", "begins"),
+    [
+        ("bfloat16", {**HEAD, "learning_rate": 1e-5}, "Train Head: the model is held in bfloat16"),
+        (
+            "bfloat16",
+            {"method": "full", "learning_rate": 1e-5, "max_steps": 1},
+            "Method full: the model is held in",
+        ),
+        ("bfloat16", {**HEAD, "learning_rate": 1e-4}, ""),
+        (
+            "bfloat16",
+            {**HEAD, "learning_rate": 1e-4, "head_rate": 0.1},
+            "Train Head: the model is held in bfloat16",
+        ),
+        ("bfloat16", {**HEAD, "learning_rate": 1e-5, "head_rate": 10}, ""),
+        ("bfloat16", {"learning_rate": 1e-5, "max_steps": 1}, ""),
+        ("float32", {**HEAD, "learning_rate": 1e-5}, ""),
+    ],
+)
+def test_small_rates_in_bfloat16_are_told_by_check_and_by_the_run(place, loading, asked, begins):
+    job = Job("training", "a test")
+    checked = PeftEngine().check(place.settings(**asked), place.host(loading)).advice
+    place.train(place.host(loading), job=job, **asked)
+    told = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    for said in (checked, told):
+        found = [text for text in said if "bfloat16" in text]
+        assert [text.startswith(begins) for text in found] == ([True] if begins else [])
+
+
+def test_what_is_told_is_so(place):
+    changed = {}
+    for loading in ("float32", "bfloat16"):
+        host = place.host(loading)
+        before = host.loaded().model.get_output_embeddings().weight.detach().clone()
+        place.train(host, name=f"in-{loading}", learning_rate=1e-5, **HEAD)
+        weights = load_file(place.lora(f"in-{loading}") / "adapter_model.safetensors")
+        (head,) = (weight for name, weight in weights.items() if "lm_head" in name and "lora" not in name)
+        changed[loading] = float((head != before).float().mean())
+    assert changed["float32"] > 0.95
+    assert changed["bfloat16"] < 0.3

@@ -1,0 +1,97 @@
+"""Optimizers by name, and NEFTune: what works here steps, what does not is refused before anything begins."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+import torch
+from training_pro.core.errors import SettingsError
+from training_pro.engine.checks.optimizers import optimizer_problems
+from training_pro.engine.compute.collator import batched
+from training_pro.engine.compute.neftune import lengths_of, noisy
+from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.engine.architectures import examples
+
+DECLARED = tuple(SETTINGS["optimizer"].choices)
+ON_THE_CPU = [name for name in DECLARED if "8bit" not in name]
+
+
+def test_every_declared_name_is_known_to_transformers():
+    pytest.importorskip("bitsandbytes")
+    from transformers.training_args import OptimizerNames
+
+    assert set(DECLARED) <= {name.value for name in OptimizerNames}
+    assert [said for name in DECLARED for said in optimizer_problems(name, "cuda")] == []
+
+
+@pytest.mark.parametrize("name", ["paged_adamw_8bit", "adamw_8bit", "lion_8bit"])
+def test_8_bit_ones_step_where_bitsandbytes_can(place, name):
+    pytest.importorskip("bitsandbytes")
+    if "paged" in name or version("bitsandbytes") < "0.50":
+        with pytest.raises(SettingsError, match=f"Optimizer: {name} wants a graphics card here"):
+            place.train(optimizer=name, max_steps=2)
+        assert not place.lora().exists()
+        return
+    place.train(optimizer=name, max_steps=2, save_each_epoch=False)
+    assert place.weights()
+
+
+@pytest.mark.parametrize("name", [*ON_THE_CPU, "rmsprop", "adagrad"])
+def test_it_steps(place, name):
+    place.train(optimizer=name, max_steps=2, save_each_epoch=False, learning_rate=1e-3)
+    assert place.weights()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("adamw_torhc", "Optimizer: transformers knows no 'adamw_torhc'. Did you mean adamw_torch?"),
+        ("galore_adamw", "Optimizer: galore_adamw does not work here: it replaces LoRA rather than training one."),
+        ("grokadamw", "Optimizer: grokadamw needs the package grokadamw (pip install grokadamw)."),
+        ("stable_adamw", "Optimizer: stable_adamw needs the package optimi (pip install torch-optimi)."),
+        ("adamw_anyprecision", "Optimizer: adamw_anyprecision needs the package torchdistx (pip has none: https"),
+        (
+            "adamw_torch_4bit",
+            "Optimizer: adamw_torch_4bit needs the package torchao (pip install torchao; but PEFT",
+        ),
+        (
+            "schedule_free_adamw",
+            "Optimizer: schedule_free_adamw does not work here: what it would keep is its own",
+        ),
+    ],
+)
+def test_what_does_not_work_is_refused_beside_what_is_wrong_with_the_data(place, name, sentence):
+    """Before the model is loaded, and all at once."""
+    host = place.host()
+    with pytest.raises(SettingsError) as error:
+        place.train(host, optimizer=name, data=["nowhere.txt"])
+    data, *others = error.value.problems
+    assert data.startswith("Data: there is no 'nowhere.txt'")
+    assert any(problem.startswith(sentence) for problem in others)
+    assert host._loaded is None
+
+
+def test_the_noise_of_a_token_depends_on_its_example_alone():
+    rows = examples(4, 9)
+    padded, packed = batched(rows, in_one_row=False), batched(rows, in_one_row=True)
+    in_rows = lengths_of(padded["owners"], padded["attention_mask"])
+    assert in_rows.tolist() == [[4.0] * 9, [9.0] * 9]
+    assert lengths_of(packed["owners"], None).tolist() == [[4.0] * 4 + [9.0] * 9]
+
+
+def test_noise_stays_in_reach_and_goes():
+    torch.manual_seed(0)
+    embeddings, batch = torch.nn.Embedding(200, 16), batched(examples(4, 400), in_one_row=True)
+    quiet = embeddings(batch["input_ids"])
+    with noisy(embeddings, 5.0, batch["owners"], {}):
+        moved = (embeddings(batch["input_ids"]) - quiet).abs()[0]
+    assert 0.9 * 5 / 8 < float(moved[:4].max()) <= 5 / 8
+    assert 0.9 * 5 / 80 < float(moved[4:].max()) <= 5 / 80
+    assert torch.equal(embeddings(batch["input_ids"]), quiet)
+
+
+def test_a_run_with_noise_is_the_same_each_time_and_another_than_without(place):
+    for name, alpha in (("a", 5), ("b", 5), ("c", 0)):
+        place.train(name=name, neftune_noise=alpha, max_steps=2, save_each_epoch=False)
+    assert place.weights("a") == place.weights("b") != place.weights("c")

@@ -1,0 +1,221 @@
+"""What a run switches on the machine, and that it is switched back."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+import torch
+from training_pro.core.errors import SettingsError
+from training_pro.engine.checks import requirements
+from training_pro.engine.compute import acceleration
+from training_pro.engine.lora import dtypes, state_guards
+from training_pro.tests.engine.architectures import graph
+from training_pro.tests.tiny import watched
+
+
+class Libc:
+    def __init__(self):
+        self.calls = []
+
+    def mallopt(self, what, value):
+        self.calls.append((what, value))
+
+    def malloc_trim(self, rest):
+        self.calls.append("trim")
+
+
+def test_memory_is_kept_on_the_cpu_and_goes_back_also_after_an_error(monkeypatch):
+    libc = Libc()
+    monkeypatch.setattr(acceleration, "_glibc", lambda: libc)
+    with pytest.raises(KeyError), acceleration.kept_memory("cpu"):
+        assert libc.calls == [(-3, 32 * 2**20), (-1, 2**31 - 1)]
+        raise KeyError
+    assert libc.calls[2:] == [(-1, 64 * 2**20), "trim"]
+
+
+def test_on_a_card_nothing_is_touched(monkeypatch):
+    libc = Libc()
+    monkeypatch.setattr(acceleration, "_glibc", lambda: libc)
+    with acceleration.kept_memory("cuda"):
+        pass
+    assert not libc.calls
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+def test_the_real_one_takes_it():
+    with acceleration.kept_memory("cpu"):
+        pass
+
+
+@pytest.fixture
+def model(place):
+    return place.host().loaded().model
+
+
+def test_attention_changes_and_comes_back(place):
+    host, seen = place.host(), []
+    model = host.loaded().model
+    before = model.config._attn_implementation
+    assert before == "sdpa"
+    job = watched(lambda job, event: seen.append(model.config._attn_implementation))
+    place.train(host, job=job, attention="eager", max_steps=1)
+    assert "eager" in seen
+    assert model.config._attn_implementation == model.model.config._attn_implementation == before
+
+
+def test_attention_comes_back_after_an_error_too(model):
+    with pytest.raises(KeyError), acceleration.attention("eager", model):
+        raise KeyError
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_flash_attention_is_refused_with_what_it_wants(place, monkeypatch):
+    with pytest.raises(SettingsError, match=r"flash_attention_2 wants an NVIDIA card\. Choose auto"):
+        place.train(attention="flash_attention_2")
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    (said,) = requirements.attention_problems("flash_attention_2", "cuda", "")
+    assert "pip install flash-attn" in said
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_put_back(on):
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    with acceleration.tf32(on):
+        assert matmul.allow_tf32 is on
+    assert matmul.allow_tf32 is before
+
+
+@pytest.fixture
+def found():
+    """All that says so, in the older and the newer names, as it was: it is so again after the test."""
+    found = list(acceleration._rounding())
+    yield found
+    for place, name, was in found:
+        setattr(place, name, was)
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("newer", ["", "tf32", "ieee"])
+def test_so_is_what_was_set_by_the_newer_names_which_hide_the_older(on, newer, found):
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has no newer names")
+    if newer:
+        matmul.fp32_precision = newer
+    before = list(acceleration._rounding())
+    assert (len(before) < len(found)) is (newer == "tf32")
+    with acceleration.tf32(on):
+        assert dtypes.rounds_to_tf32() is on
+    after = list(acceleration._rounding())
+    assert [one for one in before if one not in after] == []
+    assert dtypes.rounds_to_tf32() is (newer == "tf32")
+
+
+def test_liger_is_refused_with_what_it_wants(place, monkeypatch):
+    with pytest.raises(SettingsError, match=r"Liger: .*(pip install liger-kernel|graphics card)"):
+        place.train(liger=True)
+    monkeypatch.setattr(requirements, "find_spec", lambda name: object())
+    with pytest.raises(SettingsError, match="kernels want a graphics card"):
+        place.train(liger=True)
+
+
+def test_what_kernels_put_in_place_of_methods_is_gone_afterwards(model):
+    """As Liger does it: methods of modules, attributes, classes, and functions of the model's source file."""
+    source = sys.modules[type(model).__module__]
+    norm, rope = model.model.norm, source.apply_rotary_pos_emb
+    kind, known = type(norm), set(vars(norm))
+    other = type("OtherNorm", (kind,), {})
+    with state_guards.as_it_was(model):
+        norm.forward, norm.offset = (lambda hidden: hidden), 1.0
+        norm.__class__ = other
+        source.apply_rotary_pos_emb = source.LlamaMLP = None
+    assert (type(norm), set(vars(norm))) == (kind, known)
+    assert source.apply_rotary_pos_emb is rope
+    assert source.LlamaMLP is not None
+
+
+def test_layers_are_tried_compiled_in_the_type_that_they_will_work_in(model):
+    """In another they would be compiled twice, and what fails in this one would only fail at the first step."""
+    seen = []
+    model.to(torch.bfloat16).requires_grad_(True)
+    model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    acceleration._one_step(model)
+    assert seen == [True]
+    assert all(weights.grad is None for weights in model.parameters())
+
+
+def test_layers_are_compiled_for_the_run_although_the_webui_switches_it_off(place, monkeypatch):
+    """With a compiler that only counts: what the real one makes is its own affair."""
+    import torch._dynamo
+
+    made, told = [], []
+    compile_layer = torch.nn.Module.compile
+
+    def counted(self, **more):
+        made.append(torch._dynamo.config.disable)
+        compile_layer(self, backend="eager", **more)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", counted)
+    host = place.host()
+    model = host.loaded().model
+    with torch._dynamo.config.patch(disable=True):
+        place.train(name="plain", max_steps=2)
+        place.train(
+            host,
+            job=watched(lambda job, event: told.append(getattr(event, "text", ""))),
+            compile=True,
+            max_steps=2,
+        )
+        assert torch._dynamo.config.disable is True
+    assert made == [False, False]
+    assert any("2 layers are compiled" in text for text in told)
+    assert all(layer._compiled_call_impl is None for layer in model.model.layers)
+    losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "a")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++ on a processor")
+@pytest.mark.timeout(300)
+def test_the_real_compiler_gives_the_same_losses(place):
+    for name, compile_layers in (("plain", False), ("compiled", True)):
+        told: list[str] = []
+        place.train(
+            name=name,
+            compile=compile_layers,
+            max_steps=3,
+            job=watched(lambda job, event, told=told: told.append(getattr(event, "text", ""))),
+        )
+    assert any("2 layers are compiled" in text for text in told)
+    losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "compiled")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_compiler_that_fails_is_said_and_done_without(place, monkeypatch):
+    told = []
+
+    def failing(self, **more):
+        self._compiled_call_impl = lambda *args, **kwargs: (_ for _ in ()).throw(RuntimeError("no C++ compiler"))
+
+    monkeypatch.setattr(torch.nn.Module, "compile", failing)
+    place.train(job=watched(lambda job, event: told.append(getattr(event, "text", ""))), compile=True, max_steps=1)
+    assert any(text.startswith("Compile: it fails here (no C++ compiler)") for text in told)
+
+
+def test_workers_only_where_they_are_copies_and_the_process_is_ours(place):
+    assert acceleration.workers(2, lambda: "fork") == 2
+    assert acceleration.workers(2, lambda: "spawn") == 0
+    host = place.host()
+    host.own_process = False
+    with pytest.raises(SettingsError, match="inside the webui none can be started"):
+        place.train(host, workers=1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are none")
+def test_with_workers_the_losses_are_the_same(place):
+    for name, count in (("none", 0), ("one", 1)):
+        place.train(name=name, workers=count, max_steps=3)
+    assert place.weights("none") == place.weights("one")

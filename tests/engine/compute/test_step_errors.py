@@ -1,0 +1,335 @@
+"""Too little memory, a loss that is no number: a step is done again in pieces, or the run ends with its LoRA."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_pro.core.errors import ModelError
+from training_pro.core.files.atomic_files import as_json
+from training_pro.core.jobs.events import Advice, Note, Progress
+from training_pro.core.jobs.job import Job
+from training_pro.engine.compute.oom_retry import Piece
+from training_pro.engine.compute.step_errors import is_out_of_memory, why_unsound
+from training_pro.engine.training.finite_check import is_sound_on_disk
+from training_pro.records.folder import loras
+
+TWO = {
+    "epochs": 2,
+    "save_each_epoch": False,
+    "batch_size": 4,
+    "accumulation": 2,
+    "learning_rate": 1e-3,
+    "sample_every": "never",
+}
+SAID = "CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def of(job, kind):
+    return [event for event in job.log.since(0) if isinstance(event, kind)]
+
+
+def documents(inputs, positions):
+    """How many texts a batch holds: rows, or places where the positions begin anew."""
+    return len(inputs) if positions is None else int((positions == 0).sum())
+
+
+def too_many(host, most, where, kind=RuntimeError, first=1):
+    """From its `first` forward pass in training on, the model runs out of memory with more than `most` texts."""
+    model = host.loaded().model
+    seen = {"texts": 0, "passes": 0, "failed": 0}
+
+    def fail():
+        if model.training and seen["passes"] >= first and seen["texts"] > most:
+            seen["failed"] += 1
+            raise kind(SAID)
+
+    def enter(module, args, kwargs):
+        if model.training and torch.is_grad_enabled():
+            seen["passes"] += 1
+            ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+            seen["texts"] = documents(ids, kwargs.get("position_ids"))
+
+    def leave(module, args, output):
+        if where == "forward":
+            fail()
+        elif output.requires_grad:
+            output.register_hook(lambda gradient: fail())  # late in backward: most gradients are there by then
+
+    model.model.register_forward_pre_hook(enter, with_kwargs=True)
+    model.model.layers[0].register_forward_hook(
+        lambda module, args, output: leave(module, args, output[0] if isinstance(output, tuple) else output)
+    )
+    return seen
+
+
+def difference(place, one, other):
+    a, b = (load_file(place.lora(name) / "adapter_model.safetensors") for name in (one, other))
+    return max(float((a[key] - b[key]).abs().max()) for key in a)
+
+
+@pytest.mark.parametrize("packing", ["on", "off"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_batch_that_does_not_fit_is_done_again_in_halves_at_the_same_step(place, packing, where):
+    place.train(name="whole", packing=packing, **TWO)
+    host, job = place.host(), Job("training", "a test")
+    kind = torch.OutOfMemoryError if where == "forward" else RuntimeError
+    seen = too_many(host, 2, where, kind, first=4)  # the second batch of the second step
+    end = place.train(host, job=job, name="halved", packing=packing, **TWO)
+    assert end.outcome == "finished"
+    assert seen["failed"] == 1  # once: from then on two at a time
+    assert [e.step for e in of(job, Progress)] == [1, 2, 3, 4]
+    assert difference(place, "halved", "whole") < 1e-6
+    (told,) = [e.text for e in of(job, Advice) if "memory" in e.text]
+    assert told.startswith(
+        "Step 2: 4 examples at once do not fit into the memory. They are done again 2 at a time"
+    )
+    losses = [
+        [e["loss"] for e in json.loads((place.lora(n) / "training_graph.json").read_text()) if "loss" in e]
+        for n in ("halved", "whole")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_halves_that_do_not_fit_either_are_halved_again(place):
+    place.train(name="whole", **TWO)
+    host, job = place.host(), Job("training", "a test")
+    seen = too_many(host, 1, "backward")
+    place.train(host, job=job, name="halved", **TWO)
+    assert seen["failed"] == 2
+    assert difference(place, "halved", "whole") < 1e-6
+
+
+def test_an_example_alone_that_does_not_fit_is_a_sentence_with_what_helps(place):
+    host = place.host()
+    too_many(host, 0, "forward", first=6)
+    with pytest.raises(ModelError) as refusal:
+        place.train(host, save_every=1, **TWO)
+    said = str(refusal.value)
+    assert said.startswith("Out of memory: one example of ")
+    assert "What helps most: Gradient checkpointing on (about " in said and "the model loaded in 4 bits." in said
+    changed = [remedy.values for remedy in refusal.value.remedies]
+    assert changed[0] == {"gradient_checkpointing": "on"} and {"optimizer": "adamw_8bit"} in changed
+    assert said.endswith("The last checkpoint is checkpoint-2.")
+    assert loras.standing(place.lora()) == "cut off"
+    assert place.train(resume="newest", save_every=1, **TWO).outcome == "finished"
+
+
+def test_other_errors_are_not_taken_for_too_little_memory(place):
+    host = place.host()
+    host.loaded().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        place.train(host, **TWO)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+
+
+def test_pieces_keep_together_what_the_model_reads_as_one():
+    batch = Piece(tuple("abcde"), (False, True, False, False, True))  # type: ignore[arg-type]
+    assert batch.texts == 3
+    assert ["".join(piece.examples) for piece in batch.first(1)] == ["ab", "cde"]
+    assert ["".join(piece.examples) for piece in batch.first(2)] == ["abc", "de"]
+
+
+def breaking(host, step, value):
+    """In the training step of this number, each of two batches long, the model's output is spoiled."""
+    model, passes = host.loaded().model, []
+
+    def spoil(module, args, output):
+        if model.training and torch.is_grad_enabled():
+            passes.append(1)
+            if (len(passes) + 1) // 2 == step:
+                return type(output)({**output, "last_hidden_state": output.last_hidden_state * value})
+        return output
+
+    model.model.register_forward_hook(spoil)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched(place, value):
+    three = {**TWO, "epochs": 2, "save_every": 2}
+    place.train(name="good", job=None, **{**three, "max_steps": 2, "schedule": "constant"})
+    host = place.host()
+    breaking(host, 3, value)
+    end = place.train(host, **{**three, "schedule": "constant"})
+    assert end.outcome == "failed"
+    assert end.text.startswith(
+        "Step 3 would have broken the LoRA: the loss is nan. The weights are those of step 2."
+    )
+    assert "a lower learning rate (it was 0.001; try a tenth of it)" in end.text
+    assert place.weights() == place.weights("good")  # the LoRA of the last good step
+    assert loras.standing(place.lora()) == "failed"
+    assert [c.step for c in loras.checkpoints(place.lora())] == [2]
+    for name in ("training_graph.json", "training_log.json"):
+        assert "NaN" not in (place.lora() / name).read_text()
+    assert place.train(resume="newest", **{**three, "schedule": "constant"}).outcome == "finished"
+
+
+def spoiling(host, step):
+    """The weights become NaN in the optimizer's own step of this number, as where its numbers overflow."""
+    model, steps = host.loaded().model, []
+
+    def spoil(*_):
+        steps.append(1)
+        if len(steps) == 2 * step + 1:  # two batches a step: the first forward pass after it
+            with torch.no_grad():
+                next(w for n, w in model.named_parameters() if w.requires_grad).fill_(math.nan)
+
+    model.model.register_forward_pre_hook(lambda module, args: spoil() if model.training else None)
+
+
+@pytest.mark.parametrize(("save_every", "left"), [(2, [2]), (0, [])])
+def test_weights_that_became_nan_are_never_kept_as_those_of_a_good_step(place, save_every, left):
+    host, job = place.host(), Job("training", "a test")
+    spoiling(host, 3)
+    end = place.train(host, job=job, **{**TWO, "save_every": save_every})
+    assert end.outcome == "failed"
+    assert end.text.startswith("Training has broken the weights: after step 3 they are no numbers any more")
+    assert [c.step for c in loras.checkpoints(place.lora())] == left
+    if not left:
+        assert "nothing of this run is kept" in end.text
+        assert not place.lora().exists()
+        return
+    assert "that of step 2, the last checkpoint whose weights are numbers" in end.text
+    assert (
+        place.weights() == (loras.checkpoints(place.lora())[0].folder / "adapter_model.safetensors").read_bytes()
+    )
+    assert is_sound_on_disk(place.lora())
+    log = json.loads((place.lora() / "training_log.json").read_text())
+    assert (log["ended"], log["kept_step"]) == ("failed", 2)
+
+
+def test_a_last_step_that_breaks_the_weights_is_found_out_too_with_its_checkpoint(place, monkeypatch):
+    from training_pro.engine.training.trainer import RunTrainer
+
+    save = RunTrainer._save_checkpoint
+
+    def spoiled(self, model, trial):
+        if self.state.global_step == 4:
+            with torch.no_grad():
+                next(w for w in model.parameters() if w.requires_grad).fill_(math.inf)
+        save(self, model, trial)
+
+    monkeypatch.setattr(RunTrainer, "_save_checkpoint", spoiled)
+    job = Job("training", "a test")
+    end = place.train(job=job, **{**TWO, "save_every": 2})
+    assert end.outcome == "failed"
+    assert "after step 4 they are no numbers" in end.text and "that of step 2" in end.text
+    assert [c.step for c in loras.checkpoints(place.lora())] == [2]
+    assert any(e.text.startswith("checkpoint-4 holds weights that are no numbers") for e in of(job, Note))
+
+
+def test_a_first_step_that_breaks_leaves_nothing(place):
+    host = place.host()
+    breaking(host, 1, math.nan)
+    with pytest.raises(Exception, match="Step 1 would have broken the LoRA: the loss is nan"):
+        place.train(host, **TWO)
+    assert not place.lora().exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "scaled", "why"),
+    [
+        (2.0, 1.0, False, ""),
+        (12.0, 1.0, False, ""),  # a strange example: not worse than guessing by far
+        (math.nan, 1.0, True, "the loss is nan"),
+        (2.0, math.inf, False, "the gradients are inf, at a loss of 2.0000"),
+        (2.0, math.inf, True, ""),  # float16: the scaler skips the step by itself
+        (25.0, 1.0, False, "the loss has exploded: 25 after a smoothed loss of 2"),
+    ],
+)
+def test_what_must_not_change_the_weights(loss, norm, scaled, why):
+    assert why_unsound(loss, norm, 2.0, 32000, scaled=scaled) == why
+    if math.isfinite(loss):
+        assert why_unsound(loss, 1.0, None, 32000, scaled=False) == ""
+
+
+def test_several_processes_judge_by_the_loss_of_all_so_that_all_stop_together(place, monkeypatch):
+    from accelerate import Accelerator
+
+    parts = []
+
+    def reduced(self, tensor, reduction="sum"):
+        parts.append((float(tensor), reduction))
+        return tensor + (1000.0 if len(parts) == 3 else 0.0)  # as if another process had found so much more
+
+    monkeypatch.setattr(Accelerator, "reduce", reduced)
+    end = place.train(**{**TWO, "epochs": 2})
+    assert end.outcome == "failed"
+    assert "Step 3 would have broken the LoRA: the loss has exploded: 100" in end.text
+    assert {reduction for _, reduction in parts} == {"mean"}
+    assert max(loss for loss, _ in parts) < 10
+
+
+def test_what_is_kept_of_a_broken_run_and_is_worse_than_nothing_is_said(place):
+    """Far too high a rate: the second step is worse than the first already."""
+    host = place.host()
+    breaking(host, 3, math.nan)
+    end = place.train(host, **{**TWO, "epochs": 2, "learning_rate": 1.0, "schedule": "constant"})
+    assert end.outcome == "failed"
+    (told,) = [line for line in end.text.splitlines() if line.startswith("The loss was ")]
+    assert told.endswith(": the model is better without.")
+
+
+def test_no_number_is_null_in_what_others_read():
+    assert as_json({"loss": math.nan, "more": [math.inf, 1.5]}) == '{"loss": null, "more": [null, 1.5]}'
+
+
+def test_on_windows_a_run_keeps_to_the_memory_of_the_card_and_gives_it_back(monkeypatch):
+    from training_pro.engine.compute import windows_vram
+
+    set_to = []
+    monkeypatch.setattr(windows_vram.sys, "platform", "win32")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (6_000, 10_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda place: 2_000)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda place: 1.0, raising=False)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, place: set_to.append(share))
+    with pytest.raises(OSError), windows_vram.kept_on_the_card(torch.device("cuda", 0)):
+        raise OSError
+    assert set_to == [0.8, 1.0]
+    with windows_vram.kept_on_the_card(torch.device("cpu")):
+        pass
+    assert len(set_to) == 2
+
+
+def test_spilling_is_told_once_from_steps_that_are_many_times_slower():
+    from training_pro.engine.compute.windows_vram import Spilling
+
+    spilling = Spilling()
+    usual = [spilling.look(1.0 + 0.1 * (n % 3), 1000) for n in range(20)]
+    longer = [spilling.look(4.0, 4000) for _ in range(5)]  # more tokens: no slower
+    assert not any([*usual, *longer])
+    assert [spilling.look(9.0, 1000) for _ in range(5)] == [False, False, True, False, False]
+    assert not any(Spilling().look(9.0, 1000) for _ in range(30))
+
+
+def test_a_run_whose_steps_become_many_times_slower_is_told_so(place, monkeypatch):
+    from training_pro.engine.compute import windows_vram
+    from training_pro.engine.training.callback import BetweenSteps
+
+    begin = BetweenSteps.on_train_begin
+
+    def watching(self, *args, **more):
+        self.spilling = windows_vram.Spilling(usual=[1e-9] * windows_vram.FIRST_STEPS)
+        begin(self, *args, **more)
+
+    monkeypatch.setattr(BetweenSteps, "on_train_begin", watching)
+    job = Job("training", "a test")
+    place.train(job=job, **TWO)
+    assert [e.text for e in of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILLS]
+
+
+def test_a_whole_model_that_does_not_fit_is_a_sentence_with_the_batch_that_would(place):
+    host = place.host()
+    too_many(host, 2, "backward")
+    with pytest.raises(ModelError) as refusal:
+        place.train(host, method="full", **TWO)
+    assert str(refusal.value) == (
+        "Out of memory, and with the whole model in training a batch cannot be done again in halves. Start anew "
+        "with True Batch Size 2 and Gradient Accumulation 4: the steps stay what they are. There is no "
+        "checkpoint yet."
+    )

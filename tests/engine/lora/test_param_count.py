@@ -1,0 +1,156 @@
+"""What a LoRA is expected to take: by arithmetic where that is right, counted on a skeleton where it is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from training_pro.data.report.known_architectures import KNOWN, is_known
+from training_pro.data.report.memory_estimate import parts_of
+from training_pro.engine.lora import meta_model
+from training_pro.engine.lora.adapter import injected, lora_config
+from training_pro.engine.lora.targets import resolved
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost
+from training_pro.interface.train import summary
+from training_pro.settings.definitions import Lora
+from training_pro.tests.engine.architectures import CONFIGS
+from training_pro.train_utils import ModelShape
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+LLAMA_LIKE = {**CONFIGS["llama"][1], "vocab_size": 512}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MLA = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 12,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    **EXPERTS,
+}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
+LINEAR |= {"linear_value_head_dim": 8, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
+UNKNOWN = {
+    "deepseek_v2": MLA,
+    "deepseek_v3": MLA,
+    "qwen3_next": {**LINEAR, "num_experts": 4, "shared_expert_intermediate_size": 16, **EXPERTS},
+    "minimax": {"head_dim": 8, "num_local_experts": 4, "layer_types": ["linear_attention", "full_attention"]},
+    "phi3": {},
+}
+
+
+def kept(place, kind, **more):
+    """A model of which only config and tokenizer are there."""
+    config = CONFIG_MAPPING[kind](**{**LLAMA_LIKE, **UNKNOWN.get(kind, {}), **more})
+    config.architectures = ["SomeForCausalLM"]
+    folder = place.folders.models / kind
+    config.save_pretrained(folder)
+    for file in place.tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return config, StandaloneHost(place.folders, model=str(folder))
+
+
+def checked(place, host, **more):
+    return PeftEngine().check(place.settings(**more), host)
+
+
+def trained_on(base, targets, rank):
+    """PEFT's own count, without anything of ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=rank, target_modules=targets))
+    return sum(own.numel() for own in model.parameters() if own.requires_grad)
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_what_arithmetic_does_not_know_is_counted_as_peft_does(place, kind):
+    config, host = kept(place, kind)
+    base = transformers.AutoModelForCausalLM.from_config(config)
+    weights = sum(own.numel() for own in base.parameters())
+    trained = trained_on(base, "all-linear", 24)
+    report = checked(place, host, rank=24)
+    assert ModelShape.of(host.card().config).lora_weights(24) != trained
+    assert report.disk.made == report.memory.lora == report.memory.gradients == 4 * trained
+    assert report.disk.words().startswith("LoRA ") and "about" not in report.disk.words()
+    assert checked(place, host, method="full", learning_rate=1e-3).disk.made == 4 * weights
+
+
+def test_what_check_says_is_what_the_run_writes(place):
+    config, host = kept(place, "deepseek_v2")
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(place.folders.models / "deepseek_v2")
+    for targets in ("all-linear", ["kv_a_proj_with_mqa", "o_proj"], ["model.layers.1.self_attn.o_proj"]):
+        disk = checked(place, host, targets=targets).disk
+        place.train(host, targets=targets, max_steps=1, if_exists="replace")
+        written = load_file(place.lora() / "adapter_model.safetensors").values()
+        assert (disk.made, disk.exact) == (4 * sum(weight.numel() for weight in written), True)
+
+
+@pytest.mark.parametrize("kind", sorted(KNOWN))
+def test_what_arithmetic_claims_to_know_it_knows_to_the_last_weight(kind):
+    """As wide as their own config has them, without a number in memory."""
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("this transformers does not know it")
+    config = CONFIG_MAPPING[kind](num_hidden_layers=4)
+    shape = ModelShape.of(config.to_dict())
+    assert is_known(config.to_dict(), "all-linear")
+    with torch.device("meta"):
+        base = transformers.AutoModelForCausalLM.from_config(config)
+    for targets in ("all-linear", "q-k-v-o"):
+        lora = Lora(rank=1, targets=targets)
+        with torch.device("meta"), injected(base, lora_config(lora, base, resolved(targets, base))) as model:
+            trained = sum(own.numel() for own in model.parameters() if own.requires_grad)
+        assert shape.lora_weights(1, parts_of(targets)) == trained
+    weights = sum(own.numel() for own in base.parameters())
+    assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=0.01)
+
+
+def test_no_skeleton_is_made_where_arithmetic_knows(place, monkeypatch):
+    monkeypatch.setattr(meta_model, "skeleton", lambda card: pytest.fail("not needed"))
+    assert checked(place, place.host()).disk.exact
+
+
+def test_where_none_can_be_made_it_is_about_so_much_and_nothing_is_refused_for_it(place):
+    host = place.host()
+    card = replace(host.card(), config={**host.card().config, "model_type": "of_tomorrow"})
+    host.card = lambda: card
+    disk = checked(place, host).disk
+    assert disk.words().startswith("LoRA about ") and not disk.exact
+    assert not list(replace(disk, free=0).problems())
+
+
+@pytest.mark.parametrize("error", [AssertionError(), ImportError("timm"), KeyError("x")])
+def test_a_models_code_that_fails_does_not_end_a_check(place, monkeypatch, error):
+    def failing(card):
+        raise error
+
+    monkeypatch.setattr(meta_model, "skeleton", failing)
+    _, host = kept(place, "phi3")
+    assert "LoRA about " in checked(place, host).disk.words()
+
+
+def test_a_layer_of_one_s_own_name_is_not_known_by_arithmetic():
+    assert is_known({"model_type": "llama"}, ("q_proj", "down_proj"))
+    assert not is_known({"model_type": "llama"}, ("model.layers.1.self_attn.q_proj",))
+    assert not is_known({"model_type": "llama"}, ("special",))
+    assert is_known({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "q-v")
+
+
+def test_the_form_names_a_size_where_it_is_known_and_else_who_says_it(place):
+    values = {"rank": 4, "alpha": 8, "rslora": False, "targets": "all-linear"}
+    config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
+    assert "its file about " in summary.strength(values, config)
+    assert summary.strength(values, {**config, "model_type": "phi3"}).endswith(", its file: Check says how large.")
+    assert summary.strength(values, {}).endswith("strength 2.")

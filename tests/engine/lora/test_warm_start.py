@@ -1,0 +1,150 @@
+"""A finished LoRA trained further; going on from an earlier checkpoint; what stood there is in a backup."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.jobs.events import Note, Planned, Progress
+from training_pro.core.jobs.job import Job
+from training_pro.records.folder import loras
+from training_pro.tests.tiny import tree, watched
+from transformers import AutoModelForCausalLM
+
+TODAY = f"Backup-{datetime.date.today().isoformat()}"
+QUIET = {"sample_every": "never"}
+
+
+def of(job, kind):
+    return [event for event in job.log.since(0) if isinstance(event, kind)]
+
+
+def loss_of(place, lora):
+    """The loss of the first example with this LoRA, worked out apart from the run."""
+    base = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32).eval()
+    ids = torch.arange(5, 30)[None]
+    with torch.no_grad():
+        return float(PeftModel.from_pretrained(base, lora).eval()(ids, labels=ids).loss)
+
+
+def test_a_finished_lora_is_trained_further_and_a_backup_kept_twice_a_day(with_lora):
+    before, job = tree(with_lora.lora()), Job("training", "a test")
+    end = with_lora.train(if_exists="continue", job=job, **QUIET)
+    assert end.outcome == "finished"
+    said = [type(event).__name__ for event in job.log.since(0)]
+    told = [n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "further" in e.text]
+    assert told[0] < said.index("Planned")  # said before it starts
+    assert [event.step for event in of(job, Progress)] == [1, 2, 3, 4]
+    assert tree(with_lora.lora() / TODAY) == before
+    first = [e["loss"] for e in json.loads((with_lora.lora() / TODAY / "training_graph.json").read_text())]
+    assert of(job, Progress)[0].loss < first[0] - 0.05  # it begins where the other ended
+    second = {path: data for path, data in tree(with_lora.lora()).items() if not path.startswith(TODAY)}
+    with_lora.train(if_exists="continue", **QUIET)
+    assert tree(with_lora.lora() / f"{TODAY}-2") == second
+
+
+def test_it_begins_with_its_very_weights(with_lora):
+    before = with_lora.weights()
+    with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **QUIET)
+    now = load_file(with_lora.lora() / "adapter_model.safetensors")
+    then = load_file(with_lora.lora() / TODAY / "adapter_model.safetensors")
+    assert max(float((now[key] - then[key]).abs().max()) for key in then) < 1e-7
+    assert with_lora.weights() != before
+
+
+def test_an_old_bin_is_read_too(with_lora):
+    folder = with_lora.lora()
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    for name in ("adapter_model.safetensors", "training_log.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "checkpoint-4-epoch-1")
+    assert loras.standing(folder) == "made elsewhere"
+    with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **QUIET)
+    assert (folder / TODAY / "adapter_model.bin").is_file()
+    now = load_file(folder / "adapter_model.safetensors")
+    then = torch.load(folder / TODAY / "adapter_model.bin", weights_only=True)
+    assert max(float((now[key] - then[key]).abs().max()) for key in then) < 1e-7
+
+
+def test_a_bin_that_would_run_something_is_refused(with_lora):
+    import pickle
+
+    class Runs:
+        def __reduce__(self):
+            return (print, ("it ran",))
+
+    folder = with_lora.lora()
+    (folder / "adapter_model.safetensors").unlink()
+    (folder / "adapter_model.bin").write_bytes(pickle.dumps(Runs()))
+    with pytest.raises(SavingError, match="cannot be read"):
+        with_lora.train(if_exists="continue", **QUIET)
+
+
+def test_another_shape_is_refused_by_name_before_anything_is_loaded(with_lora):
+    host = with_lora.host()
+    host.loaded = lambda: pytest.fail("the weights were loaded")
+    before = tree(with_lora.folders.user_data)
+    with pytest.raises(SettingsError) as refusal:
+        with_lora.train(host, if_exists="continue", rank=8, alpha=16, dora=True, **QUIET)
+    assert refusal.value.problems == (
+        "LoRA Rank: the LoRA 'a' has 4, asked for is 8. To train it further use 4.",
+        "LoRA Alpha: the LoRA 'a' has 8, asked for is 16. To train it further use 8.",
+        "DoRA: the LoRA 'a' has off, asked for is on. To train it further use off.",
+    )
+    assert tree(with_lora.folders.user_data) == before
+
+
+@pytest.mark.parametrize("targets", ["q-v", "all-linear"])
+def test_other_layers_are_refused_and_named(place, targets):
+    other = "q-v" if targets == "all-linear" else "all-linear"
+    place.train(targets=other, **QUIET)
+    before = tree(place.lora())
+    with pytest.raises(SavingError, match=r"cannot be trained further .*the layers differ \(.*down_proj"):
+        place.train(if_exists="continue", targets=targets, **QUIET)
+    assert tree(place.lora()) == before
+
+
+def test_throwing_the_further_run_away_brings_back_what_stood_there(with_lora):
+    before = tree(with_lora.lora())
+    job = watched(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
+    with_lora.train(if_exists="continue", job=job, **QUIET)
+    assert tree(with_lora.lora()) == before
+
+
+def test_going_on_from_an_earlier_checkpoint_puts_the_later_ones_into_a_backup(place):
+    place.train(epochs=2, save_every=2, keep_checkpoints=9, **QUIET)
+    job = Job("training", "a test")
+    place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **QUIET)
+    assert of(job, Planned)[0].first_step == 2
+    later = sorted(p.name for p in (place.lora() / TODAY).iterdir())
+    assert later == ["checkpoint-4-epoch-1", "checkpoint-6", "checkpoint-8-epoch-2"]
+
+
+def test_throwing_that_away_brings_them_back(place):
+    place.train(epochs=2, save_every=2, keep_checkpoints=9, **QUIET)
+    before = {p.name for p in place.lora().iterdir()}
+    job = watched(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
+    place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **QUIET)
+    assert {p.name for p in place.lora().iterdir()} == before
+
+
+def test_what_is_held_open_and_cannot_be_backed_up_is_said_and_left_whole(with_lora, monkeypatch):
+    from pathlib import Path
+
+    before, replace = tree(with_lora.lora()), Path.replace
+
+    def held(path, target):
+        if path.name == "adapter_model.safetensors" and "Backup-" in str(target):
+            raise PermissionError(13, "The process cannot access the file", str(path))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    with pytest.raises(SavingError, match=r"cannot be moved into a backup: adapter_model\.safetensors may not"):
+        with_lora.train(if_exists="replace", **QUIET)
+    assert {p: b for p, b in tree(with_lora.lora()).items() if not p.startswith(".part")} == before

@@ -1,0 +1,155 @@
+"""The whole model in training: a model of its own comes out, which loads, answers and goes on as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.jobs.job import Job
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost
+from training_pro.records.folder.crashed_runs import cut_off_runs, keep
+from training_pro.tests.engine.architectures import cut_off, graph
+
+WHOLE = {"method": "full", "learning_rate": 1e-3, "sample_every": "never"}
+
+
+class AmongModels:
+    """What the helpers of the tests ask of a working folder, for a run that is kept among the models."""
+
+    def __init__(self, place):
+        self._place = place
+
+    def lora(self, name="a"):
+        return self._place.folders.models / name
+
+
+@pytest.fixture
+def trained(place):
+    host = place.host()
+    before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
+    ended = place.train(host, **WHOLE, epochs=2, shard_size="200KB")
+    return host, before, ended
+
+
+def test_it_is_a_model_of_its_own_and_the_one_before_is_as_it_was_when_loaded_again(place, trained):
+    host, before, ended = trained
+    folder = place.folders.models / "a"
+    assert ended.folder == folder
+    assert "The model is in" in ended.text
+    assert not place.folders.loras.exists() or not list(place.folders.loras.iterdir())
+    assert host._loaded is None
+    again = host.loaded().model.state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in before.items())
+    made = StandaloneHost(place.folders, model="a")
+    assert "a" in made.models()
+    changed = made.loaded().model.state_dict()
+    assert changed.keys() == before.keys()
+    assert not any(torch.equal(changed[name], before[name]) for name in before if "proj" in name)
+    assert made.loaded().model.config.use_cache is True
+    assert all(p.requires_grad for p in host.loaded().model.parameters())
+
+
+def test_its_records_lie_with_it_and_its_files_are_no_larger_than_asked_for(place, trained):
+    folder = place.folders.models / "a"
+    log = json.loads((folder / "training_log.json").read_text())
+    assert (log["method"], log["projections"]) == ("full", "all of the model")
+    assert len(graph(AmongModels(place))) == 8
+    assert (folder / "training_parameters.json").is_file()
+    shards = sorted(folder.glob("*.safetensors"))
+    assert len(shards) > 1
+    assert all(p.stat().st_size < 250_000 for p in shards)
+    assert (folder / "tokenizer_config.json").is_file()
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_bit(place, trained):
+    cut_off(AmongModels(place), "a", 4)
+    for file in (place.folders.models / "a").glob("checkpoint-*"):
+        assert file.name.startswith("checkpoint-4")
+    place.train(**WHOLE, epochs=2, shard_size="200KB", if_exists="continue")
+    place.train(name="b", **WHOLE, epochs=2)
+    one = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
+    other = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_cut_off_it_is_offered_and_can_be_kept_as_it_was(place, trained):
+    cut_off(AmongModels(place), "a", 4)
+    (run,) = cut_off_runs(place.folders)
+    assert (run.name, run.folder, run.safe_step) == ("a", place.folders.models / "a", 4)
+    keep(run, place.folders)
+    kept = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
+    place.train(name="b", **WHOLE, epochs=1)
+    half = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    assert all(torch.equal(value, half[name]) for name, value in kept.items())
+    assert cut_off_runs(place.folders) == []
+
+
+def test_the_webui_only_lends_its_model(place):
+    host = place.host()
+    host.own_process = False
+    with pytest.raises(SettingsError, match=r"inside the webui the model is only lent"):
+        place.train(host, **WHOLE)
+    report = PeftEngine().check(place.settings(**WHOLE), host)
+    assert report.verdict == "not ready"
+    assert host._loaded is None
+
+
+@pytest.mark.parametrize("loading", ["8bit", "4bit"])
+def test_quantized_weights_cannot_be_trained(place, loading):
+    with pytest.raises(SettingsError, match=f"a model in {loading} cannot be trained whole"):
+        place.train(place.host(loading), **WHOLE)
+
+
+def test_what_belongs_to_a_lora_is_refused_and_so_is_the_name_of_the_model_itself(place):
+    with pytest.raises(SettingsError, match="Leave them off"):
+        place.train(**WHOLE, dora=True)
+    with pytest.raises(SettingsError, match="is the model that is trained"):
+        place.train(name="tiny", **WHOLE)
+
+
+@pytest.mark.parametrize(("broken", "let_go"), [("tried", False), ("_train", True)])
+def test_after_an_error_the_model_is_let_go_of_if_it_was_trained_by_then(place, monkeypatch, broken, let_go):
+    host = place.host()
+    host.loaded()
+    monkeypatch.setattr(f"training_pro.engine.training.run.{broken}", lambda *_: (_ for _ in ()).throw(KeyError))
+    with pytest.raises(KeyError):
+        place.train(host, **WHOLE)
+    assert (host._loaded is None) is let_go
+
+
+def test_what_stands_there_is_called_a_model(place):
+    shutil.copytree(place.tiny, place.folders.models / "there")
+    with pytest.raises(SettingsError, match="'there' exists already: a model made elsewhere"):
+        place.train(name="there", **WHOLE)
+    with pytest.raises(SavingError, match=r"'there' is a model without a checkpoint .* load it as the model"):
+        place.train(name="there", **WHOLE, if_exists="continue")
+
+
+def test_check_expects_the_memory_of_all_of_it(place):
+    def memory(**more):
+        return PeftEngine().check(place.settings(**more), place.host()).memory
+
+    lora, whole = memory(), memory(**WHOLE)
+    assert whole.lora == 0
+    assert whole.gradients == whole.weights
+    assert whole.optimizer == 2 * whole.weights > lora.optimizer
+
+
+def test_a_probe_of_it_leaves_the_model_as_it_was(place):
+    host = place.host()
+    before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
+    PeftEngine().probe(place.settings(**WHOLE), host, Job("probe", "a test"))
+    assert all(torch.equal(value, before[name]) for name, value in host.loaded().model.state_dict().items())
+
+
+def test_a_lora_that_was_on_goes_with_the_model_and_that_is_said(with_lora):
+    host, job = with_lora.host(), Job("training", "a test")
+    with_lora.put_on(host, "a")
+    with_lora.train(host, job=job, **{**WHOLE, "name": "b", "max_steps": 1})
+    assert host.standing().loras == ()
+    (said,) = [event.text for event in job.log.since(0) if "let go of" in getattr(event, "text", "")]
+    assert said.endswith(" So a is off: put it on again when the model is loaded.")

@@ -1,0 +1,336 @@
+"""A whole run on the tiny model: what it writes, what it tells, what it changes, and that it does so again."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+from safetensors.torch import load_file
+from training_pro.core.errors import DataError, SavingError
+from training_pro.core.jobs.events import Advice, CheckpointSaved, MachineUse, Note, Planned, Progress, Stage
+from training_pro.core.jobs.job import Job
+from training_pro.data.prepare import prepare
+from training_pro.engine.lora.adapter import injected, lora_config
+from training_pro.engine.lora.targets import resolved
+from training_pro.engine.tokenizer.tokenizer import working_tokenizer
+from training_pro.schedulers import SCHEDULES, Plan, multipliers
+from training_pro.settings.files import from_values
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.tiny import tree, watched
+from transformers import AutoModelForCausalLM, set_seed
+
+CHECKPOINT = {
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "optimizer.pt",
+    "rng_state.pth",
+    "run_state.json",
+    "scheduler.pt",
+    "trainer_state.json",
+}
+LORA = {
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "train_dataset_sample.json",
+    "report.html",
+    "training_prompt.json",
+    "training_graph.json",
+    "training_graph.png",
+    "training_log.json",
+    "training_parameters.json",
+}
+LOG_FIRST = [
+    "base_model_name",
+    "base_model_class",
+    "base_loaded_in_4bit",
+    "base_loaded_in_8bit",
+    "projections",
+    "loss",
+    "learning_rate",
+    "epoch",
+    "current_steps",
+]
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def told(place, **more):
+    job = Job("training", "a test")
+    place.train(job=job, **more)
+    return job.log.since(0)
+
+
+def test_the_folder_holds_what_the_contract_says_and_nothing_else(with_lora):
+    in_folder = {path for path in tree(with_lora.lora()) if not path.endswith("/")}
+    assert in_folder == LORA | {f"checkpoint-4-epoch-1/{name}" for name in CHECKPOINT}
+
+
+def test_nothing_else_is_written(place):
+    before = tree(place.folders.user_data)
+    place.train()
+    fresh = tree(place.folders.user_data).keys() - before.keys()
+    assert {path for path in fresh if not path.startswith("loras/")} == {"logs/", "logs/train_dataset_sample.json"}
+
+
+def test_it_loads_with_plain_peft_and_changes_what_the_model_says(with_lora):
+    base = AutoModelForCausalLM.from_pretrained(with_lora.tiny).eval()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        before = base(ids).logits
+        after = PeftModel.from_pretrained(base, with_lora.lora()).eval()(ids).logits
+    assert (before - after).abs().max() > 0.01
+
+
+def test_every_trained_weight_has_changed(place):
+    place.train(name="b", targets="all-linear")
+    trained = load_file(place.lora("b") / "adapter_model.safetensors")
+    base = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32)
+    set_seed(42)
+    asked = place.settings(name="b").lora
+    begun = get_peft_model(base, lora_config(asked, base, resolved(asked.targets, base))).state_dict()
+    assert len(trained) == 2 * 7 * 2
+    unchanged = [n for n, w in trained.items() if torch.equal(w, begun[n.replace(".weight", ".default.weight")])]
+    assert unchanged == []
+    assert {weight.dtype for weight in trained.values()} == {torch.float32}
+
+
+def test_only_the_layers_asked_for_are_trained(place):
+    place.train(targets="q-v")
+    layers = {name.split(".")[-3] for name in load_file(place.lora() / "adapter_model.safetensors")}
+    assert layers == {"q_proj", "v_proj"}
+    assert read(place.lora() / "training_log.json")["projections"] == "q_proj, v_proj"
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(place):
+    place.train(name="a", dropout=0.1)
+    place.train(name="b", dropout=0.1)
+    place.train(name="c", dropout=0.1, seed=43)
+    assert place.weights("a") == place.weights("b")
+    assert place.weights("a") != place.weights("c")
+
+
+def test_events_come_in_order(place):
+    events = told(place)
+    kinds = [type(event) for event in events]
+    kinds = [kind for kind in kinds if kind not in (Advice, Note, MachineUse)]  # these may grow
+    assert kinds == [Stage, Stage, Stage, Stage, Planned, Stage, *[Progress] * 4, CheckpointSaved, Stage]
+    stages = [event.text for event in events if isinstance(event, Stage)]
+    assert stages == [
+        "Starting",
+        "Reading story.txt",
+        "Cutting story.txt",
+        "Getting the model",
+        "Training",
+        "Saving the LoRA",
+    ]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+def test_what_was_planned_is_what_is_done(place):
+    events = told(place, epochs=3, learning_rate=5e-3)
+    (planned,) = [event for event in events if isinstance(event, Planned)]
+    steps = [event for event in events if isinstance(event, Progress)]
+    assert (planned.name, planned.model, planned.first_step) == ("a", "tiny", 0)
+    assert (planned.steps, planned.steps_per_epoch) == (12, 4)
+    assert [event.step for event in steps] == list(range(1, 13))
+    assert [event.epoch for event in steps] == [step / 4 for step in range(1, 13)]
+    assert [event.learning_rate for event in steps] == list(planned.rates)
+    assert planned.settings["learning_rate"] == 5e-3
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_the_rates_that_were_used_are_the_schedules(place, name):
+    used = []
+
+    def watch(job, event):
+        if isinstance(event, Progress):
+            used.append(event.learning_rate)
+
+    place.train(job=watched(watch), schedule=name, epochs=2, learning_rate=4e-3, save_each_epoch=False)
+    phases = SCHEDULES[name].phases(Plan(8, 4, math.ceil(0.05 * 8)))
+    expected = [4e-3 * share for share in multipliers(phases, 8)[:8]]
+    assert used == expected
+    assert [e["learning_rate"] for e in read(place.lora() / "training_graph.json")] == expected
+
+
+def test_the_rate_that_is_told_is_the_one_the_optimizer_has(place, monkeypatch):
+    from training_pro.engine.training.trainer import RunTrainer
+
+    inside, step = [], RunTrainer.training_step
+
+    def spying(self, *args, **more):
+        inside.append(self.optimizer.param_groups[0]["lr"])
+        return step(self, *args, **more)
+
+    monkeypatch.setattr(RunTrainer, "training_step", spying)
+    events = told(place, epochs=2)
+    assert inside == pytest.approx([e.learning_rate for e in events if isinstance(e, Progress)], rel=1e-12)
+
+
+def test_the_log_begins_with_what_other_programs_look_for(with_lora):
+    log = read(with_lora.lora() / "training_log.json")
+    assert list(log)[:9] == LOG_FIRST
+    assert [log[key] for key in LOG_FIRST[:4]] == ["tiny", "LlamaForCausalLM", False, False]
+    assert log["projections"] == "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    assert (log["current_steps"], log["epoch"], log["ended"]) == (4, 1.0, "finished")
+
+
+def test_the_graph_has_an_entry_a_step(place):
+    events = told(place)
+    graph = read(place.lora() / "training_graph.json")
+    steps = [event for event in events if isinstance(event, Progress)]
+    assert [e["current_steps"] for e in graph] == [1, 2, 3, 4]
+    assert [e["loss"] for e in graph] == [event.loss for event in steps]
+    assert [e["epoch"] for e in graph] == [0.25, 0.5, 0.75, 1.0]
+    assert sum(event.tokens for event in steps) == read(place.lora() / "training_log.json")["data"]["tokens"]
+
+
+def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth(place):
+    steps = [event for event in told(place) if isinstance(event, Progress)]
+    s = steps[0].loss
+    for event in steps:
+        s = event.loss if event is steps[0] else 0.9 * s + 0.1 * event.loss
+        assert event.smoothed == pytest.approx(s, rel=1e-12)
+
+
+def test_what_was_asked_for_feeds_back_as_the_same_run(with_lora):
+    values = read(with_lora.lora() / "training_parameters.json")
+    assert values["made_by"] == "Training PRO"
+    assert training_settings(from_values(values).values) == with_lora.settings()
+
+
+def test_the_sample_is_of_the_examples_as_trained(place, with_lora):
+    sample = read(with_lora.lora() / "train_dataset_sample.json")
+    assert len(sample) == 10
+    story = (place.folders.datasets / "story.txt").read_text()
+    assert story.startswith(sample[0]["value"])
+    assert all(entry.keys() == {"value"} and entry["value"] in story for entry in sample)
+
+
+def by_hand(place, rows, **more):
+    """The loss of a batch as it is defined: the mean over all tokens that something predicts."""
+    settings = place.settings(**more)
+    card = place.host().card()
+    data = prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
+    model = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32).eval()
+    losses = []
+    for number in rows:
+        ids = torch.as_tensor(data.examples[number].ids, dtype=torch.long)
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0]
+        losses.append(torch.nn.functional.cross_entropy(logits[:-1], ids[1:], reduction="none"))
+    return torch.cat(losses).mean().item()
+
+
+@pytest.mark.parametrize("split", [{"batch_size": 2}, {"batch_size": 1, "accumulation": 2}])
+def test_the_first_loss_is_the_one_worked_out_by_hand(place, split):
+    place.write("two.txt", "One fish swims in a very long river that never ends.\n\n\nTwo.")
+    more = {"data": ["two.txt"], "max_steps": 1, **split}
+    (step,) = [event for event in told(place, **more) if isinstance(event, Progress)]
+    assert step.tokens > 8
+    assert step.loss == pytest.approx(by_hand(place, (0, 1), **more), abs=1e-5)
+
+
+def test_batch_times_accumulation_is_what_counts(place):
+    place.train(name="whole", batch_size=4)
+    place.train(name="split", batch_size=2, accumulation=2)
+    losses = [[e["loss"] for e in read(place.lora(n) / "training_graph.json")] for n in ("whole", "split")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_gradient_checkpointing_changes_no_loss(place):
+    place.train(name="off", gradient_checkpointing="off")
+    place.train(name="on", gradient_checkpointing="on")
+    losses = [[e["loss"] for e in read(place.lora(n) / "training_graph.json")] for n in ("off", "on")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize("loading", ["bfloat16", "4bit", "8bit"])
+def test_every_way_of_loading_learns(place, loading):
+    place.train(place.host(loading), epochs=4)
+    log = read(place.lora() / "training_log.json")
+    graph = read(place.lora() / "training_graph.json")
+    assert graph[-1]["loss"] < graph[0]["loss"] - 0.1
+    assert (log["base_loaded_in_4bit"], log["base_loaded_in_8bit"]) == (loading == "4bit", loading == "8bit")
+    assert log["loaded_as"] == loading
+    assert log["computed_in"] == ("bfloat16" if loading == "bfloat16" else "float32")
+
+
+def test_four_bits_learn_the_same_after_an_answer(place):
+    host = place.host("4bit")
+    place.train(place.host("4bit"), name="first")
+    place.answer(host)
+    place.train(host, name="after")
+    assert place.weights("first") == place.weights("after")
+
+
+def test_a_run_without_matplotlib_says_so(place, monkeypatch):
+    import importlib.util
+
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else there(name))
+    place.train()
+    assert not (place.lora() / "training_graph.png").exists()
+    assert "matplotlib is not installed" in read(place.lora() / "training_log.json")["picture"]
+
+
+def test_what_check_counts_is_what_the_run_does(place):
+    from training_pro.engine.peft_engine import PeftEngine
+
+    settings = place.settings(overlap=True, accumulation=3, epochs=1.5)
+    report = PeftEngine().check(settings, place.host())
+    place.train(overlap=True, accumulation=3, epochs=1.5)
+    log = read(place.lora() / "training_log.json")
+    assert json.loads(json.dumps(report.as_json())) == log["data"]
+    assert log["current_steps"] == report.steps
+    assert sum(e["tokens"] for e in read(place.lora() / "training_graph.json")) > report.tokens
+
+
+def test_check_says_how_long_a_run_will_take_by_an_earlier_one(place):
+    from training_pro.engine.peft_engine import PeftEngine
+
+    def said():
+        report = PeftEngine().check(place.settings(name="another"), place.host())
+        return [note for note in report.notes if note.startswith("Time:")]
+
+    assert said() == []
+    place.train(name="the-first")
+    (note,) = said()
+    assert "if it goes as the-first did with this model (CPU, " in note
+
+
+def test_a_lora_that_cannot_be_put_in_leaves_nothing_behind(place):
+    from peft import LoraConfig
+    from training_pro.core.errors import ModelError
+
+    model = place.host().loaded().model
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    with (
+        pytest.raises(ModelError, match="No LoRA can be put into this model"),
+        injected(model, LoraConfig(target_modules=["q_proj", "input_layernorm"])),
+    ):
+        pass
+    assert {name: type(module) for name, module in model.named_modules()} == kinds
+
+
+@pytest.mark.parametrize(
+    ("error", "more"),
+    [
+        (DataError, {"data": ["missing.txt"]}),
+        (DataError, {"cutoff": 4096}),
+        (SavingError, {"resume": "checkpoint-9"}),
+    ],
+)
+def test_what_check_would_refuse_loads_no_weights_and_writes_nothing(place, error, more):
+    host = place.host()
+    host.loaded = lambda: pytest.fail("the weights were loaded")
+    before = tree(place.folders.user_data)
+    with pytest.raises(error):
+        place.train(host, **more)
+    assert tree(place.folders.user_data) == before

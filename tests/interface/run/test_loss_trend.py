@@ -1,0 +1,38 @@
+"""How a run goes, in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.interface.run.loss_trend import before, trend
+from training_pro.records.report.curve_svg import Point
+
+
+def points(*smoothed, loss=None):
+    return [Point(n, loss or s, s, 1e-4, at=100.0 * n) for n, s in enumerate(smoothed, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("smoothed", "steps", "said"),
+    [
+        ([3.0, 2.9], 100, "Too early"),
+        ([3.0, 2.9, 2.8, 2.7, 2.6], 100, "falling, as it should at the beginning"),
+        ([3.0, 2.9, 2.8, 2.7, 2.6, 2.5], 6, "falling: it is learning"),
+        ([2.0] * 9, 9, "level: little more"),
+        ([2.0, 2.1, 2.2, 2.3, 2.4, 2.5], 6, "is rising. If that goes on"),
+        ([2.0, 2.1, 2.2, 2.3, 2.4], 100, "may happen in the first steps"),
+        ([0.6, 0.5, 0.45, 0.4, 0.3], 10, "learned by heart"),
+    ],
+)
+def test_what_is_said(smoothed, steps, said):
+    assert said in trend(points(*smoothed), steps)
+
+
+def test_a_loss_that_is_no_number_is_said_first():
+    assert "not a number" in trend(points(1.0, 1.0, loss=float("nan")), 10)
+    assert trend([], 10) == ""
+
+
+def test_an_hour_ago():
+    found = points(*[3.0 - n / 100 for n in range(50)])
+    assert before(found, 3600, found[-1].at).step == 14
+    assert before(found, 3600, 100.0) is None

@@ -1,0 +1,69 @@
+"""Check's report as HTML: everything in it, and nothing of the user's as markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from training_pro.core.engine import Showing
+from training_pro.data.report.preview import shown
+from training_pro.data.report.report import DatasetReport, Lengths
+from training_pro.interface.run import plan_svg, report_view
+from training_pro.tests.chapters import CHAPTERS
+from training_pro.tests.rowing import chat, family, made
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def test_no_text_of_the_user_s_is_markup(tmp_path):
+    rows = [chat(f"Hi {EVIL}", f"No {EVIL}"), chat("a", "b")]
+    data = made(tmp_path, family("ChatML"), {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
+    tokenizer = family("ChatML")
+    report = data.report.__class__(
+        **{**vars(data.report), "shown": shown(data.examples, Showing(3), tokenizer.decode, tokenizer.stops)}
+    )
+    page = report_view.html(report)
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "onerror" not in re.sub(r"&lt;.*?&gt;", "", page)
+
+
+def test_what_a_report_holds(tmp_path):
+    data = made(tmp_path, family("ChatML"), {"rows.jsonl": [chat("Hi", f"No{' no' * n}.") for n in range(20)]})
+    page = report_view.html(data.report)
+    for words in (
+        "Check: ready",
+        "tokens it learns from",
+        "Will it stop: 20 of 20",
+        "Share of a step that is padding",
+    ):
+        assert words in page
+    assert page.count("<rect") == len(data.report.lengths.counts)
+    assert re.search(r'data-tp-set="{&quot;epochs&quot;: [\d.]+}">use \d+</button>', page)
+
+
+def test_the_key_of_a_map_names_what_is_drawn(tmp_path):
+    text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
+    report = made(tmp_path, family("ChatML"), text, chunking="dementor").report
+    maps = [found for source in report.sources for _, found in source.maps]
+    assert [words for _, words in plan_svg.colours(maps)] == ["blocks", "how often seen", "hard cuts"]
+    bare = [replace(found, bars=(), hard_cuts=()) for found in maps]
+    assert [words for _, words in plan_svg.colours(bare)] == ["how often seen"]
+
+
+def test_the_bars_of_lengths_fill_their_picture():
+    html = report_view.html(DatasetReport(3, 9, 9, 24, 64, 1, 1, lengths=Lengths(8, (1, 0, 2), 24, 20)))
+    places = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]
+    assert len(places) == 3 and 290 < sum(places[-1]) < 320
+
+
+def test_a_report_without_data():
+    page = report_view.html(DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=("a < b",)))
+    assert "Check: not ready" in page
+    assert "a &lt; b" in page
+
+
+def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
+    html = report_view.html(made(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
+    assert r">use \nChapter</button>" in html
+    assert r"{&quot;hard_cut&quot;: &quot;\\nChapter&quot;}" in html

@@ -1,0 +1,165 @@
+"""The run as a page shows it, out of its events."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_pro.core.errors import Remedy
+from training_pro.core.jobs.events import (
+    CheckpointSaved,
+    Ended,
+    Evaluated,
+    MachineUse,
+    Note,
+    Planned,
+    Progress,
+    Sampled,
+)
+from training_pro.core.jobs.job import Job
+from training_pro.interface.run.charts import MoreCurves
+from training_pro.interface.run.run_view import RunView
+
+STEPS = 100_000
+
+
+def step(number, steps, loss=2.0, **more):
+    return Progress(
+        step=number,
+        steps=steps,
+        epoch=3 * number / steps,
+        loss=loss,
+        smoothed=loss,
+        learning_rate=1e-4,
+        gradient_norm=0.5,
+        tokens=400,
+        seconds=0.5,
+        **more,
+    )
+
+
+def planned(steps):
+    return Planned(
+        name="x", model="m", steps=steps, steps_per_epoch=max(1, steps // 3), first_step=0,
+        rates=(1e-4,) * steps, settings={},
+    )  # fmt: skip
+
+
+def view_of(*events):
+    job = Job("training", "Training 'x'")
+    for event in events:
+        job.log.append(event)
+    view = RunView(job)
+    view.catch_up()
+    return view
+
+
+@pytest.fixture(scope="module")
+def long_run():
+    steps = (
+        step(n, STEPS, loss=3 - 2 * n / STEPS + (n % 97) / 500, by_source={"a": 2.0, "b": 1.0})
+        for n in range(1, STEPS + 1)
+    )
+    saved = (CheckpointSaved(step=n, folder=Path(f"checkpoint-{n}"), reason="") for n in range(5000, STEPS, 5000))
+    return view_of(planned(STEPS), *steps, *saved)
+
+
+def test_a_long_run_is_no_more_to_send_than_a_short_one(long_run):
+    """100,000 steps, in bytes: everything that an update may hold."""
+    sent = long_run.html() + long_run.more_curves() + long_run.samples()
+    assert len(sent.encode()) < 200_000
+    points = [len(found.split()) for found in re.findall(r'points="([^"]*)"', sent)]
+    assert points and max(points) < 1500
+
+
+def test_the_first_and_last_step_are_drawn(long_run):
+    told = [int(n) for n in re.findall(r"<title>step (\d+): loss", long_run.html())]
+    assert min(told) == 1 and max(told) > STEPS * 0.99
+    assert f"{STEPS} / {STEPS}" in long_run.html()
+
+
+def test_losses_apart_and_norms_are_under_more_curves():
+    view = view_of(planned(9), *(step(n, 9, by_source={"<a>": 2.0 + n, "b": 1.0}) for n in range(1, 9)))
+    curves = view.more_curves()
+    assert "Loss of each data set" in curves and "Gradient norm" in curves
+    assert "&lt;a&gt;" in curves and "<a>" not in curves
+    assert "Kept aside" not in curves
+
+
+def test_a_run_that_goes_on_has_a_safe_copy_and_no_hour_before_its_time():
+    earlier = tuple({"current_steps": n, "loss": 2.0, "smoothed_loss": 3.0, "learning_rate": 1e-4} for n in (1, 2))
+    goes_on = replace(planned(9), first_step=2, earlier=earlier)
+    html = view_of(goes_on, step(3, 9)).html()
+    assert "an hour ago" not in html
+    assert "none yet" not in html and "step 2<" in html
+
+
+def test_a_run_that_is_to_stop_or_waits_promises_no_time():
+    view = view_of(planned(9), step(3, 9))
+    assert "done about" in view.html()
+    view.job.control.stop()
+    assert "done about" not in view.html()
+
+
+def test_what_the_run_takes_of_the_machine_is_one_quiet_line_and_a_figure_at_its_end():
+    use = MachineUse(cards=0, peak=3_100_000_000, total=16_000_000_000)
+    running = [planned(9), step(1, 9), replace(use, peak=1), use]
+    told = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
+    assert f'<p class="tp-quiet">{told}</p>' in view_of(*running).html()
+    ended = view_of(*running, Ended(outcome="finished", text="Done.")).html()
+    assert "so far" not in ended and "memory at most" in ended and "3.1 GB" in ended
+
+
+def test_an_evaluation_is_at_a_glance_and_a_curve():
+    def evaluated(at, loss):
+        return Evaluated(
+            step=at, epoch=1, why="planned", loss=loss, perplexity=3, accuracy=0.5, tokens=9, seconds=1
+        )
+
+    view = view_of(planned(9), step(1, 9), evaluated(1, 1.5), step(2, 9), evaluated(2, 1.75))
+    assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
+    assert "Kept aside: perplexity" in view.more_curves()
+
+
+def test_a_single_value_is_said_and_not_drawn():
+    once = Evaluated(step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1)
+    said = MoreCurves()
+    said.evaluated(once)
+    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in said.html()
+    assert "<svg" not in said.html()
+    said.evaluated(replace(once, step=6, perplexity=4))
+    assert said.html().count("<svg") == 2
+
+
+def test_a_long_list_in_the_news_is_folded_behind_its_words():
+    many = ", ".join(f"model.layers.{n}.<proj" for n in range(20))
+    html = view_of(
+        planned(9), step(1, 9), Note(text=f"The LoRA sits on all: {many}"), Note(text="Short: so.")
+    ).html()
+    assert "<summary>The LoRA sits on all</summary>model.layers.0.&lt;proj, model" in html
+    assert "<li>Short: so.</li>" in html
+
+
+def test_answers_stand_by_step_and_prompt():
+    sampled = [Sampled(step=s, prompt=p, text=f"{p}{s}<", without=f"bare {p}") for s in range(9) for p in "ab"]
+    table = view_of(planned(9), *sampled).samples()
+    rows = table.split("<tr>")[1:]
+    assert "<th>a</th><th>b</th>" in rows[0]
+    assert "without the LoRA" in rows[1] and "bare a" in rows[1]
+    assert "step 8" in rows[2] and "a8&lt;" in rows[2]
+    assert "step 1" in rows[-1] and len(rows) == 7
+
+
+def test_a_failure_is_a_failure_with_its_reason():
+    view = view_of(planned(9), step(1, 9), Ended(outcome="failed", text="The disk is full.", details="Traceback"))
+    html = view.html()
+    assert "Training &#x27;x&#x27;: failed" in html and "The disk is full." in html and "Traceback" in html
+    assert not view.running
+
+
+def test_what_helps_after_a_failure_is_a_click_each():
+    remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
+    html = view_of(planned(9), Ended(outcome="failed", text="Out of memory.", remedies=remedies)).html()
+    assert 'data-tp-set="{&quot;rank&quot;: 16}">rank 16 (about 1 GB less)</button>' in html

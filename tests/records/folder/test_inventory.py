@@ -1,0 +1,81 @@
+"""What runs have left: how each ended, how far it came, what it takes, and what a name means."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import SavingError
+from training_pro.records.folder import inventory
+from training_pro.records.folder.run_lock import in_progress
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, made
+
+
+@pytest.fixture
+def folders(tmp_path):
+    found = made_folders(tmp_path)
+    made(found.loras, "story 10", FINISHED)
+    made(found.loras, "story 2", CUT_OFF)
+    made(found.loras, "trash-np", lora())
+    made(found.loras, "pictures", {"a.png": "p"})
+    return found
+
+
+def test_each_lora_with_what_it_holds(folders):
+    cut, done = inventory.kept(folders)
+    assert [cut.name, cut.standing, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
+    assert [done.name, done.standing, done.model, done.step, done.steps] == ["story 10", "finished", "toy", 8, 8]
+    assert (done.loss, done.note, done.when) == (1.75, "the good one", 1795243200.0)
+    assert [(p.name, p.kind, p.step) for p in done.parts] == [
+        ("checkpoint-4-epoch-1", "checkpoint", 4),
+        ("checkpoint-6-user", "checkpoint", 6),
+        ("checkpoint-8-epoch-2", "checkpoint", 8),
+        ("Backup-2026-11-20", "earlier", None),
+    ]
+    assert [(p.name, p.kind) for p in cut.parts] == [
+        ("checkpoint-2", "LoRA only"),
+        ("checkpoint-4", "checkpoint"),
+        ("checkpoint-5", "backup"),
+    ]
+    assert done.size == sum(f.stat().st_size for f in done.folder.rglob("*") if f.is_file())
+    assert json.loads(json.dumps(done.as_json()))["parts"][0]["step"] == 4
+
+
+def test_a_run_that_goes_on_now_is_in_progress(folders):
+    with in_progress("story 2", folders):
+        assert [one.standing for one in inventory.kept(folders)] == ["in progress", "finished"]
+    assert [one.standing for one in inventory.kept(folders)] == ["cut off", "finished"]
+
+
+def test_what_a_name_means(folders):
+    assert inventory.named("story 10", folders) == folders.loras / "story 10"
+    assert inventory.named("story 2/backup/checkpoint-5", folders) == folders.loras / "story 2/backup/checkpoint-5"
+    assert inventory.named("story 2\\checkpoint-4\\", folders).name == "checkpoint-4"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("stroy 2", "There is no LoRA 'stroy 2' .* Did you mean 'story 2'"),
+        ("../loras", r"There is no LoRA '\.\.'"),
+        ("trash-np", "There is no LoRA 'trash-np'"),
+        ("story 2/checkpoint-9", "checkpoint-2, checkpoint-4, backup/checkpoint-5"),
+        ("story 2/../story 10", "There is no checkpoint"),
+    ],
+)
+def test_a_name_that_means_nothing(folders, name, words):
+    with pytest.raises(SavingError, match=words):
+        inventory.named(name, folders)
+
+
+def test_the_newest_the_best_and_those_saved_by_hand_stay_whole(folders):
+    made(folders.loras, "story 10", {"checkpoint-5-best/run_state.json": {}})
+    assert [p.name for p in inventory.to_slim(folders.loras / "story 10")] == ["checkpoint-4-epoch-1"]
+
+
+def test_no_folder_yet(tmp_path):
+    empty = made_folders(tmp_path)
+    assert inventory.kept(empty) == []
+    with pytest.raises(SavingError, match="There is no LoRA 'a'"):
+        inventory.named("a", empty)

@@ -1,0 +1,189 @@
+"""LoRAs and checkpoints on disk: which there are, how their runs ended, which names are free."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import SavingError
+from training_pro.records.folder.loras import (
+    Checkpoint,
+    Finished,
+    checkpoints,
+    finished,
+    free_name,
+    has_lora,
+    listed,
+    size_on_disk,
+    slim,
+    standing,
+    to_try,
+    what_stands,
+)
+from training_pro.records.folder.run_folder import RunFolder
+from training_pro.tests.records import on_disk
+from training_pro.tests.tiny import tree
+
+
+def lora(folder, file="adapter_model.safetensors"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_bytes(b"weights")
+    return folder
+
+
+def ended(folder, **log):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "training_log.json").write_text(json.dumps(log), encoding="utf-8")
+    return folder
+
+
+def checkpoint(folder, name, *, whole=True):
+    (folder / name).mkdir(parents=True)
+    if whole:
+        (folder / name / "run_state.json").write_text("{}", encoding="utf-8")
+    return folder
+
+
+def test_listed_are_those_that_can_be_put_on(tmp_path):
+    for name in ("story 10", "story 2", "old"):
+        lora(tmp_path / name, "adapter_model.bin" if name == "old" else "adapter_model.safetensors")
+    lora(tmp_path / "hidden-np")
+    checkpoint(tmp_path / "unfinished", "checkpoint-4")
+    (tmp_path / "a file").write_text("")
+    assert listed(tmp_path) == ["old", "story 2", "story 10"]
+    assert listed(tmp_path / "not there") == []
+
+
+def test_standing(tmp_path):
+    assert standing(tmp_path / "not there") == "nothing"
+    assert standing(lora(tmp_path / "elsewhere")) == "made elsewhere"
+    assert standing(ended(lora(tmp_path / "done"), ended="finished")) == "finished"
+    assert standing(ended(lora(tmp_path / "halted"), ended="stopped")) == "stopped"
+    assert standing(checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
+    assert standing(checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
+    assert standing(ended(lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
+
+
+def test_what_stands_is_said_in_words_for_every_standing(tmp_path):
+    def model(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+        return tmp_path / name
+
+    assert what_stands(tmp_path / "not there") == "a folder"
+    assert what_stands(checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
+    assert what_stands(lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
+    assert what_stands(model("m")) == "a model made elsewhere"
+    for end, words in (
+        ("finished", "a finished {}"),
+        ("stopped", "the {} of a run that was stopped"),
+        ("failed", "the {} of a run that broke down"),
+    ):
+        assert what_stands(ended(lora(tmp_path / end), ended=end)) == words.format("LoRA")
+        assert what_stands(ended(model(f"m-{end}"), ended=end)) == words.format("model")
+
+
+@pytest.mark.parametrize("text", ["", "{broken", "[1]", "null"])
+def test_a_log_that_cannot_be_read_says_nothing(tmp_path, text):
+    (lora(tmp_path / "a") / "training_log.json").write_text(text, encoding="utf-8")
+    assert standing(tmp_path / "a") == "made elsewhere"
+    assert finished(tmp_path / "a") is None
+
+
+def test_the_steps_of_a_finished_run(tmp_path):
+    assert finished(ended(tmp_path / "a", ended="finished", current_steps=12)) == Finished(12, 12)
+    assert finished(ended(tmp_path / "d", ended="finished", current_steps=12, steps=20)) == Finished(12, 20)
+    assert finished(ended(tmp_path / "b", ended="stopped", current_steps=12)) is None
+    assert finished(tmp_path / "c") is None
+
+
+def test_whole_checkpoints_oldest_first(tmp_path):
+    names = ["checkpoint-10", "checkpoint-9-epoch-2", "checkpoint-9-best", "checkpoint-100-loss-1_80"]
+    for name in names:
+        checkpoint(tmp_path, name)
+    checkpoint(tmp_path, "checkpoint-200", whole=False)
+    for name in ("checkpoint-", "checkpoint-x", "Backup-2026-11-21", "backup"):
+        checkpoint(tmp_path, name)
+    assert checkpoints(tmp_path) == [
+        Checkpoint(9, tmp_path / "checkpoint-9-best"),
+        Checkpoint(9, tmp_path / "checkpoint-9-epoch-2"),
+        Checkpoint(10, tmp_path / "checkpoint-10"),
+        Checkpoint(100, tmp_path / "checkpoint-100-loss-1_80"),
+    ]
+    assert checkpoints(tmp_path / "not there") == []
+
+
+def test_the_first_free_name(tmp_path):
+    (tmp_path / "a").mkdir()
+    assert free_name(tmp_path, "a") == "a-2"
+    (tmp_path / "a-2").mkdir()
+    assert free_name(tmp_path, "a") == "a-3"
+
+
+def test_slimmed_is_the_lora_itself(tmp_path):
+    folder = lora(checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4")
+    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
+    (folder / "optimizer.pt").write_bytes(100 * b"o")
+    (folder / "rng_state.pth").write_bytes(b"r")
+    (folder / "mine.txt").write_bytes(b"mine")
+    assert size_on_disk(folder) == 7 + 2 + 2 + 100 + 1 + 4
+    assert slim(folder) == 2 + 100 + 1
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "mine.txt",
+    ]
+    assert has_lora(folder)
+    assert checkpoints(tmp_path) == []
+    assert slim(folder) == 0
+
+
+def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_touched(tmp_path):
+    """Other programs' checkpoints have no mark of ours, whatever else they lack."""
+    there = {
+        **on_disk.checkpoint("checkpoint-2", 2),
+        "checkpoint-40/adapter_model.bin": "w",
+        "checkpoint-40/training_prompt.json": {},
+        "checkpoint-40/optimizer.bin": "o",
+        "checkpoint-80/pytorch_model.bin": "w",
+        "checkpoint-old notes/mine.txt": "mine",
+        "story.part": "somebody's download",
+    }
+    run = on_disk.made(tmp_path, "a", there)
+    before = tree(run)
+    half = {
+        ".checkpoint-4-epoch-1.part/adapter_model.safetensors": "w",
+        "backup/.checkpoint-3.part/optimizer.pt": "o",
+        **{
+            path.replace("run_state.json", "run_state.json.part"): it
+            for path, it in on_disk.checkpoint("checkpoint-6-user", 6).items()
+        },
+        "training_graph.json.part": "[",
+    }
+    on_disk.made(tmp_path, "a", half)
+    RunFolder(run, tmp_path).tidy()
+    left = {path: it for path, it in tree(run).items() if path not in before}
+    assert sorted(left) == [
+        "backup/",
+        "checkpoint-6-user/",
+        "checkpoint-6-user/adapter_config.json",
+        "checkpoint-6-user/adapter_model.safetensors",
+    ]
+    assert {path: tree(run)[path] for path in before} == before
+
+
+def test_nothing_is_left_of_a_checkpoint_without_a_lora(tmp_path):
+    folder = checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4"
+    with pytest.raises(SavingError, match="holds no LoRA"):
+        slim(folder)
+    assert (folder / "run_state.json").is_file()
+
+
+def test_everything_that_can_be_put_on_is_listed(tmp_path):
+    for place in ("b", "a/checkpoint-10", "a/checkpoint-9", "a/backup/checkpoint-3", "gone-np", "a"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "adapter_model.safetensors").touch()
+    (tmp_path / "b" / "checkpoint-1").mkdir()  # holds nothing
+    names = ["a", "a/backup/checkpoint-3", "a/checkpoint-9", "a/checkpoint-10", "b"]
+    assert to_try(tmp_path) == names
+    assert to_try(tmp_path / "nowhere") == []

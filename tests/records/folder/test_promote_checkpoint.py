@@ -1,0 +1,99 @@
+"""A checkpoint made a LoRA of its own: a copy that says how far it came."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import SavingError
+from training_pro.records.folder import inventory
+from training_pro.records.folder.loras import listed, slim
+from training_pro.records.folder.notes import leave_note, note
+from training_pro.records.folder.promote_checkpoint import as_lora
+from training_pro.tests.fakes import made_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
+from training_pro.tests.tiny import tree
+
+
+@pytest.fixture
+def folders(tmp_path):
+    found = made_folders(tmp_path)
+    made(found.loras, "story", FINISHED)
+    made(found.loras, "night", CUT_OFF)
+    return found
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_with_its_parameters_and_its_log(folders):
+    before = tree(folders.loras / "story")
+    new = as_lora(folders.loras / "story" / "checkpoint-4-epoch-1", "early", folders)
+    assert tree(folders.loras / "story") == before
+    assert listed(folders.loras) == ["early", "story"]
+    assert read(new / "training_parameters.json") == {"name": "early", "rank": 4}
+    assert read(new / "training_prompt.json") == {"kind": "text"}
+    log = read(new / "training_log.json")
+    assert next(iter(log)) == "base_model_name"
+    assert [log[key] for key in ("base_model_name", "current_steps", "loss", "smoothed_loss", "made_from")] == [
+        "toy", 4, 2.5, 2.5, "story/checkpoint-4-epoch-1",
+    ]  # fmt: skip
+    assert [entry["current_steps"] for entry in read(new / "training_graph.json")] == [1, 2, 3, 4]
+    assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n'
+    assert not (new / "optimizer.pt").exists()
+    kept = inventory.one(new, folders)
+    assert (kept.standing, kept.step, kept.loss, kept.parts) == ("stopped", 4, 2.5, ())
+    last = as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
+    assert inventory.one(last, folders).standing == "finished"
+
+
+def test_out_of_a_run_that_was_cut_off(folders):
+    slim(folders.loras / "night" / "checkpoint-4")
+    slimmed = as_lora(folders.loras / "night" / "checkpoint-4", "slimmed", folders)
+    backup = as_lora(folders.loras / "night" / "backup" / "checkpoint-5", "timed", folders)
+    assert read(slimmed / "training_log.json")["current_steps"] == 4
+    assert not (slimmed / "training_graph.json").exists()
+    assert read(backup / "training_log.json")["smoothed_loss"] == 2.25
+    assert read(backup / "training_log.json")["made_from"] == "night/backup/checkpoint-5"
+    assert read(backup / "training_parameters.json") == {"name": "timed"}
+
+
+def test_what_stood_there_before_comes_with_its_own_records(folders):
+    old = as_lora(folders.loras / "story" / "Backup-2026-11-20", "old", folders)
+    log = read(old / "training_log.json")
+    assert (log["base_model_name"], log["current_steps"], log["ended"]) == ("older", 3, "finished")
+    assert log["made_from"] == "story/Backup-2026-11-20"
+    assert read(old / "training_parameters.json") == {"name": "old", "rank": 2}
+    assert not (old / "samples.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("story", "'story' exists already"), ("a.b", "has a dot"), ("../x", "is a path")]
+)
+def test_names_that_cannot_be_had(folders, name, words):
+    before = tree(folders.loras)
+    with pytest.raises(SavingError, match=words):
+        as_lora(folders.loras / "story" / "checkpoint-6-user", name, folders)
+    assert tree(folders.loras) == before
+
+
+def test_nothing_half_is_left(folders, monkeypatch):
+    before = tree(folders.loras)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("training_pro.records.folder.promote_checkpoint.shutil.copy2", full)
+    with pytest.raises(SavingError, match="No space left on device"):
+        as_lora(folders.loras / "story" / "checkpoint-6-user", "new", folders)
+    assert tree(folders.loras) == before
+
+
+def test_a_note_comes_and_goes(folders):
+    folder = folders.loras / "story"
+    leave_note(folder, "  writes like her \u00e4\n")
+    assert note(folder) == "writes like her \u00e4"
+    leave_note(folder, " ")
+    assert note(folder) == ""
+    assert not (folder / "notes.txt").exists()

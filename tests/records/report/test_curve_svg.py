@@ -1,0 +1,105 @@
+"""The curve as SVG: well-formed, small, the same for the same run, and safe to show."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree
+
+import pytest
+from training_pro.records.report.curve_svg import MOST_POINTS, AsideLoss, Mark, Point, described, svg, thinned
+
+RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
+
+
+def points(count, loss=lambda step: 3 / step):
+    return [Point(step, loss(step), loss(step) + 0.1, 1e-3) for step in range(1, count + 1)]
+
+
+def parsed(picture):
+    return ElementTree.fromstring(picture)
+
+
+def lines(picture):
+    """Each line of the picture by its class, as a list of places."""
+    found = {}
+    for line in parsed(picture).iter("polyline"):
+        places = [tuple(map(float, place.split(","))) for place in line.get("points").split()]
+        found[line.get("class")] = places
+    return found
+
+
+def test_the_plan_alone_can_be_drawn():
+    drawn = lines(svg([], RATES))
+    assert drawn.keys() == {"tp-rate"}
+    assert len(drawn["tp-rate"]) == 10
+    assert [y for _, y in drawn["tp-rate"]] == sorted(y for _, y in drawn["tp-rate"])
+
+
+def test_losses_lie_as_they_should():
+    drawn = lines(svg(points(8), RATES))
+    loss = drawn["tp-loss"]
+    assert len(loss) == len(drawn["tp-smoothed"]) == 8
+    assert [x for x, _ in loss] == sorted({x for x, _ in loss})
+    assert [y for _, y in loss] == sorted(y for _, y in loss)  # down the loss is down the picture
+
+
+@pytest.mark.parametrize("drawn", [([], []), (points(1), [1e-3]), (points(1), []), (points(2), [0.0, 0.0])])
+def test_the_smallest_runs_are_well_formed(drawn):
+    assert parsed(svg(*drawn)).tag == "svg"
+
+
+@pytest.mark.parametrize(("count", "dots"), [(0, 0), (1, 1), (2, 0)])
+def test_a_single_step_is_a_dot_since_a_line_of_one_point_is_not_to_be_seen(count, dots):
+    seen = [
+        dot for dot in parsed(svg(points(count), RATES)).iter("circle") if dot.get("class") == "tp-smoothed-dot"
+    ]
+    assert len(seen) == dots
+
+
+def test_what_the_user_wrote_is_escaped():
+    picture = svg(points(3), RATES, [Mark(2, '<img src=x onerror="alert(1)">&')])
+    titles = [title.text for title in parsed(picture).iter("title")]
+    assert 'step 2: <img src=x onerror="alert(1)">&' in titles
+    assert "<img" not in picture
+
+
+def test_a_run_of_a_hundred_thousand_steps_stays_small():
+    rates = [1e-3] * 100_000
+    picture = svg(points(100_000, lambda step: 2 + math.sin(step)), rates)
+    assert len(picture.encode()) < 200_000
+    assert parsed(picture).tag == "svg"
+
+
+def test_thinning_keeps_the_ends_and_the_extremes():
+    many = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
+    kept = thinned(many)
+    assert len(kept) <= MOST_POINTS + 2
+    assert {many[4320], many[1233], many[-1]} <= set(kept)
+    assert [p.step for p in kept] == sorted({p.step for p in kept})
+    assert thinned(many[:600]) == many[:600]
+
+
+def test_a_loss_that_is_no_number_breaks_nothing():
+    picture = svg(points(5, lambda step: math.nan if step > 3 else 2.0), RATES)
+    assert "nan" not in "".join(str(places) for places in lines(picture).values())
+    assert len(lines(picture)["tp-loss"]) == 3
+    assert parsed(svg(points(2, lambda step: math.inf), RATES)).tag == "svg"
+
+
+def test_the_curve_in_a_sentence():
+    assert described([], 10) == "Planned: 10 steps."
+    assert described(points(3), 10) == "Loss over 3 of 10 steps: smoothed from 3.100 to 1.100, last 1.000."
+
+
+def test_the_same_run_gives_the_same_picture():
+    assert svg(points(700), RATES) == svg(points(700), RATES)
+
+
+def test_the_part_kept_aside_is_a_line_of_its_own_from_before_the_first_step_on():
+    kept = [AsideLoss(0, 3.2), AsideLoss(4, 2.0), AsideLoss(6, math.nan), AsideLoss(8, 1.0)]
+    picture = svg(points(8), RATES, [], kept)
+    drawn = lines(picture)
+    assert len(drawn["tp-kept"]) == 3
+    assert drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
+    assert "step 4: kept aside 2.0000" in picture
+    assert lines(svg([], RATES, [], kept)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}

@@ -1,0 +1,216 @@
+"""report.html: one page that needs nothing else, in which nothing of the user's is taken for its own."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from training_pro.core.jobs.events import (
+    Advice,
+    CheckpointSaved,
+    Ended,
+    Note,
+    Planned,
+    Progress,
+    Replanned,
+    Sampled,
+    Stage,
+)
+from training_pro.records.folder.inventory import Kept, Part
+from training_pro.records.report.report import Story, page
+from training_pro.settings.definitions import TrainingSettings
+
+ODD = "<b>&\"'</b></p><script>alert(1)</script>"
+NOON = 1_795_262_400.0
+WITHOUT_END = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Checked(HTMLParser):
+    """Whether every element that is opened is closed, and which there are; and the text outside of styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.links, self.words = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag not in WITHOUT_END:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def entry(step, loss=2.0, **more):
+    return {
+        "current_steps": step,
+        "loss": loss,
+        "smoothed_loss": loss,
+        "learning_rate": 1e-3,
+        "epoch": step / 4,
+        "tokens": 100,
+        "seconds": 2.0,
+        **more,
+    }
+
+
+def evaluation(step, loss):
+    figures = {"eval_perplexity": 7.5, "eval_accuracy": 0.25, "eval_tokens": 9, "eval_seconds": 1.0}
+    also = {"epoch": step / 4, "why": "planned", "context_gain": None, "eval_by_source": {ODD: loss}}
+    return {"current_steps": step, "eval_loss": loss, **figures, **also, "kept_aside": "k"}
+
+
+def planned(**settings):
+    values = {**TrainingSettings().values(), "name": ODD, "data": [ODD], **settings}
+    return Planned(
+        at=NOON, name=ODD, model=ODD, steps=8, steps_per_epoch=4, first_step=0, rates=8 * (1e-3,), settings=values
+    )
+
+
+def step(number):
+    return Progress(
+        at=NOON + number,
+        step=number,
+        steps=8,
+        epoch=number / 4,
+        loss=2.0,
+        smoothed=2.0,
+        learning_rate=1e-3,
+        gradient_norm=None,
+        tokens=100,
+        seconds=2.0,
+    )
+
+
+EVENTS = [
+    Stage(at=NOON, text="Training"),
+    planned(rank=64, hard_cut=ODD, sample_prompts=[ODD, "two"], overlap=False),
+    step(1),
+    Note(at=NOON + 61, text=ODD),
+    step(2),
+    Advice(at=NOON + 62, text="Mind the gap"),
+    CheckpointSaved(at=NOON + 63, step=2, folder=Path("loras/x/checkpoint-2"), reason=""),
+]
+GRAPH = [evaluation(0, 3.0), *(entry(n, 3 - n / 10) for n in range(1, 9)), evaluation(8, 2.25)]
+KEPT = Kept(
+    name=ODD,
+    folder=Path("/loras") / "odd & name",
+    standing="finished",
+    model="toy",
+    step=8,
+    steps=8,
+    loss=2.2,
+    when=NOON,
+    size=3_000_000,
+    parts=(Part("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2")),),
+    note="",
+)
+SAMPLES = [
+    Sampled(step=0, prompt=ODD, text="first", without="first"),
+    Sampled(step=4, prompt=ODD, text="middle\x00", without="first"),
+    Sampled(step=8, prompt=ODD, text=ODD, without="first"),
+]
+LOG = {
+    "data": {"examples": 42, "tokens": 2053, "trained_tokens": 2011, "cutoff": 64},
+    "versions": {"torch": "2.13"},
+    "verdict": {"text": f"About right {ODD}"},
+    "device": ODD,
+}
+ENDED = Ended(at=NOON + 70, outcome="finished", text=f"finished {ODD}\nAbout right {ODD}", verdict="about right")
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return page(Story(EVENTS, ENDED, GRAPH, SAMPLES, LOG, KEPT))
+
+
+def test_it_needs_nothing_else_and_takes_nothing_for_its_own(whole):
+    checked = Checked(whole)
+    assert checked.links == []
+    assert "script" not in checked.seen
+    assert "http" not in whole.replace("http-equiv", "")
+    assert "@import" not in whole
+    assert whole.count("&lt;script&gt;") > 10
+    assert checked.seen.count("b") == 0
+
+
+def test_it_tells_the_whole_of_it(whole):
+    text = Checked(whole).text
+    for part in ("The curve", "What it says", "What happened", "Kept aside", "What ran", "On disk"):
+        assert f" {part} " in text
+    for words in (
+        "8 of 8 steps",
+        "smoothed loss",
+        "3.0000 → 2.2500",
+        "Mind the gap",
+        "Without the LoRA first",
+        "After step 4 middle\ufffd",
+        "With it, after step 8",
+        "2,053, 2,011",
+        "torch 2.13",
+        "checkpoint-2 whole checkpoint 2 MB the LoRA and its records 1 MB",
+    ):
+        assert words.replace("8 of 8 steps", "steps 8 of 8") in text, words
+    assert text.count("About right") == 1
+    assert whole.count("<svg") == 1
+
+
+def test_only_settings_that_differ_are_named_by_their_labels(whole):
+    text = Checked(whole).text
+    table = text[text.index("Settings that differ") : text.index("On disk")]
+    assert "LoRA Rank 64 32" in table
+    assert "Overlap blocks no yes" in table
+    assert "Hard cut" in table
+    assert "LoRA Alpha" not in table
+    assert "two" in table
+    same = page(Story([planned()], ENDED, []))
+    assert "None: everything is as it comes." in same
+
+
+def test_events_by_the_clock_with_the_step_after_which_they_came(whole):
+    rows = re.findall(r'<td class="clock">([\d:]+)</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', whole)
+    assert [(after, told[:12]) for _, after, told in rows] == [
+        ("", "Training &#x"),
+        ("1", "&lt;b&gt;&am"),
+        ("2", "Mind the gap"),
+        ("2", "Checkpoint s"),
+        ("2", "finished &lt"),
+    ]
+
+
+def test_a_run_that_broke_off_is_told_as_far_as_it_came():
+    failed = Ended(
+        at=NOON + 90_000, outcome="failed", text="It failed. OSError: no space", details=f"Traceback {ODD}"
+    )
+    told = [*EVENTS, Replanned(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
+    text = Checked(made := page(Story(told, failed, [entry(1), entry(2)]))).text
+    assert 'class="failed"' in made
+    assert "It failed. OSError: no space" in text
+    assert "Traceback" in text
+    assert "steps 2 of 12" in text
+    assert "Nothing was kept aside" in text
+    assert "On disk" not in text
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", made[made.index("What happened") :])
+
+
+def test_before_anything_is_known_there_is_still_a_page():
+    stopped = Ended(at=NOON, outcome="stopped", text="stopped")
+    text = Checked(page(Story([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))).text
+    assert "no number" in text

@@ -1,0 +1,41 @@
+"""What a run to come will take, by how earlier ones went."""
+
+from __future__ import annotations
+
+import pytest
+from training_pro.core.host import ModelCard
+from training_pro.records.report.time_estimate import expected_time
+from training_pro.tests.records.on_disk import LOG, made
+
+STEPS = [{"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 50 if n == 1 else 2} for n in (1, 2, 3)]
+ALIKE = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
+
+
+def run(tmp_path, name, *, graph=STEPS, **log):
+    made(tmp_path, name, {"training_log.json": {**LOG, **ALIKE, **log}, "training_graph.json": graph})
+
+
+def said(tmp_path):
+    return list(expected_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "."))
+
+
+def test_the_newest_run_that_is_alike_counts_and_its_first_step_does_not(tmp_path):
+    run(tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], ended_at="2026-11-20T06:40:00+00:00")
+    run(tmp_path, "mine")
+    assert said(tmp_path) == [
+        "Time: about 2 min 00 s, if it goes as mine did with this model (CPU, 50 tokens a second). "
+        "Test one step measures it."
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"base_model_name": "other"}, {"loaded_as": "4bit"}, {"method": "full"}, {"graph": STEPS[:2]}, {"graph": {}}],
+)
+def test_what_is_not_alike_or_too_short_says_nothing(tmp_path, other):
+    run(tmp_path, "mine", **other)
+    assert said(tmp_path) == []
+
+
+def test_without_any_run_nothing_is_said(tmp_path):
+    assert list(expected_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "none")) == []

@@ -1,0 +1,69 @@
+"""Which names a LoRA may have."""
+
+import pytest
+from training_pro.settings.name_rules import LONGEST_NAME, TORCHS_OWN, name_problem
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["my-story", "Story 2", "a", "x" * LONGEST_NAME, "Märchen_ß", "物語", "console", "np", "story-np2", "com10"],
+)
+def test_good_names(name):
+    assert name_problem(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "is empty"),
+        ("   ", "is empty"),
+        ("x" * (LONGEST_NAME + 1), f"has {LONGEST_NAME + 1} characters"),
+        ("v1.5", "has a dot"),
+        (".hidden", "has a dot"),
+        ("..", "is a path"),
+        ("../x", "is a path"),
+        ("a/b", "is a path"),
+        ("/etc/passwd", "is a path"),
+        ("a\\b", "is a path"),
+        ("C:\\x", "is a path"),
+        ("C:x", "is a path"),
+        ("what?", "has the character '?'"),
+        ("a:b c", "is a path"),
+        ("ab:c", "has the character ':'"),
+        ("tab\there", "has the character '\\t'"),
+        ("nul\x00", "has the character '\\x00'"),
+        (" story", "Windows cannot store"),
+        ("story ", "Windows cannot store"),
+        ("con", "Windows cannot store"),
+        ("LPT1", "Windows cannot store"),
+        ("story-np", "ends in -np"),
+        ("-story", "begins with -"),
+        ("half", "is a word of PyTorch's own"),
+    ],
+)
+def test_bad_names(name, said):
+    problem = name_problem(name)
+    assert said in problem
+    assert problem.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "is empty. Give the preset a name, for example 'my-story'."),
+        ("../x", "'../x' is a path. Give a plain name, without a folder."),
+        ("story.", "'story.' is a name that Windows cannot store. Choose another one."),
+        (".story", "'.story' begins with a dot, and what is called so is hidden. Choose another beginning."),
+        ("Llama-3.1 mine", ""),
+        ("half", ""),
+    ],
+)
+def test_the_name_of_something_else_is_not_asked_what_a_loras_is(name, said):
+    assert name_problem(name, "preset") == said
+
+
+def test_every_plain_word_of_torchs_modules_is_known():
+    import torch
+
+    own = {*dir(torch.nn.ModuleDict()), *dir(torch.nn.ParameterDict())}
+    assert [word for word in own if "_" not in word and not TORCHS_OWN.fullmatch(word)] == []

@@ -1,0 +1,103 @@
+"""From plain values to the settings of a run, or to every problem at once."""
+
+import pytest
+from training_pro.core.errors import SettingsError
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import HOW_ROWS_ARE_READ, row_settings, training_settings
+
+
+def problems(**values):
+    with pytest.raises(SettingsError) as error:
+        training_settings({"name": "a", "data": ["x.txt"], **values})
+    assert str(error.value) == "\n".join(error.value.problems)
+    return error.value.problems
+
+
+def test_values_become_settings_and_the_rest_is_default():
+    settings = training_settings({"name": "a", "data": "x.txt", "epochs": "3", "overlap": "false", "rank": 8.0})
+    assert settings.what.name == "a"
+    assert settings.what.data == ("x.txt",)
+    assert settings.steps.epochs == 3.0
+    assert settings.text.overlap is False
+    assert settings.lora.rank == 8
+    assert settings.learning.learning_rate == 2e-4
+
+
+def test_all_problems_come_at_once():
+    found = problems(name="a.b", data=[], learning_rate="abc", cutoff=0, telepathy="on", ranks=8)
+    assert len(found) == 6
+    expected = (
+        "Name:",
+        "Learning Rate:",
+        "Maximum context length",
+        "There is no setting 'telepathy'",
+        "There is no setting 'ranks'",
+        "Data:",
+    )
+    assert [[sentence.startswith(start) for sentence in found].count(True) for start in expected] == [1] * 6
+
+
+def test_nothing_at_all_asks_for_a_name_and_data():
+    with pytest.raises(SettingsError) as error:
+        training_settings({})
+    assert error.value.problems == (
+        "Name: is empty. Give the LoRA a name, for example 'my-story'.",
+        "Data: nothing is chosen. Choose a text, for example story.txt.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "Name: is empty. Give the LoRA a name, for example 'my-story'."),
+        (
+            "v1.5",
+            "Name: 'v1.5' has a dot, and a LoRA with a dot in its name cannot be put on. Use - or _ instead.",
+        ),
+        ("../x", "Name: '../x' is a path. Give a plain name; the LoRA is saved in the LoRA folder under it."),
+        ("C:\\x", "Name: 'C:\\\\x' is a path. Give a plain name; the LoRA is saved in the LoRA folder under it."),
+        ("a" * 300, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
+        (None, "Name: None is not a text."),
+    ],
+)
+def test_a_bad_name(name, sentence):
+    assert problems(name=name) == (sentence,)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point."),
+        ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. It takes 1e-09 to 1."),
+        ("learning_rate", 2, "Learning Rate: 2 is out of range. It takes 1e-09 to 1."),
+        ("cutoff", 0, "Maximum context length (Cutoff): 0 is out of range. It takes auto or 16 to 131072."),
+        (
+            "cutoff",
+            "long",
+            "Maximum context length (Cutoff): 'long' is not a number. It takes auto or 16 to 131072.",
+        ),
+        ("epochs", 0, "Epochs: 0 is out of range. It takes 0.01 to 1000."),
+        ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. It takes 1 to 4096."),
+        ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
+        ("chunking", "pages", "How to cut: 'pages' is not one of blocks, dementor."),
+        ("epoch", 3, "There is no setting 'epoch'. Did you mean 'epochs'?"),
+        ("learning-rate", 1, "There is no setting 'learning-rate'. Did you mean 'learning_rate'?"),
+        ("zzzz", 3, "There is no setting 'zzzz'. `script.py settings` lists them all."),
+    ],
+)
+def test_a_bad_value(key, value, sentence):
+    assert problems(**{key: value}) == (sentence,)
+
+
+def test_how_rows_are_read_alone():
+    values = {"train_on": "last_reply", "add_bos": False, "epochs": "many", "name": ""}
+    settings = row_settings(values)
+    assert (settings.rows.train_on, settings.text.add_bos) == ("last_reply", False)
+    with pytest.raises(SettingsError, match="Learn from"):
+        row_settings({"train_on": "nothing"})
+
+
+def test_what_decides_on_a_rows_ids_is_all_there():
+    """Every setting of rows; what is done with long ones is not asked of whoever takes them whole."""
+    of_rows = {key for key, setting in SETTINGS.items() if setting.section == "rows"}
+    assert of_rows - {"too_long"} == set(HOW_ROWS_ARE_READ) & of_rows
