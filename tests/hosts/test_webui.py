@@ -190,8 +190,9 @@ def test_the_name_is_kept_while_a_model_is_unloaded_and_loaded(webui):
     assert webui.shared.model is not before
 
 
-def test_a_model_that_cannot_be_loaded_is_a_sentence(webui):
+def test_a_model_that_cannot_be_loaded_is_a_sentence(webui, monkeypatch):
     (webui.host.folders.models / "broken").mkdir()
+    monkeypatch.setattr("modules.models.load_model", lambda name: (None, None))
     with pytest.raises(ModelError) as refusal:
         webui.host.load("broken", "")
     assert str(refusal.value) == (f"The webui could not load 'broken'; its console says why. {NEXT_CLICK}")
