@@ -1,0 +1,74 @@
+"""Runs, checkpoints, a queue and a settings file of version 1.0.0, from before the packages were regrouped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_pro.records.folder import inventory
+from training_pro.records.queue import queue
+from training_pro.settings import files
+from training_pro.settings.parsing import training_settings
+
+WRITTEN = Path(__file__).parents[1] / "fixtures" / "version_1_0_0"
+SETTINGS = {
+    "epochs": 2,
+    "dropout": 0.1,
+    "learning_rate": 5e-3,
+    "rank": 2,
+    "targets": "q-v",
+    "eval_share": 0.3,
+    "if_exists": "continue",
+}
+
+
+@pytest.fixture
+def older(place):
+    """A working folder with everything that the older version left."""
+    shutil.copytree(WRITTEN / "loras", place.folders.loras)
+    shutil.copy(WRITTEN / "queue.json", place.folders.queue)
+    return place
+
+
+def adapter(folder):
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def test_its_runs_are_listed_as_they_ended(older):
+    runs = {run.name: (run.standing, run.step, run.model) for run in inventory.kept(older.folders)}
+    assert runs == {
+        "crashed": ("cut off", 2, "tiny"),
+        "finished": ("finished", 6, "tiny"),
+        "stopped": ("stopped", 2, "tiny"),
+    }
+
+
+def test_its_log_and_graph_are_read(older):
+    run = inventory.one(older.lora("finished"), older.folders)
+    log = json.loads((WRITTEN / "loras" / "finished" / "training_log.json").read_text(encoding="utf-8"))
+    assert run.loss == log["smoothed_loss"]
+
+
+def test_its_queue_is_read(older):
+    waiting = queue.load(older.folders.queue).waiting
+    assert [(run.name, run.model, run.steps) for run in waiting] == [("first", "tiny", 5), ("second", "tiny", 8)]
+    assert training_settings(waiting[1].values).steps.epochs == 3
+
+
+def test_its_settings_are_read():
+    settings = training_settings(files.load(WRITTEN / "settings.json").values)
+    assert (settings.what.name, settings.steps.epochs, settings.learning.schedule) == ("asked", 3, "cosine")
+
+
+@pytest.mark.parametrize("name", ["stopped", "crashed"])
+def test_its_unfinished_runs_are_continued(older, name):
+    """To the same LoRA as the older version's uninterrupted run: to rounding, since processors differ."""
+    ended = older.train(name=name, **SETTINGS)
+    assert (ended.outcome, ended.folder) == ("finished", older.lora(name))
+    continued, uninterrupted = adapter(older.lora(name)), adapter(older.lora("finished"))
+    assert continued.keys() == uninterrupted.keys()
+    assert all(torch.allclose(continued[key], uninterrupted[key], atol=1e-5) for key in continued)
