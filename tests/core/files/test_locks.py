@@ -1,48 +1,61 @@
-"""A lock is held or free; whoever only looks whether it is holds nobody up."""
+"""A lock is held or free; a program that only looks at it delays nobody."""
 
 from __future__ import annotations
 
 import threading
 import time
 
+import pytest
+from training_pro.core.errors import SavingError
 from training_pro.core.files import locks
 from training_pro.core.files.locks import is_locked, lock
 
 
-def looked_at(monkeypatch, path, seconds):
-    """Somebody looks at it meanwhile, as slowly as a busy machine is."""
-    looking, take = threading.Event(), locks._locked
+def looking(monkeypatch, path, seconds):
+    """Start a thread that looks at the lock and is slow about it, as on a busy machine."""
+    has_it, acquire = threading.Event(), locks._acquire
 
-    def slowly(file):
-        ours = take(file)
+    def slowly(path, patience):
+        held = acquire(path, patience)
         if threading.current_thread() is looker:
-            looking.set()
+            has_it.set()
             time.sleep(seconds)
-        return ours
+        return held
 
-    monkeypatch.setattr(locks, "_locked", slowly)
+    monkeypatch.setattr(locks, "_acquire", slowly)
     looker = threading.Thread(target=is_locked, args=[path])
     looker.start()
-    looking.wait()
+    has_it.wait()
     return looker
 
 
 def test_a_look_by_another_program_refuses_nobody(tmp_path, monkeypatch):
     (tmp_path / "a.lock").touch()
-    looker = looked_at(monkeypatch, tmp_path / "a.lock", 0.05)
-    with lock(tmp_path / "a.lock") as ours:
-        assert ours
+    looker = looking(monkeypatch, tmp_path / "a.lock", 0.05)
+    with lock(tmp_path / "a.lock") as held:
+        assert held
     looker.join()
 
 
 def test_two_that_look_at_once_do_not_take_each_other_for_the_owner(tmp_path, monkeypatch):
     (tmp_path / "a.lock").touch()
-    looker = looked_at(monkeypatch, tmp_path / "a.lock", 0.01)
+    looker = looking(monkeypatch, tmp_path / "a.lock", 0.01)
     assert not is_locked(tmp_path / "a.lock")
     looker.join()
 
 
-def test_what_is_held_is_held(tmp_path):
-    with lock(tmp_path / "a.lock") as ours, lock(tmp_path / "a.lock") as theirs:
-        assert (ours, theirs, is_locked(tmp_path / "a.lock")) == (True, False, True)
+def test_one_owner_at_a_time(tmp_path):
+    with lock(tmp_path / "a.lock") as first, lock(tmp_path / "a.lock") as second:
+        assert (first, second, is_locked(tmp_path / "a.lock")) == (True, False, True)
     assert not is_locked(tmp_path / "a.lock")
+
+
+def test_a_lock_that_nobody_made_is_free_and_looking_makes_none(tmp_path):
+    assert not is_locked(tmp_path / "a.lock")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(SavingError, match="cannot be written"), lock(tmp_path / "file" / "a.lock"):
+        pass
