@@ -75,7 +75,7 @@ class Pace:
     def share(self) -> float:
         """How much of the run is done: of its steps, or of its time where that ends first."""
         last = self._recent[-1]
-        return max(last.step / last.steps, self._gone / self._most)
+        return max(last.step / last.steps, self._gone / self._most if self._most else 1.0)
 
     @property
     def _gone(self) -> float:

@@ -108,7 +108,7 @@ def test_a_webui_without_the_names_that_are_needed(webui, open_page):
 def test_what_breaks_in_the_tab_never_reaches_the_host(browser, tmp_path, open_page):
     damaged = servers.copied(tmp_path / "damaged")
     (damaged / "interface" / "train_tab.py").write_text("raise RuntimeError('a part is damaged')\n")
-    (damaged / "interface" / "style.py").unlink()
+    (damaged / "interface" / "base" / "style.py").unlink()
     with servers.webui(tmp_path / "webui", model=False, extension=damaged) as server:
         page = open_page(server, tab=OURS, whole=False)
         page.wait_for(lambda: "cannot draw its tab here" in page.everything(), "a sentence in the tab")

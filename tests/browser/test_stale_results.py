@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
 BOOK = "pride.txt"
 BROKEN = "ValueError: broken on purpose"
 BREAK = """
-module = next(module for name, module in sys.modules.items() if name.endswith("interface.report_view"))
+module = next(module for name, module in sys.modules.items() if name.endswith("interface.run.report_view"))
 unbroken = module.html
 def broken(*_, **__):
     raise ValueError("broken on purpose")

@@ -73,10 +73,10 @@ def by_hand(place, model, length, stride):
 def test_without_and_with_a_lora_and_a_checkpoint_of_it(with_lora):
     place = with_lora
     before = tree(place.lora())
-    loras = ("a", "a/checkpoint-4-epoch-1", str(place.lora()))
+    loras = ("a", "a/checkpoint-4-epoch-1", place.lora())
     host = place.host()
     end, found = worked_out(place, host=host, loras=loras, max_length=32, stride=8)
-    assert [one.lora for one in found] == ["-", *loras]
+    assert [one.lora for one in found] == ["-", *map(str, loras)]
     model = host.loaded().model
     bare = by_hand(place, model.eval(), 32, 8)
     worn = by_hand(place, loaded_onto(model, place.lora(), "a").eval(), 32, 8)
