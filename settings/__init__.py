@@ -1,4 +1,4 @@
-"""What the user chooses: every setting declared once, with its file, its flags, its checks and its reference."""
+"""Settings: declared once, with their file format, command-line flags, checks, presets and reference."""
 
 __all__ = [
     "columns",

@@ -1,4 +1,4 @@
-"""What is written under Columns: which table or SELECT of a database, and which column has which part."""
+"""Parser of the setting Columns: a column mapping, and for databases a table or a SELECT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SELECT = re.compile(r"\s*(?:select|with)\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Columns:
-    """`names` are our columns by what they are called in the file; `query` is a SELECT."""
+    """A column mapping. `names` maps our column names to those in the file; `query` is a SELECT."""
 
     table: str = ""
     query: str = ""
@@ -21,29 +21,31 @@ class Columns:
 
 
 def read(text: str) -> Columns:
-    """'table=NAME instruction=Frage output="Die Antwort"', or a SELECT; a ValueError says what is wrong."""
+    """Parse 'table=NAME instruction=Frage output="Die Antwort"' or a SELECT; raise ValueError if it is neither."""
     if SELECT.match(text):
         return Columns(query=text.strip().rstrip(";"))
     try:
-        words = shlex.split(text)
+        tokens = shlex.split(text)
     except ValueError:
         raise ValueError(
             f"{text!r} has a quotation mark too few. Put names with spaces into two of them."
         ) from None
-    pairs = [word.partition("=") for word in words]
-    wrong = [
-        word for word, (ours, sign, theirs) in zip(words, pairs, strict=True) if not (ours and sign and theirs)
+    assignments = [token.partition("=") for token in tokens]
+    malformed = [
+        token
+        for token, (ours, sign, theirs) in zip(tokens, assignments, strict=True)
+        if not (ours and sign and theirs)
     ]
-    if wrong:
+    if malformed:
         raise ValueError(
-            f"{wrong[0]!r} is not understood. Write instruction=Frage output=Antwort, table=NAME, or a SELECT."
+            f"{malformed[0]!r} is not understood. Write instruction=Frage output=Antwort, table=NAME, or a SELECT."
         )
-    named = {ours.strip().lower(): theirs for ours, _, theirs in pairs}
-    return Columns(named.pop(TABLE, ""), "", named)
+    names = {ours.strip().lower(): theirs for ours, _, theirs in assignments}
+    return Columns(names.pop(TABLE, ""), "", names)
 
 
 def problem(text: str) -> str:
-    """What is wrong with it, or an empty text."""
+    """Return what is wrong with the text, or an empty string."""
     try:
         read(text)
     except ValueError as error:

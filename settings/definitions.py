@@ -1,4 +1,4 @@
-"""Every setting, declared once: from here come the form, the file, the flags, the checks and the reference."""
+"""Declarations of all settings. The form, the settings file, the flags, the checks and the reference use them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from .name_rules import name_problem, shard_size_problem
 from .setting import Setting, choice, names, number, text, texts, whole, yes_no
 
 FULL = "full"
+
+
+# The docstrings of the section classes are the section titles in the reference and in --help.
 
 
 @dataclass(frozen=True)
@@ -481,12 +484,12 @@ class Lora:
 
     @property
     def strength(self) -> float:
-        """What the LoRA's part is multiplied by."""
+        """The factor on the output of the LoRA: `scaling` in PEFT."""
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
 
     @property
     def whole_model(self) -> bool:
-        """Whether all of the model is trained, and not a LoRA beside it."""
+        """Whether the whole model is trained instead of a LoRA."""
         return self.method == FULL
 
 
@@ -688,7 +691,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """All that the user chooses; frozen, and saved as it was asked for."""
+    """All settings of a run, by section."""
 
     what: What = field(default_factory=What)
     text: Text = field(default_factory=Text)
@@ -705,11 +708,11 @@ class TrainingSettings:
     machine: Machine = field(default_factory=Machine)
 
     def called(self, name: str) -> TrainingSettings:
-        """The same for a LoRA of this name."""
+        """Return a copy with this name for the LoRA."""
         return replace(self, what=replace(self.what, name=name))
 
     def values(self) -> dict[str, Any]:
-        """Flat keys and plain values, as they stand in a file."""
+        """Return flat keys and plain values, as in a settings file."""
         sections = (getattr(self, f.name) for f in fields(self))
         flat = {f.name: getattr(s, f.name) for s in sections for f in fields(s)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items()}
@@ -724,5 +727,5 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def keys_of(*sections: str) -> tuple[str, ...]:
-    """The settings of these sections."""
+    """Return the keys of the settings in these sections."""
     return tuple(key for key, setting in SETTINGS.items() if setting.section in sections)

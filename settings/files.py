@@ -1,4 +1,4 @@
-"""Settings as files: what a run was asked for, saved so that feeding it back asks for the same run."""
+"""Settings files: write the settings of a run and read them back, so that the same run can be started again."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from .legacy_settings import Exists, converted, nothing_exists
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
-_ABOUT_THE_FILE = ("made_by", "settings_version")
+_METADATA_KEYS = ("made_by", "settings_version")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The values that a file asks for, and what had to be said about reading it."""
+    """The values of a settings file, with notes on how they were read."""
 
     values: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 def as_file(settings: TrainingSettings) -> dict[str, Any]:
-    """The settings as they stand in training_parameters.json."""
+    """Return the content of training_parameters.json."""
     return {"made_by": MADE_BY, "settings_version": SETTINGS_VERSION, **settings.values()}
 
 
 def load(path: Path, datasets: Path | None = None) -> Loaded:
-    """The values of a settings file, ours or an older tab's, whose data are looked for in `datasets`."""
-    return from_values(_parsed(path), f"{path.name}: ", datasets=datasets)
+    """Read a settings file, ours or an older tab's. An older file's datasets are looked up in `datasets`."""
+    return from_values(_parse(path), f"{path.name}: ", datasets=datasets)
 
 
 def from_values(values: Mapping[str, object], place: str = "", *, datasets: Path | None = None) -> Loaded:
-    """The same for values that are read already."""
+    """Do the same for values that are already parsed."""
     if values.get("settings_version", SETTINGS_VERSION) != SETTINGS_VERSION:
         version = values["settings_version"]
         raise SettingsError(
             [f"{place}made by a newer Training PRO (settings version {version}). Update this one."]
         )
-    known = converted(values, _inside(datasets))
-    ours = {k: v for k, v in known.values.items() if k not in _ABOUT_THE_FILE}
-    return Loaded(ours, known.notes)
+    result = converted(values, _exists_in(datasets))
+    settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
+    return Loaded(settings, result.notes)
 
 
-def _inside(folder: Path | None) -> Exists:
+def _exists_in(folder: Path | None) -> Exists:
     if folder is None:
         return nothing_exists
 
     def exists(name: str) -> bool:
         try:
             path = descendant(folder, name.removesuffix("/"), "Data", follow_links=True)
-        except SavingError:  # the name of no data set
+        except SavingError:  # not the name of a dataset
             return False
         return path.is_dir() if name.endswith("/") else path.is_file()
 
     return exists
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())  # UTF-16 too, in which PowerShell writes what goes into a file
+        values = json.loads(path.read_bytes())  # bytes, so that UTF-16 is detected: PowerShell writes it with >
     except OSError as error:
         raise SettingsError(
             [f"{path}: cannot be read ({error.strerror}). Give the path of a settings file."]

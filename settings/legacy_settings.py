@@ -1,8 +1,8 @@
-"""Settings files of the original Training PRO and of the webui's own tab, in our keys and values.
+"""Conversion of settings files of the original Training PRO and of the webui's own tab.
 
-A table: which of their keys a row reads, and how our keys come from them. Values are converted, not only
-renamed, so that an old run stays what it was; where a file is older than one of its program's keys, the row
-says what that program did before it had the key.
+`_CONVERTERS` maps old keys to functions that yield our keys and values. Values are converted, not only renamed,
+so that an old run stays what it was. If a file is older than a key of its program, the converter yields what that
+program did before it had the key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Pairs = Iterator[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Converted:
-    """A file in our keys, and what is worth saying about the conversion."""
+    """The values of a file in our keys, with notes on the conversion."""
 
     values: dict[str, Any]
     notes: tuple[str, ...] = ()
@@ -29,22 +29,22 @@ def nothing_exists(_: str) -> bool:
 
 
 def converted(values: Mapping[str, object], exists: Exists = nothing_exists) -> Converted:
-    """The values in our keys: ours as they are, an older tab's converted.
+    """Convert the values of an older tab's file; values of our own files are returned unchanged.
 
-    Older files name data without endings. `exists` says whether a name is there among the data sets; a name
+    Older files name datasets without a file extension. `exists` says whether a dataset of a name exists; a name
     that ends in / is a folder.
     """
     if "micro_batch_size" not in values:
         return Converted(dict(values))
-    old = _Old({k: v for k, v in values.items() if v is not None}, exists)
-    ours = {key: value for row in _ROWS.values() for key, value in row(old)}
-    notes = [note for remark in _REMARKS for note in remark(old)]
-    return Converted(ours, tuple(notes))
+    old = _OldFile({k: v for k, v in values.items() if v is not None}, exists)
+    converted_values = {key: value for convert in _CONVERTERS.values() for key, value in convert(old)}
+    notes = [note for rule in _NOTE_RULES for note in rule(old)]
+    return Converted(converted_values, tuple(notes))
 
 
 @dataclass(frozen=True)
-class _Old:
-    """An older file, and how its values are read."""
+class _OldFile:
+    """Typed access to the values of an older file."""
 
     values: Mapping[str, object]
     exists: Exists
@@ -56,12 +56,12 @@ class _Old:
         return str(self.values.get(key, default)).strip().lower() in ("true", "yes", "1")
 
     def name(self, key: str) -> str:
-        """What is chosen in a menu; 'None' is their word for nothing."""
+        """Return the choice of a menu; its entry 'None' means nothing."""
         value = str(self.values.get(key, "")).strip()
         return "" if value.lower() == "none" else value
 
     def number(self, key: str) -> float | None:
-        """A number, also one kept as a text; None where there is none."""
+        """Return a number, also one stored as text, or None."""
         try:
             number = float(self.values[key])  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError):
@@ -69,20 +69,23 @@ class _Old:
         return number if math.isfinite(number) else None
 
     def steps(self, key: str) -> Any:
-        """Their steps are batches: in ours, rounded up. What is no number is left for the checks to refuse."""
-        batches = self.number(key)
-        return self.values.get(key) if batches is None else math.ceil(batches / self.accumulation)
+        """Convert micro-batches, which older tabs call steps, to steps, rounded up.
+
+        A value that is not a number is returned as it is, so that the checks refuse it.
+        """
+        micro_batches = self.number(key)
+        return self.values.get(key) if micro_batches is None else math.ceil(micro_batches / self.accumulation)
 
     @property
     def accumulation(self) -> int:
-        whole, part = self.number("batch_size") or 0, self.number("micro_batch_size") or 0
-        if whole > 0 and part > 0:
-            return max(1, int(whole // part))
+        batch_size, micro_batch_size = self.number("batch_size") or 0, self.number("micro_batch_size") or 0
+        if batch_size > 0 and micro_batch_size > 0:
+            return max(1, int(batch_size // micro_batch_size))
         return max(1, int(self.number("grad_accumulation") or 1))
 
     @property
     def webui(self) -> bool:
-        """The webui's own tab, since it knows no raw text files; anything else is the original's kind."""
+        """Whether the file is of the webui's own tab, which has no raw text files, and not of the original."""
         original = "raw_text_file" in self or "grad_accumulation" in self
         return not original and ("all_linear" in self or "text_dataset" in self)
 
@@ -99,16 +102,16 @@ class _Old:
         return bool(self.on("hybrid_training") and self.text and self.rows)
 
     def dataset(self, key: str) -> str:
-        """The file or folder that a name without an ending means, or nothing."""
+        """Return the file or folder that a name without an extension means, or an empty string."""
         name = self.name(key)
         if not name:
             return ""
-        found = (name + ending for ending in _ENDINGS[key] if self.exists(name + ending))
-        return next(found, name + _ENDINGS[key][-1])
+        candidates = (name + extension for extension in _EXTENSIONS[key] if self.exists(name + extension))
+        return next(candidates, name + _EXTENSIONS[key][-1])
 
 
-# Looked for in this order; the last one is taken where none is there.
-_ENDINGS: Mapping[str, tuple[str, ...]] = {
+# Tried in this order; the last one is used if none exists.
+_EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "raw_text_file": ("/", ".txt"),
     "text_dataset": (".json", "/", ".txt", ".json"),
     "datasetJSONL": (".jsonl",),
@@ -118,36 +121,36 @@ _ENDINGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _as_it_is(theirs: str, ours: str) -> Callable[[_Old], Pairs]:
-    def row(old: _Old) -> Pairs:
-        if theirs in old:
-            yield ours, old.values[theirs]
+def _rename_key(old_key: str, new_key: str) -> Callable[[_OldFile], Pairs]:
+    def convert(old: _OldFile) -> Pairs:
+        if old_key in old:
+            yield new_key, old.values[old_key]
 
-    return row
+    return convert
 
 
-def _data(old: _Old) -> Pairs:
+def _data(old: _OldFile) -> Pairs:
     if old.hybrid:
         shares = ((old.text, "hybrid_text_ratio"), (old.rows, "hybrid_data_ratio"))
-        yield "data", [name for dataset, ratio in shares if (name := _shared(dataset, old.number(ratio)))]
+        yield "data", [name for dataset, ratio in shares if (name := _with_share(dataset, old.number(ratio)))]
     elif old.text or old.rows:
         yield "data", [old.text or old.rows]
 
 
-def _shared(dataset: str, per_cent: float | None) -> str:
-    """The data set with the share of it that is used; nothing of it is no data set."""
+def _with_share(dataset: str, per_cent: float | None) -> str:
+    """Return the dataset with its share in per cent, or an empty string for a share of 0."""
     if per_cent is None or per_cent >= 100:
         return dataset
     return f"{dataset}:{max(1, round(per_cent))}" if per_cent > 0 else ""
 
 
-def _format(old: _Old) -> Pairs:
+def _format(old: _OldFile) -> Pairs:
     if name := old.name("format"):
         yield "format", "chat" if name == "Chat Template" else name
 
 
-def _evaluation(old: _Old) -> Pairs:
-    """The evaluation data of the kind that is trained on; a text had none of its own."""
+def _eval_data(old: _OldFile) -> Pairs:
+    """Use the evaluation data of the kind that is trained on; raw texts had no evaluation data."""
     kinds = [("eval_datasetJSONL", "eval_stepsJSONL"), ("eval_dataset", "eval_steps")]
     if old.rows:
         kinds = [kinds[0] if old.name("datasetJSONL") else kinds[1]]
@@ -159,113 +162,113 @@ def _evaluation(old: _Old) -> Pairs:
             return
 
 
-def _override(old: _Old) -> Pairs:
+def _override(old: _OldFile) -> Pairs:
     if "always_override" in old:
         yield "if_exists", "replace" if old.on("always_override") else "continue"
 
 
-def _chunking(old: _Old) -> Pairs:
+def _chunking(old: _OldFile) -> Pairs:
     if "sliding_window" in old:
         yield "chunking", "dementor" if old.on("sliding_window") else "blocks"
 
 
-def _overlap(old: _Old) -> Pairs:
+def _overlap(old: _OldFile) -> Pairs:
     if "precize_slicing_overlap" in old:
         yield "overlap", old.values["precize_slicing_overlap"]
     elif "stride_length" in old:
         yield "overlap", (old.number("stride_length") or 0) > 0
 
 
-def _end_token(old: _Old) -> Pairs:
-    """Before the key there was no end token, before the type it stood at hard cuts."""
+def _end_token(old: _OldFile) -> Pairs:
+    """Before the key existed there was no end token; before its type existed it was put at hard cuts."""
     if not old.on("add_eos_token"):
         yield "add_eos", "never"
     else:
         yield "add_eos", "every_block" if old.name("add_eos_token_type") == "Every Block" else "hard_cut"
 
 
-def _too_long(old: _Old) -> Pairs:
-    """Before the key the original shortened what was too long."""
+def _too_long(old: _OldFile) -> Pairs:
+    """Before the key existed the original truncated rows that were too long."""
     if old.on("eliminate_long_blocks") or old.name("excess_length") == "drop":
         yield "too_long", "drop_any"
     elif "eliminate_long_blocks" in old or "excess_length" in old or (old.rows and not old.webui):
         yield "too_long", "cut_end"
 
 
-def _accumulation(old: _Old) -> Pairs:
-    garbled = "grad_accumulation" in old and old.number("grad_accumulation") is None
-    yield "accumulation", old.values["grad_accumulation"] if garbled else old.accumulation
+def _accumulation(old: _OldFile) -> Pairs:
+    not_a_number = "grad_accumulation" in old and old.number("grad_accumulation") is None
+    yield "accumulation", old.values["grad_accumulation"] if not_a_number else old.accumulation
 
 
-def _learning_rate(old: _Old) -> Pairs:
+def _learning_rate(old: _OldFile) -> Pairs:
     if "learning_rate" in old:
         rate = old.number("learning_rate")
         yield "learning_rate", old.values["learning_rate"] if rate is None else rate
 
 
-def _schedule(old: _Old) -> Pairs:
-    """Before the key it was linear; theirs `constant` knew no warm-up."""
-    theirs = old.name("lr_scheduler_type") or ("cosine" if old.webui else "linear")
-    yield "schedule", "constant" if theirs == "constant_with_warmup" else theirs
+def _schedule(old: _OldFile) -> Pairs:
+    """Before the key existed the schedule was linear; their `constant` had no warm-up."""
+    name = old.name("lr_scheduler_type") or ("cosine" if old.webui else "linear")
+    yield "schedule", "constant" if name == "constant_with_warmup" else name
     warmup = old.steps("warmup_steps") or old.number("warmup_ratio") or 0
-    yield "warmup_steps", 0 if theirs == "constant" else warmup
+    yield "warmup_steps", 0 if name == "constant" else warmup
 
 
-def _optimizer(old: _Old) -> Pairs:
+def _optimizer(old: _OldFile) -> Pairs:
     if name := old.name("optimizer"):
-        yield "optimizer", "adamw_torch" if name in _GONE_OPTIMIZERS else name
+        yield "optimizer", "adamw_torch" if name in _REMOVED_OPTIMIZERS else name
 
 
-def _strength(old: _Old) -> Pairs:
+def _strength(old: _OldFile) -> Pairs:
     if "lora_RS" in old:
         yield "rslora", old.on("lora_RS")
-    alpha = "lora_RS_alpha" if old.on("lora_RS") and "lora_RS_alpha" in old else "lora_alpha"
-    if alpha in old:
-        yield "alpha", old.values[alpha]
+    alpha_key = "lora_RS_alpha" if old.on("lora_RS") and "lora_RS_alpha" in old else "lora_alpha"
+    if alpha_key in old:
+        yield "alpha", old.values[alpha_key]
 
 
-def _targets(old: _Old) -> Pairs:
-    """Before there was a choice the original took q and v, the webui's tab all linear layers."""
-    if chosen := old.name("training_projection"):
-        yield "targets", "all-linear" if chosen == "all" else chosen
+def _targets(old: _OldFile) -> Pairs:
+    """Before there was a choice the original trained q and v, the webui's tab all linear layers."""
+    if choice := old.name("training_projection"):
+        yield "targets", "all-linear" if choice == "all" else choice
     elif old.on("all_linear", default=old.webui):
         yield "targets", "all-linear"
     else:
-        ticked = tuple(part for part in _PARTS if old.on(f"{part}_proj_en"))
-        yield "targets", _KNOWN_TARGETS.get(ticked) or [f"{part}_proj" for part in ticked]
+        projections = tuple(projection for projection in _PROJECTIONS if old.on(f"{projection}_proj_en"))
+        yield "targets", _TARGET_NAMES.get(projections) or [f"{projection}_proj" for projection in projections]
 
 
-def _steps_between_checkpoints(old: _Old) -> Pairs:
+def _steps_between_checkpoints(old: _OldFile) -> Pairs:
     if "save_steps" in old:
         yield "save_every", old.steps("save_steps")
 
 
-def _gradient_checkpointing(old: _Old) -> Pairs:
+def _gradient_checkpointing(old: _OldFile) -> Pairs:
     for key in ("use_grad_checkpoint", "gradient_checkpointing"):
         if key in old:
             yield "gradient_checkpointing", "on" if old.on(key) else "off"
 
 
-def _batching(old: _Old) -> Pairs:
+def _batching(old: _OldFile) -> Pairs:
     if "group_by_length" in old:
         yield "batching", "by_length" if old.on("group_by_length") else "shuffled"
 
 
-def _report_to(old: _Old) -> Pairs:
+def _report_to(old: _OldFile) -> Pairs:
     if "report_to" in old:
         yield "report_to", old.name("report_to") or "none"
 
 
-_GONE_OPTIMIZERS = frozenset({"adamw_hf", "adamw_apex_fused", "adamw_anyprecision"})
-_PARTS = ("q", "k", "v", "o", "gate", "down", "up")
-_KNOWN_TARGETS: Mapping[tuple[str, ...], str] = {
+_REMOVED_OPTIMIZERS = frozenset({"adamw_hf", "adamw_apex_fused", "adamw_anyprecision"})
+_PROJECTIONS = ("q", "k", "v", "o", "gate", "down", "up")
+_TARGET_NAMES: Mapping[tuple[str, ...], str] = {
     (): "q-v",
     ("q", "v"): "q-v",
     ("q", "k", "v"): "q-k-v",
     ("q", "k", "v", "o"): "q-k-v-o",
     ("k", "v", "down"): "k-v-down",
 }
-_RENAMED: Mapping[str, str] = {
+_RENAMED_KEYS: Mapping[str, str] = {
     "lora_name": "name",
     "lora_rank": "rank",
     "lora_dropout": "dropout",
@@ -282,8 +285,8 @@ _RENAMED: Mapping[str, str] = {
     "stop_at_epoch": "stop_at_epoch",
     "save_steps_under_loss": "save_on_loss_drop",
 }
-_ROWS: Mapping[tuple[str, ...], Callable[[_Old], Pairs]] = {
-    **{(theirs,): _as_it_is(theirs, ours) for theirs, ours in _RENAMED.items()},
+_CONVERTERS: Mapping[tuple[str, ...], Callable[[_OldFile], Pairs]] = {
+    **{(old_key,): _rename_key(old_key, new_key) for old_key, new_key in _RENAMED_KEYS.items()},
     (
         "raw_text_file",
         "text_dataset",
@@ -294,7 +297,7 @@ _ROWS: Mapping[tuple[str, ...], Callable[[_Old], Pairs]] = {
         "hybrid_data_ratio",
     ): _data,
     ("format",): _format,
-    ("eval_datasetJSONL", "eval_dataset", "eval_stepsJSONL", "eval_steps"): _evaluation,
+    ("eval_datasetJSONL", "eval_dataset", "eval_stepsJSONL", "eval_steps"): _eval_data,
     ("always_override",): _override,
     ("sliding_window",): _chunking,
     ("precize_slicing_overlap", "stride_length"): _overlap,
@@ -305,51 +308,51 @@ _ROWS: Mapping[tuple[str, ...], Callable[[_Old], Pairs]] = {
     ("lr_scheduler_type", "warmup_steps", "warmup_ratio"): _schedule,
     ("optimizer",): _optimizer,
     ("lora_alpha", "lora_RS", "lora_RS_alpha"): _strength,
-    ("training_projection", "all_linear", *(f"{part}_proj_en" for part in _PARTS)): _targets,
+    ("training_projection", "all_linear", *(f"{projection}_proj_en" for projection in _PROJECTIONS)): _targets,
     ("save_steps",): _steps_between_checkpoints,
     ("use_grad_checkpoint", "gradient_checkpointing"): _gradient_checkpointing,
     ("group_by_length",): _batching,
     ("report_to",): _report_to,
 }
-_WITHOUT_EFFECT = frozenset({"higher_rank_limit"})
-_KNOWN = _WITHOUT_EFFECT.union(*_ROWS)
+_IGNORED_KEYS = frozenset({"higher_rank_limit"})
+_KNOWN_KEYS = _IGNORED_KEYS.union(*_CONVERTERS)
 
 
-def _one_of_several(old: _Old) -> Iterator[str]:
+def _unused_dataset(old: _OldFile) -> Iterator[str]:
     if old.text and old.rows and not old.hybrid:
         yield f"Data: {old.rows!r} stood in the file too, but the older program learned from {old.text!r} alone."
 
 
-def _overlap_in_tokens(old: _Old) -> Iterator[str]:
+def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:
     if "precize_slicing_overlap" not in old and (tokens := old.number("stride_length")):
         yield f"An overlap of {tokens:g} tokens became overlap blocks, which begin and end with sentences."
 
 
-def _gone_optimizer(old: _Old) -> Iterator[str]:
-    if (name := old.name("optimizer")) in _GONE_OPTIMIZERS:
+def _removed_optimizer(old: _OldFile) -> Iterator[str]:
+    if (name := old.name("optimizer")) in _REMOVED_OPTIMIZERS:
         yield f"The optimizer {name!r} is gone; adamw_torch does the same."
 
 
-def _other_curve(old: _Old) -> Iterator[str]:
-    """What transformers calls by the same name and we draw differently."""
-    theirs = old.name("lr_scheduler_type")
-    if theirs == "polynomial":
+def _different_schedule(old: _OldFile) -> Iterator[str]:
+    """Schedules that have the same name in transformers but another curve here."""
+    name = old.name("lr_scheduler_type")
+    if name == "polynomial":
         yield "Schedule 'polynomial': the older program's fell straight to 0, which is 'linear' here."
-    elif theirs == "cosine_with_restarts":
+    elif name == "cosine_with_restarts":
         yield "Schedule 'cosine_with_restarts': the older program's never restarted, which is 'cosine' here."
-    elif theirs == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
+    elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
         yield "Schedule 'inverse_sqrt': without warm-up the older program's hardly fell; 'constant' is nearer."
 
 
-def _unknown(old: _Old) -> Iterator[str]:
-    if unknown := [key for key in old.values if key not in _KNOWN]:
-        yield f"Not known here, and ignored: {', '.join(sorted(unknown))}."
+def _unknown_keys(old: _OldFile) -> Iterator[str]:
+    if keys := [key for key in old.values if key not in _KNOWN_KEYS]:
+        yield f"Not known here, and ignored: {', '.join(sorted(keys))}."
 
 
-_REMARKS: tuple[Callable[[_Old], Iterator[str]], ...] = (
-    _one_of_several,
+_NOTE_RULES: tuple[Callable[[_OldFile], Iterator[str]], ...] = (
+    _unused_dataset,
     _overlap_in_tokens,
-    _gone_optimizer,
-    _other_curve,
-    _unknown,
+    _removed_optimizer,
+    _different_schedule,
+    _unknown_keys,
 )

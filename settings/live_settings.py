@@ -1,4 +1,4 @@
-"""The settings that may change while a run goes on: one frozen whole, swapped as a whole."""
+"""Live settings: those that may change during a run. A frozen object that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 100.0
 
 @dataclass(frozen=True)
 class Live:
-    """What is kept, when a run ends, and a factor on its learning rate."""
+    """Saving and stopping rules of a run, and a factor on its learning rate."""
 
     saving: Saving = field(default_factory=Saving)
     stopping: Stopping = field(default_factory=Stopping)
@@ -27,34 +27,36 @@ class Live:
         return Live(settings.saving, settings.stopping)
 
     def values(self) -> dict[str, Any]:
-        """Flat keys and plain values."""
-        flat = {f.name: getattr(part, f.name) for part in (self.saving, self.stopping) for f in fields(part)}
+        """Return flat keys and plain values."""
+        flat = {
+            f.name: getattr(section, f.name) for section in (self.saving, self.stopping) for f in fields(section)
+        }
         return {**flat, FACTOR: self.rate_factor}
 
     def changed(self, values: Mapping[str, object]) -> Live:
-        """These with other values; SettingsError with everything that is wrong with them."""
-        read: dict[str, Any] = {}
+        """Return a copy with these values; raise SettingsError with all problems at once."""
+        parsed: dict[str, Any] = {}
         problems = []
         for key, value in values.items():
             try:
-                read[key] = _read(key, value)
+                parsed[key] = _read(key, value)
             except ValueError as error:
                 problems.append(str(error))
         if problems:
             raise SettingsError(problems)
-        return self._with(read)
+        return self._with(parsed)
 
-    def _with(self, read: Mapping[str, Any]) -> Live:
-        saving = replace(self.saving, **{f.name: read[f.name] for f in fields(Saving) if f.name in read})
-        stopping = replace(self.stopping, **{f.name: read[f.name] for f in fields(Stopping) if f.name in read})
-        return Live(saving, stopping, read.get(FACTOR, self.rate_factor))
+    def _with(self, parsed: Mapping[str, Any]) -> Live:
+        saving = replace(self.saving, **{f.name: parsed[f.name] for f in fields(Saving) if f.name in parsed})
+        stopping = replace(self.stopping, **{f.name: parsed[f.name] for f in fields(Stopping) if f.name in parsed})
+        return Live(saving, stopping, parsed.get(FACTOR, self.rate_factor))
 
 
 def going_on(asked: Live, *, then_asked: Mapping[str, Any], then_in_force: Mapping[str, Any]) -> Live:
-    """What a run that goes on goes by: as it was when it was saved, but what the user asks differently now."""
-    now = asked.values()
-    kept = {key: value for key, value in then_in_force.items() if now.get(key) == then_asked.get(key)}
-    return asked.changed({key: value for key, value in kept.items() if key in now})
+    """Return the live settings of a resumed run: those it was saved with, except what the user changed since."""
+    requested = asked.values()
+    unchanged = {key: value for key, value in then_in_force.items() if requested.get(key) == then_asked.get(key)}
+    return asked.changed({key: value for key, value in unchanged.items() if key in requested})
 
 
 def _read(key: str, value: object) -> Any:
@@ -67,6 +69,6 @@ def _read(key: str, value: object) -> Any:
     except (TypeError, ValueError):
         factor = -1.0
     if not 0 < factor <= MOST:
-        written = f"{value!r} is not a number above 0 and up to {MOST:g}.{comma_said(value)}"
-        raise ValueError(f"Factor on the learning rate: {written}")
+        message = f"{value!r} is not a number above 0 and up to {MOST:g}.{comma_said(value)}"
+        raise ValueError(f"Factor on the learning rate: {message}")
     return factor

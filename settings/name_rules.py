@@ -1,4 +1,4 @@
-"""Which names a LoRA, a preset or a model may have: those that webui, PEFT and every system can do with."""
+"""Naming rules for LoRAs, presets and models: names that the webui, PEFT and every operating system accept."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ TORCHS_OWN = re.compile(
     "apply|bfloat16|buffers|children|clear|compile|copy|cpu|cuda|double|eval|float|forward|fromkeys|get|half|ipu|"
     "items|keys|modules|mtia|parameters|pop|popitem|setdefault|to|train|training|type|update|values|xpu"
 )
-"""Words that torch's modules use themselves: the webui's Model tab cannot put on a LoRA of such a name."""
+"""Attribute names of torch modules: the webui's Model tab cannot load a LoRA with such a name."""
 
 
 def name_problem(name: str, of: str = LORA) -> str:
-    """What is wrong with the name of a LoRA, or of something else ('preset'), and what to do, or an empty text."""
+    """Return what is wrong with a name and what to do about it, or an empty string. `of` is what it names, such as
+    'preset'."""
     if not name.strip():
         return f"is empty. Give the {of} a name, for example 'my-story'."
     if len(name) > LONGEST_NAME:
         return f"has {len(name)} characters; at most {LONGEST_NAME} are possible. Choose a shorter one."
     if ".." in name or re.search(r"[/\\]|^[A-Za-z]:", name):
-        where = "; the LoRA is saved in the LoRA folder under it" if of == LORA else ", without a folder"
-        return f"{name!r} is a path. Give a plain name{where}."
+        hint = "; the LoRA is saved in the LoRA folder under it" if of == LORA else ", without a folder"
+        return f"{name!r} is a path. Give a plain name{hint}."
     if of == LORA and "." in name:
         return f"{name!r} has a dot, and a LoRA with a dot in its name cannot be put on. Use - or _ instead."
-    if found := re.search(r'[<>:"|?*\x00-\x1f]', name):
-        return f"{name!r} has the character {found[0]!r}, which not every system can store. Leave it out."
+    if match := re.search(r'[<>:"|?*\x00-\x1f]', name):
+        return f"{name!r} has the character {match[0]!r}, which not every system can store. Leave it out."
     if name != name.strip() or name.endswith(".") or _RESERVED.match(name):
         return f"{name!r} is a name that Windows cannot store. Choose another one."
     if name.endswith("-np"):
@@ -39,11 +40,11 @@ def name_problem(name: str, of: str = LORA) -> str:
         return f"{name!r} begins with a dot, and what is called so is hidden. Choose another beginning."
     if name.startswith("-"):
         return f"{name!r} begins with -, which a command line takes for a flag. Choose another beginning."
-    return f"{name!r} {fault}. Choose another one." if (fault := name_fault(name)) else ""
+    return f"{name!r} {reason}. Choose another one." if (reason := name_fault(name)) else ""
 
 
 def shard_size_problem(text: str) -> str:
-    """What is wrong with the size of a file, or nothing."""
+    """Return what is wrong with a file size, or an empty string."""
     if re.fullmatch(r"[1-9][0-9]*(KB|MB|GB)", text):
         return ""
     return f"{text!r} is no size. Write it as 500MB or 5GB."

@@ -1,4 +1,4 @@
-"""From plain values (a form, a file, flags) to TrainingSettings, or to all problems at once."""
+"""Parse plain values (from the form, a file or flags) into TrainingSettings, or report all problems at once."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ HOW_ROWS_ARE_READ = (
 
 
 def row_settings(values: Mapping[str, object]) -> TrainingSettings:
-    """How rows are read, for whoever trains nothing; what else `values` say is passed over."""
-    read = {key: values[key] for key in HOW_ROWS_ARE_READ if key in values}
-    return training_settings({"name": "rows", "data": ["-"], **read})
+    """Parse only the settings that say how rows are read, for callers that do not train; ignore all others."""
+    selected = {key: values[key] for key in HOW_ROWS_ARE_READ if key in values}
+    return training_settings({"name": "rows", "data": ["-"], **selected})
 
 
 def training_settings(values: Mapping[str, object]) -> TrainingSettings:
-    """The settings that `values` ask for, the rest at its default; SettingsError with every problem."""
-    read, problems = _read_all(values)
-    settings = _assembled(read)
+    """Return the settings in `values`, the rest at their defaults; raise SettingsError with every problem."""
+    parsed, problems = _parse_all(values)
+    settings = _assemble(parsed)
     problems += rule_problems(settings)
     if problems:
         raise SettingsError(problems)
     return settings
 
 
-def _read_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
-    read: dict[str, Any] = {}
+def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
+    parsed: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in {"name": "", **values}.items():
-        if sentence := _unknown(key):
-            problems.append(sentence)
+        if problem := _unknown_key_problem(key):
+            problems.append(problem)
             continue
         try:
-            read[key] = SETTINGS[key].read(value)
+            parsed[key] = SETTINGS[key].read(value)
         except ValueError as error:
             problems.append(str(error))
-    return read, problems
+    return parsed, problems
 
 
-def _unknown(key: str) -> str:
+def _unknown_key_problem(key: str) -> str:
     if key in SETTINGS:
         return ""
-    near = difflib.get_close_matches(key, SETTINGS, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else " `script.py settings` lists them all."
+    matches = difflib.get_close_matches(key, SETTINGS, n=1)
+    hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists them all."
     return f"There is no setting '{key}'.{hint}"
 
 
-def _assembled(read: Mapping[str, Any]) -> TrainingSettings:
-    parts = {
-        name: section(**{f.name: read[f.name] for f in fields(section) if f.name in read})
+def _assemble(parsed: Mapping[str, Any]) -> TrainingSettings:
+    sections = {
+        name: section(**{f.name: parsed[f.name] for f in fields(section) if f.name in parsed})
         for name, section in SECTIONS.items()
     }
-    return TrainingSettings(**parts)
+    return TrainingSettings(**sections)

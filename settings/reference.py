@@ -1,4 +1,4 @@
-"""The reference of all settings, for docs/settings.md and `script.py settings`."""
+"""Reference of all settings, for docs/settings.md and `script.py settings`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INTRODUCTION = """# Settings
 Each setting as it stands in a settings file, and as a flag of the command line: `--` and its key, with `-` for
 `_`. This page is made from the settings themselves by `python3 script.py settings`.
 """
-_ANYTHING: dict[str, str] = {
+_KIND_NAMES: dict[str, str] = {
     "text": "a text",
     "texts": "texts",
     "names": "names",
@@ -24,29 +24,29 @@ _ANYTHING: dict[str, str] = {
 
 
 def markdown() -> str:
-    """The reference as a page: one table a section."""
+    """Return the reference as Markdown, with one table per section."""
     return "\n".join([_INTRODUCTION, *(_section(name) for name in SECTIONS)])
 
 
 def as_json() -> list[dict[str, Any]]:
-    """The reference as plain data: bounds or choices stand where a setting has them."""
-    return [_plain(setting) for setting in SETTINGS.values()]
+    """Return the reference as plain data; bounds and choices only for settings that have them."""
+    return [_as_dict(setting) for setting in SETTINGS.values()]
 
 
 def title(section: str) -> str:
-    """What a section is about, in words."""
+    """Return the title of a section: the docstring of its class."""
     return (SECTIONS[section].__doc__ or section).strip().rstrip(".")
 
 
 def takes(setting: Setting) -> str:
-    """What a setting takes, in words, also where it has neither bounds nor choices."""
+    """Describe the values that a setting accepts, also without bounds or choices."""
     if setting.kind == "texts":
-        return f"{setting.range()} or {_ANYTHING['texts']}"
-    return setting.range() or _ANYTHING[setting.kind]
+        return f"{setting.range()} or {_KIND_NAMES['texts']}"
+    return setting.range() or _KIND_NAMES[setting.kind]
 
 
 def default(setting: Setting) -> str:
-    """A setting's default as one would type it; nothing for an empty one."""
+    """Return the default of a setting as typed on a command line, or an empty string."""
     value = setting.default
     if isinstance(value, bool):
         return str(value).lower()
@@ -61,12 +61,18 @@ def _table(settings: list[Setting]) -> Iterator[str]:
     yield "| key | label | default | takes | what it does |"
     yield "| --- | --- | --- | --- | --- |"
     for setting in settings:
-        usual, help = default(setting), setting.help + _changing(setting)
-        cells = (f"`{setting.key}`", setting.label, f"`{usual}`" if usual else "empty", takes(setting), help)
+        default_value, help = default(setting), setting.help + _change_note(setting)
+        cells = (
+            f"`{setting.key}`",
+            setting.label,
+            f"`{default_value}`" if default_value else "empty",
+            takes(setting),
+            help,
+        )
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
-def _changing(setting: Setting) -> str:
+def _change_note(setting: Setting) -> str:
     if setting.live:
         return " May be changed while a run goes on."
     return " A run that is gone on with has to have the same." if setting.fixed else ""
@@ -76,18 +82,18 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _plain(setting: Setting) -> dict[str, Any]:
-    usual = list(setting.default) if isinstance(setting.default, tuple) else setting.default
+def _as_dict(setting: Setting) -> dict[str, Any]:
+    default_value = list(setting.default) if isinstance(setting.default, tuple) else setting.default
     bounds = {"minimum": setting.minimum, "maximum": setting.maximum}
-    also: dict[str, Any] = {"words": list(setting.words), "choices": list(setting.choices)}
+    lists: dict[str, Any] = {"words": list(setting.words), "choices": list(setting.choices)}
     return {
         "key": setting.key,
         "label": setting.label,
         "section": setting.section,
         "kind": setting.kind,
-        "default": usual,
+        "default": default_value,
         **{name: bound for name, bound in bounds.items() if bound is not None},
-        **{name: values for name, values in also.items() if values},
+        **{name: values for name, values in lists.items() if values},
         "live": setting.live,
         "fixed": setting.fixed,
         "help": setting.help,

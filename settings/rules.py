@@ -1,4 +1,4 @@
-"""What must hold between settings; each rule gives a sentence or nothing."""
+"""Rules between settings. Each rule yields sentences, or nothing."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ FIRST_LOSS = 4.0
 
 
 def problems(settings: TrainingSettings) -> list[str]:
-    """Everything that stands in the way, all at once."""
+    """Return everything that prevents a run."""
     return [problem for rule in _RULES for problem in rule(settings)]
 
 
 def notes(settings: TrainingSettings) -> list[str]:
-    """What is ignored, and why: nothing to mend."""
-    said = []
+    """Return which settings are ignored and why; nothing has to be changed."""
+    sentences = []
     if settings.text.chunking == "dementor" and settings.text.overlap:
-        said.append("DEMENTOR overlaps by itself: Overlap blocks is ignored.")
-    if settings.aside.eval_every and _nothing_is_kept_aside(settings):
-        said.append("Evaluate every: nothing is kept aside, so there is nothing to evaluate.")
+        sentences.append("DEMENTOR overlaps by itself: Overlap blocks is ignored.")
+    if settings.aside.eval_every and _has_no_eval_data(settings):
+        sentences.append("Evaluate every: nothing is kept aside, so there is nothing to evaluate.")
     if settings.lora.head_rate != 1 and not settings.lora.train_head:
-        said.append("Train Head, rate: Train Head is off, so nothing goes by it.")
-    return said
+        sentences.append("Train Head, rate: Train Head is off, so nothing goes by it.")
+    return sentences
 
 
-def _nothing_is_kept_aside(settings: TrainingSettings) -> bool:
+def _has_no_eval_data(settings: TrainingSettings) -> bool:
     return not settings.aside.eval_data and not settings.aside.eval_share
 
 
 def advice(settings: TrainingSettings) -> list[str]:
-    """What works, but probably not as meant."""
+    """Return advice on settings that work, but probably not as intended."""
     return [sentence for rule in _ADVICE for sentence in rule(settings)]
 
 
-def _data_is_named(settings: TrainingSettings) -> Iterator[str]:
+def _missing_data(settings: TrainingSettings) -> Iterator[str]:
     if not settings.what.data:
         yield "Data: nothing is chosen. Choose a text, for example story.txt."
 
 
-def _strength(settings: TrainingSettings) -> Iterator[str]:
+def _high_strength(settings: TrainingSettings) -> Iterator[str]:
     lora = settings.lora
     if lora.strength > 4:
         yield (
@@ -51,23 +51,23 @@ def _strength(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
-def _rate(settings: TrainingSettings) -> Iterator[str]:
+def _high_learning_rate(settings: TrainingSettings) -> Iterator[str]:
     rate, lora = settings.learning.learning_rate, settings.lora
-    most, usual = (MOST_WHOLE, 1e-5) if lora.whole_model else (MOST_RATE / max(1.0, lora.strength), 2e-4)
-    if rate > most:
+    max_rate, usual_rate = (MOST_WHOLE, 1e-5) if lora.whole_model else (MOST_RATE / max(1.0, lora.strength), 2e-4)
+    if rate > max_rate:
         yield (
-            f"Learning Rate {rate:g} is far above what is usual here ({usual:g}), and the training may break "
-            f"down. Try {usual:g}."
+            f"Learning Rate {rate:g} is far above what is usual here ({usual_rate:g}), and the training may break "
+            f"down. Try {usual_rate:g}."
         )
-    elif rate * lora.lora_plus > most:
+    elif rate * lora.lora_plus > max_rate:
         yield (
             f"LoRA+ {lora.lora_plus:g}: half of the LoRA learns at {rate * lora.lora_plus:g}, far above what is "
-            f"usual ({usual:g}), and the training may break down. Try a Learning Rate of "
-            f"{most / lora.lora_plus / 2:.0e}."
+            f"usual ({usual_rate:g}), and the training may break down. Try a Learning Rate of "
+            f"{max_rate / lora.lora_plus / 2:.0e}."
         )
 
 
-def _stops_at_its_beginning(settings: TrainingSettings) -> Iterator[str]:
+def _stops_at_start(settings: TrainingSettings) -> Iterator[str]:
     if settings.stopping.stop_at_loss >= FIRST_LOSS:
         yield (
             f"Stop at Loss {settings.stopping.stop_at_loss:g}: most models begin below that on a language they "
@@ -75,7 +75,7 @@ def _stops_at_its_beginning(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
-def _end_after_every_block(settings: TrainingSettings) -> Iterator[str]:
+def _eos_after_every_block(settings: TrainingSettings) -> Iterator[str]:
     if settings.text.add_eos == "every_block":
         yield (
             "End token after every block: the model learns to stop in the middle of a text. "
@@ -83,18 +83,18 @@ def _end_after_every_block(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
-def _pairs_fill_batches(settings: TrainingSettings) -> Iterator[str]:
+def _odd_batch_with_pairs(settings: TrainingSettings) -> Iterator[str]:
     size = settings.steps.batch_size
-    if _changes_over(settings) and settings.switching.switch_pairs and size % 2:
+    if _has_switch(settings) and settings.switching.switch_pairs and size % 2:
         yield (
             f"Pairs in between: two neighbours stand in one batch, which wants an even batch size. It is {size}; "
             f"use {size + 1}, or leave pairs off."
         )
 
 
-def _changes_come_in_order(settings: TrainingSettings) -> Iterator[str]:
+def _switch_order(settings: TrainingSettings) -> Iterator[str]:
     s = settings.switching
-    if not _changes_over(settings):
+    if not _has_switch(settings):
         return
     if s.switch_after != "loss" and s.switch_pairs and s.second_switch_at <= s.switch_at:
         when = "before" if s.second_switch_at < s.switch_at else "together with"
@@ -114,29 +114,29 @@ def _changes_come_in_order(settings: TrainingSettings) -> Iterator[str]:
             yield f"{name} at loss: the lower bound {low:g} is above the upper one, {high:g}. Exchange them."
 
 
-def _test_data_is_not_learned(settings: TrainingSettings) -> Iterator[str]:
-    learned = {_plain(name) for name in settings.what.data}
+def _eval_data_in_training_data(settings: TrainingSettings) -> Iterator[str]:
+    training_names = {_dataset_name(name) for name in settings.what.data}
     for name in settings.aside.eval_data:
-        if _plain(name) in learned:
+        if _dataset_name(name) in training_names:
             yield (
                 f"Test data: {name} is learned from too. Take it out of one of the two, or keep a share of it "
                 "aside instead."
             )
 
 
-def _plain(name: str) -> str:
-    """A data set's name, however it is written: 'book/:50' is the folder 'book'."""
+def _dataset_name(name: str) -> str:
+    """Return the name of a dataset without its share and slash: 'book/:50' is the folder 'book'."""
     return name.partition(":")[0].strip().rstrip("/\\")
 
 
-def _changes_over(settings: TrainingSettings) -> bool:
+def _has_switch(settings: TrainingSettings) -> bool:
     return settings.steps.batching == "length_then_order"
 
 
-def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
+def _large_head(settings: TrainingSettings) -> Iterator[str]:
     optimizer = settings.learning.optimizer
-    keeps_two = "adam" in optimizer and not any(small in optimizer for small in ("8bit", "4bit"))
-    if settings.lora.train_head and keeps_two:
+    has_two_states = "adam" in optimizer and not any(suffix in optimizer for suffix in ("8bit", "4bit"))
+    if settings.lora.train_head and has_two_states:
         yield (
             "Train Head: embeddings and output layer are trained whole, and the optimizer keeps two more numbers "
             "for each of theirs. An 8-bit optimizer (adamw_8bit) takes a quarter of that, or half where the "
@@ -144,8 +144,8 @@ def _head_is_large(settings: TrainingSettings) -> Iterator[str]:
         )
 
 
-def _evaluations_come(settings: TrainingSettings) -> Iterator[str]:
-    if not _nothing_is_kept_aside(settings):
+def _missing_eval_data(settings: TrainingSettings) -> Iterator[str]:
+    if not _has_no_eval_data(settings):
         return
     if settings.stopping.early_stopping:
         yield "Early stopping: it looks at evaluations, and nothing is kept aside for them. " + KEEP
@@ -154,16 +154,16 @@ def _evaluations_come(settings: TrainingSettings) -> Iterator[str]:
 
 
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
-    _data_is_named,
-    _evaluations_come,
-    _pairs_fill_batches,
-    _changes_come_in_order,
-    _test_data_is_not_learned,
+    _missing_data,
+    _missing_eval_data,
+    _odd_batch_with_pairs,
+    _switch_order,
+    _eval_data_in_training_data,
 )
 _ADVICE: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (
-    _strength,
-    _rate,
-    _stops_at_its_beginning,
-    _end_after_every_block,
-    _head_is_large,
+    _high_strength,
+    _high_learning_rate,
+    _stops_at_start,
+    _eos_after_every_block,
+    _large_head,
 )

@@ -1,4 +1,4 @@
-"""What a setting is: all there is to say about it, said once; how it is declared, and how a value is read."""
+"""The class of a setting, functions that declare settings as dataclass fields, and parsers for their values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Kind = Literal["text", "texts", "names", "whole", "number", "yes/no", "choice"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `words` says what else than a value of its kind it takes ('auto' for the cutoff).
+    """One setting. `words` are special values besides those of its kind ('auto' for the cutoff).
 
-    A choice that is `free` takes names of the user's own beside those listed; where `one` says what, only one.
-    What is `live` may change while a run goes on, what is `fixed` not even when it goes on later.
+    A `free` choice also accepts the user's own names, or only a single one if `one` describes it. A `live` setting
+    may change during a run; a `fixed` one may not change even when the run is resumed.
     """
 
     key: str
@@ -42,74 +42,74 @@ class Setting:
         return "--" + self.key.replace("_", "-")
 
     def read(self, value: object) -> Any:
-        """The value as its type, from a form, a file or a flag; a ValueError says what is wrong with it."""
-        read = _READERS[self.kind](self, value)
-        if self.check is not None and (problem := self.check(read)):
+        """Convert a value from a form, a file or a flag to its type; a ValueError says what is wrong with it."""
+        parsed = _READERS[self.kind](self, value)
+        if self.check is not None and (problem := self.check(parsed)):
             raise ValueError(f"{self.label}: {problem}")
-        return read
+        return parsed
 
     def range(self) -> str:
-        """What it takes, in words."""
+        """Describe the accepted values."""
         if self.choices:
-            return ", ".join(self.choices) + self._own_names()
+            return ", ".join(self.choices) + self._free_names_note()
         bounds = ""
         if self.minimum is not None and self.maximum is not None:
-            bounds = f"{_plain(self.minimum)} to {_plain(self.maximum)}"
+            bounds = f"{_format_bound(self.minimum)} to {_format_bound(self.maximum)}"
         elif self.minimum is not None:
-            bounds = f"{_plain(self.minimum)} or more"
+            bounds = f"{_format_bound(self.minimum)} or more"
         return " or ".join([*self.words, *([bounds] if bounds else [])])
 
-    def _own_names(self) -> str:
+    def _free_names_note(self) -> str:
         if not self.free:
             return ""
         return f", or {self.one or 'names of your own'}"
 
 
 def text(default: str, label: str, help: str, **more: Any) -> Any:
-    return _declared("text", default, label, help, more)
+    return _declare("text", default, label, help, more)
 
 
 def texts(default: str, label: str, help: str, **more: Any) -> Any:
-    return _declared("texts", default, label, help, {"words": (default,), **more})
+    return _declare("texts", default, label, help, {"words": (default,), **more})
 
 
 def names(label: str, help: str, **more: Any) -> Any:
-    return _declared("names", (), label, help, more)
+    return _declare("names", (), label, help, more)
 
 
 def whole(default: int | str, label: str, help: str, **more: Any) -> Any:
-    return _declared("whole", default, label, help, more)
+    return _declare("whole", default, label, help, more)
 
 
 def number(default: float, label: str, help: str, **more: Any) -> Any:
-    return _declared("number", default, label, help, more)
+    return _declare("number", default, label, help, more)
 
 
 def yes_no(default: bool, label: str, help: str, **more: Any) -> Any:
-    return _declared("yes/no", default, label, help, more)
+    return _declare("yes/no", default, label, help, more)
 
 
 def choice(label: str, help: str, choices: Mapping[str, str], **more: Any) -> Any:
-    return _declared("choice", next(iter(choices)), label, help, {"choices": choices, **more})
+    return _declare("choice", next(iter(choices)), label, help, {"choices": choices, **more})
 
 
-def _declared(kind: str, default: object, label: str, help: str, more: Mapping[str, Any]) -> Any:
-    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **more})
+def _declare(kind: str, default: object, label: str, help: str, extra: Mapping[str, Any]) -> Any:
+    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **extra})
 
 
-def _plain(bound: float) -> str:
-    """A bound with all its digits: 4294967295, not 4.29497e+09."""
+def _format_bound(bound: float) -> str:
+    """Return a bound with all its digits: 4294967295, not 4.29497e+09."""
     return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
-def _text(setting: Setting, value: object) -> str:
+def _read_text(setting: Setting, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{setting.label}: {value!r} is not a text.")
     return value
 
 
-def _texts(setting: Setting, value: object) -> str | tuple[str, ...]:
-    """One of its words, or texts: a list of them, or one a line in which \\n stands for a line end."""
+def _read_texts(setting: Setting, value: object) -> str | tuple[str, ...]:
+    """Read a special value, a list of texts, or one text per line, in which \\n stands for a line break."""
     if isinstance(value, str):
         lines = [line.strip().replace("\\n", "\n") for line in value.split("\n")]
     elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
@@ -122,7 +122,7 @@ def _texts(setting: Setting, value: object) -> str | tuple[str, ...]:
     return lines[0] if len(lines) == 1 and lines[0] in setting.words else tuple(lines)
 
 
-def _names(setting: Setting, value: object) -> tuple[str, ...]:
+def _read_names(setting: Setting, value: object) -> tuple[str, ...]:
     if value is None or value == "":
         return ()
     items = [value] if isinstance(value, str) else value
@@ -131,81 +131,83 @@ def _names(setting: Setting, value: object) -> tuple[str, ...]:
     return tuple(v.strip() for v in items if v.strip())
 
 
-def _number(setting: Setting, value: object) -> Any:
+def _read_number(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value.strip() in setting.words:
         return value.strip()
     if value is None or value == "":
-        raise ValueError(f"{setting.label}: is empty.{_example(setting)}")
+        raise ValueError(f"{setting.label}: is empty.{_example_hint(setting)}")
     try:
         if isinstance(value, bool):
             raise ValueError
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError(
-            f"{setting.label}: {value!r} is not a number.{comma_said(value) or _hint(setting)}"
+            f"{setting.label}: {value!r} is not a number.{comma_said(value) or _range_hint(setting)}"
         ) from None
     below = setting.minimum is not None and number < setting.minimum
     above = setting.maximum is not None and number > setting.maximum
     if below or above or not math.isfinite(number):
-        raise ValueError(f"{setting.label}: {value} is out of range.{_hint(setting)}")
+        raise ValueError(f"{setting.label}: {value} is out of range.{_range_hint(setting)}")
     return number
 
 
-def _whole(setting: Setting, value: object) -> Any:
-    number = _number(setting, value)
+def _read_whole(setting: Setting, value: object) -> Any:
+    number = _read_number(setting, value)
     if isinstance(number, str):
         return number
     if number != int(number):
-        raise ValueError(f"{setting.label}: {value} is not a whole number.{_hint(setting)}")
+        raise ValueError(f"{setting.label}: {value} is not a whole number.{_range_hint(setting)}")
     return int(number)
 
 
-def _yes_no(setting: Setting, value: object) -> bool:
+def _read_yes_no(setting: Setting, value: object) -> bool:
     if isinstance(value, bool):
         return value
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    read = known.get(str(value).strip().lower())
-    if read is None:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    parsed = words.get(str(value).strip().lower())
+    if parsed is None:
         raise ValueError(f"{setting.label}: {value!r} is neither true nor false.")
-    return read
+    return parsed
 
 
-def _choice(setting: Setting, value: object) -> Any:
+def _read_choice(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value in setting.choices:
         return value
     if setting.one and value:
-        return " ".join(_names(setting, value))
+        return " ".join(_read_names(setting, value))
     if setting.free and value:
-        return _names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
+        return _read_names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
 
 
 def comma_said(value: object) -> str:
-    """What to write where a comma stands in a number; nothing is guessed, since 1,500 may mean either."""
-    written = value.strip() if isinstance(value, str) else ""
-    if not COMMA.fullmatch(written):
+    """Return how to write a number that has a comma. Nothing is guessed, since 1,500 may mean either."""
+    digits = value.strip() if isinstance(value, str) else ""
+    if not COMMA.fullmatch(digits):
         return ""
-    point = re.sub(r"^([+-]?)\.", r"\g<1>0.", written.replace(",", "."))
-    whole = f", or {written.replace(',', '')} if the comma parts thousands" if THOUSANDS.fullmatch(written) else ""
-    return f" Write {point}, with a point{whole}."
+    with_point = re.sub(r"^([+-]?)\.", r"\g<1>0.", digits.replace(",", "."))
+    without_comma = (
+        f", or {digits.replace(',', '')} if the comma parts thousands" if THOUSANDS.fullmatch(digits) else ""
+    )
+    return f" Write {with_point}, with a point{without_comma}."
 
 
-def _hint(setting: Setting) -> str:
-    taken = setting.range()
-    return f" It takes {taken}." if taken else _example(setting)
+def _range_hint(setting: Setting) -> str:
+    accepted = setting.range()
+    return f" It takes {accepted}." if accepted else _example_hint(setting)
 
 
-def _example(setting: Setting) -> str:
-    usual = setting.default if isinstance(setting.default, str) else f"{setting.default:g}"
-    return f" Give something like {usual}."
+def _example_hint(setting: Setting) -> str:
+    example = setting.default if isinstance(setting.default, str) else f"{setting.default:g}"
+    return f" Give something like {example}."
 
 
 _READERS: Mapping[str, Callable[[Setting, object], Any]] = {
-    "text": _text,
-    "texts": _texts,
-    "names": _names,
-    "whole": _whole,
-    "number": _number,
-    "yes/no": _yes_no,
-    "choice": _choice,
+    "text": _read_text,
+    "texts": _read_texts,
+    "names": _read_names,
+    "whole": _read_whole,
+    "number": _read_number,
+    "yes/no": _read_yes_no,
+    "choice": _read_choice,
 }
