@@ -1,3 +1,3 @@
-"""What a run leaves on disk: LoRAs, checkpoints, graph, report, and the queue."""
+"""Records of runs on disk: LoRAs, checkpoints, graph, report and queue."""
 
 __all__ = ["folder", "queue", "report"]

@@ -44,7 +44,7 @@ def read(text: str) -> Columns:
     return Columns(names.pop(TABLE, ""), "", names)
 
 
-def problem(text: str) -> str:
+def columns_problem(text: str) -> str:
     """Return what is wrong with the text, or an empty string."""
     try:
         read(text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from ..schedulers import SCHEDULES, schedule_problem
-from .columns import problem as columns_problem
+from .columns import columns_problem
 from .name_rules import name_problem, shard_size_problem
 from .setting import Setting, choice, names, number, text, texts, whole, yes_no
 

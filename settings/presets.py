@@ -39,7 +39,7 @@ def goals() -> list[Preset]:
 
 
 def table(kind: str, folder: Path) -> list[Preset]:
-    """Return the rows of a table ('optimizers', 'loras'): ours, plus those of the user, which replace ours by name."""
+    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced."""
     rows = _read_table(GOALS.with_name(f"{kind}.json"))
     if (user_file := folder / f"{kind}.json").is_file():
         rows |= _read_table(user_file)

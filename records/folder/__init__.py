@@ -1,4 +1,4 @@
-"""The folder of a run: LoRAs, checkpoints, locks, notes, trash."""
+"""Run folders: LoRAs, checkpoints, locks, notes and trash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that were cut off by a crash: when, and what is lost; to be kept as they are, or thrown away."""
+"""Runs that were cut off by a crash: what was lost, and how to keep or discard them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .training_log import log_entry
 
 @dataclass(frozen=True)
 class CutOff:
-    """A run to be offered: it goes on from `safe_step`; `at` is when it was seen last."""
+    """A crashed run. It can resume from `safe_step`; `at` is the time of its last heartbeat or checkpoint."""
 
     name: str
     folder: Path
@@ -39,7 +39,7 @@ class CutOff:
 
     @property
     def lost(self) -> str:
-        """What is lost when it goes on, in words."""
+        """What a resumed run has to repeat, in words."""
         if not self.lost_steps:
             return "nothing is lost"
         steps = "1 step is" if self.lost_steps == 1 else f"{self.lost_steps} steps are"
@@ -47,55 +47,55 @@ class CutOff:
 
 
 def cut_off_runs(folders: Folders) -> list[CutOff]:
-    """Those that nobody is training now, the last one first."""
-    homes = [home for home in (folders.loras, folders.models) if home.is_dir()]
-    there = [path for home in homes for path in home.iterdir() if path.is_dir()]
-    found = [_looked_at(path) for path in there if not safe_paths.leads_out(path)]
-    runs = [run for run in found if run is not None and not is_in_progress(run.name, folders)]
+    """Return the crashed runs that are not being trained now, the latest first."""
+    parents = [parent for parent in (folders.loras, folders.models) if parent.is_dir()]
+    paths = [path for parent in parents for path in parent.iterdir() if path.is_dir()]
+    candidates = [_crashed_run(path) for path in paths if not safe_paths.leads_out(path)]
+    runs = [run for run in candidates if run is not None and not is_in_progress(run.name, folders)]
     return sorted(runs, key=lambda run: -run.at)
 
 
 def keep(run: CutOff, folders: Folders) -> Path:
-    """The LoRA of the last whole checkpoint becomes the LoRA; the run counts as stopped from now on."""
-    safe = loras.to_go_on_from(run.folder)
-    if not safe:
+    """Make the LoRA of the last complete checkpoint the LoRA of the run, and mark the run as stopped."""
+    checkpoints = loras.to_go_on_from(run.folder)
+    if not checkpoints:
         raise SavingError(f"{run.name!r} was cut off before its first checkpoint: there is nothing to keep.")
-    state = _state(safe[-1])
+    state = _read_state(checkpoints[-1])
     folder = RunFolder(run.folder, folders.logs)
     (folder.aside / "lora").mkdir(parents=True, exist_ok=True)
-    for file in loras.itself(safe[-1].folder):
+    for file in loras.itself(checkpoints[-1].folder):
         shutil.copyfile(file, folder.aside / "lora" / file.name)
     folder.keep(folder.aside / "lora")
     graph = state.get("graph") or [{}]
     write_json(run.folder / GRAPH, graph)
-    write_json(run.folder / LOG, log_entry(_entry(run, safe[-1], graph[-1])))
+    write_json(run.folder / LOG, log_entry(_log_values(run, checkpoints[-1], graph[-1])))
     return run.folder
 
 
 def throw_away(run: CutOff, folders: Folders) -> None:
-    """What stood there before the run is there again: nothing, an earlier LoRA, or the earlier part of the run."""
+    """Restore the folder as it was before the run: empty, an earlier LoRA, or the run before it was resumed."""
     beat = last_beat(run.folder) or Beat(0, 0, 0, 0)
-    started = [c for c in loras.to_go_on_from(run.folder) if c.step == beat.began_at_step]
-    if beat.began_at_step and not started:
+    checkpoints = [c for c in loras.to_go_on_from(run.folder) if c.step == beat.began_at_step]
+    if beat.began_at_step and not checkpoints:
         raise SavingError(f"{run.name!r}: the checkpoint that it went on from is gone. Delete the LoRA instead.")
-    start = started[0] if started else None
+    start = checkpoints[0] if checkpoints else None
     RunFolder(run.folder, folders.logs, start=start).discard()
 
 
-def _looked_at(folder: Path) -> CutOff | None:
-    beat, safe = last_beat(folder), loras.to_go_on_from(folder)
+def _crashed_run(folder: Path) -> CutOff | None:
+    beat, checkpoints = last_beat(folder), loras.to_go_on_from(folder)
     ended = loras.standing(folder) not in ("cut off", "nothing")
-    if ended or (beat is None and not safe):
+    if ended or (beat is None and not checkpoints):
         return None
-    step = safe[-1].step if safe else 0
-    seen = max([beat.at if beat else 0.0, *((c.folder / STATE).stat().st_mtime for c in safe)])
+    step = checkpoints[-1].step if checkpoints else 0
+    last_seen = max([beat.at if beat else 0.0, *((c.folder / STATE).stat().st_mtime for c in checkpoints)])
     if beat is None:
-        return CutOff(folder.name, folder, seen, step, 0, step, 0.0)
+        return CutOff(folder.name, folder, last_seen, step, 0, step, 0.0)
     lost = beat.unsaved_seconds if beat.step > step else 0.0
-    return CutOff(folder.name, folder, seen, max(step, beat.step), beat.steps, step, lost)
+    return CutOff(folder.name, folder, last_seen, max(step, beat.step), beat.steps, step, lost)
 
 
-def _state(checkpoint: Checkpoint) -> dict[str, Any]:
+def _read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         state = json.loads((checkpoint.folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -103,11 +103,11 @@ def _state(checkpoint: Checkpoint) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def _entry(run: CutOff, safe: Checkpoint, last: dict[str, Any]) -> dict[str, Any]:
+def _log_values(run: CutOff, checkpoint: Checkpoint, last_entry: dict[str, Any]) -> dict[str, Any]:
     return {
-        **{key: last.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
-        "current_steps": safe.step,
+        **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
+        "current_steps": checkpoint.step,
         "ended": "stopped",
-        "ended_because": f"it was cut off and kept as it was at {safe.folder.name}",
-        "steps": run.steps or safe.step,
+        "ended_because": f"it was cut off and kept as it was at {checkpoint.folder.name}",
+        "steps": run.steps or checkpoint.step,
     }

@@ -1,4 +1,4 @@
-"""What lies in the folder of a run, by name: this is ours, and nothing else in it is ever thinned or removed."""
+"""Names of the files and folders in a run folder. Nothing else in it is ever thinned or removed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SAMPLES = "samples.jsonl"
 REPORT = "report.html"
 NOTES = "notes.txt"
 RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TALKING, SAMPLES, REPORT)
-"""Of one part of a run; the curve goes through all of them."""
+"""Written anew when a run is resumed; the graph is continued instead."""
 WRITTEN = (*RECORDS, GRAPH, PICTURE, NOTES)
 
 STATE = "run_state.json"
-"""What makes a checkpoint one of ours, and whole."""
+"""Its presence marks a checkpoint as ours and complete."""
 
 TIMED = "backup"
 EARLIER = "Backup-"
 BEST, BY_HAND = "-best", "-user"
 HIDDEN = "-np"
-"""Behind a name: the webui lists no such folder, and neither do we."""
+"""Suffix of folder names that neither the webui nor we list."""
 
 
 def is_hidden(folder: Path) -> bool:
@@ -34,10 +34,10 @@ def is_hidden(folder: Path) -> bool:
 
 
 def earlier(folder: Path) -> list[Path]:
-    """What stood here before, in its backups."""
+    """Return the backups of what the run replaced in this folder."""
     return [path for path in folder.glob(f"{EARLIER}*") if path.is_dir()]
 
 
 def run_of(checkpoint: Path) -> Path:
-    """The folder of the run that a checkpoint or a timed backup lies in."""
+    """Return the run folder of a checkpoint or a timed backup."""
     return checkpoint.parent.parent if checkpoint.parent.name == TIMED else checkpoint.parent

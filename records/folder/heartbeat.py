@@ -1,4 +1,4 @@
-"""The pulse of a run: how far it is, written now and then, so that after a crash it is known what was lost."""
+"""Heartbeat of a run: its progress, written at intervals, which shows after a crash how much was lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Beat:
-    """How far it was, how long ago it was saved, and where it began: enough to throw it away."""
+    """Progress of a run, the time since its last checkpoint, and the step at which it began."""
 
     step: int
     steps: int
@@ -28,24 +28,24 @@ class Beat:
 
 
 class Pulse:
-    """Written at most every so many seconds; a disk that takes no more does not matter to it."""
+    """Writes the heartbeat of a run at most every SECONDS; ignores a full disk."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._written = float("-inf")
-        self._saved = time.monotonic()
+        self._written_at = float("-inf")
+        self._saved_at = time.monotonic()
 
     def saved(self) -> None:
-        """From now on nothing is lost."""
-        self._saved = time.monotonic()
+        """Reset the time since the last checkpoint."""
+        self._saved_at = time.monotonic()
 
     def beat(self, step: int, steps: int) -> None:
         now = time.monotonic()
-        if now - self._written < SECONDS:
+        if now - self._written_at < SECONDS:
             return
-        self._written = now
+        self._written_at = now
         folder = self._folder
-        beat = Beat(step, steps, time.time(), now - self._saved, folder.began_at)
+        beat = Beat(step, steps, time.time(), now - self._saved_at, folder.began_at)
         with suppress(OSError):
             write_json(folder.aside / FILE, asdict(beat))
 

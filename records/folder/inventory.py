@@ -1,4 +1,4 @@
-"""What runs have left on disk: LoRAs, checkpoints and backups, how each run ended, how much room they take."""
+"""Inventory of LoRAs, checkpoints and backups on disk, with the status of each run and its size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
 
 @dataclass(frozen=True)
 class Part:
-    """A folder inside a LoRA's: a whole checkpoint, one slimmed to the LoRA, a timed backup, what stood before."""
+    """A folder in that of a LoRA: a complete or slim checkpoint, a timed backup, or a replaced LoRA."""
 
     name: str
     kind: Kind
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Kept:
-    """A LoRA's folder: what it is, and what lies in it."""
+    """A LoRA or unfinished run on disk, with its checkpoints and backups."""
 
     name: str
     folder: Path
@@ -51,37 +51,37 @@ class Kept:
 
     @property
     def names(self) -> list[str]:
-        """Itself and each part of it, as `named` takes them."""
+        """The names of the LoRA and of its parts."""
         inside = [part.folder.relative_to(self.folder).as_posix() for part in self.parts]
         return [self.name, *(f"{self.name}/{part}" for part in inside)]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, for other programs."""
+        """Return plain values, for other programs."""
         parts = [{**asdict(part), "folder": str(part.folder)} for part in self.parts]
-        return {**asdict(self), "folder": str(self.folder), "when": _iso(self.when), "parts": parts}
+        return {**asdict(self), "folder": str(self.folder), "when": _iso_time(self.when), "parts": parts}
 
 
 def kept(folders: Folders) -> list[Kept]:
-    """Every LoRA and unfinished run, in natural order."""
+    """Return all LoRAs and unfinished runs, in natural order."""
     if not folders.loras.is_dir():
         return []
-    found = [p for p in folders.loras.iterdir() if p.is_dir() and loras.is_ours(p) and _is_a_run(p)]
-    return [one(p, folders) for p in sorted(found, key=lambda p: natural_key(p.name))]
+    run_folders = [p for p in folders.loras.iterdir() if p.is_dir() and loras.is_ours(p) and _is_run_folder(p)]
+    return [one(p, folders) for p in sorted(run_folders, key=lambda p: natural_key(p.name))]
 
 
 def one(folder: Path, folders: Folders) -> Kept:
-    """A LoRA's folder, looked at."""
+    """Read the folder of a LoRA."""
     log, state = read_json(folder / LOG, {}), _newest_state(folder)
-    known = log or state
+    values = log or state
     return Kept(
         name=folder.name,
         folder=folder,
         standing="in progress" if is_in_progress(folder.name, folders) else loras.standing(folder),
-        model=str(log.get("base_model_name") or _base_of(folder)),
-        step=int(known.get("current_steps") or known.get("step") or 0),
+        model=str(log.get("base_model_name") or _base_model_name(folder)),
+        step=int(values.get("current_steps") or values.get("step") or 0),
         steps=int(log.get("steps") or 0),
-        loss=_number(known.get("smoothed_loss", known.get("smoothed", known.get("loss")))),
-        when=_when(folder, log),
+        loss=_float_or_none(values.get("smoothed_loss", values.get("smoothed", values.get("loss")))),
+        when=_end_time(folder, log),
         size=loras.size_on_disk(folder),
         parts=tuple(_parts(folder)),
         note=note(folder),
@@ -89,49 +89,49 @@ def one(folder: Path, folders: Folders) -> Kept:
 
 
 def as_named(typed: str) -> str:
-    """A name as it may be typed, with what a console puts between and behind folders."""
+    """Normalize a typed name: a console may put backslashes between folders and a slash at the end."""
     return typed.replace("\\", "/").rstrip("/")
 
 
 def named(name: str, folders: Folders) -> Path:
-    """The folder that 'story' or 'story/checkpoint-40' means; a SavingError names near ones."""
+    """Return the folder of 'story' or 'story/checkpoint-40'; a SavingError suggests similar names."""
     lora, _, part = as_named(name).partition("/")
-    there = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
-    if lora not in [name for name in there if not name.endswith(HIDDEN)]:
-        raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_near(lora, there)}")
+    names = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
+    if lora not in [n for n in names if not n.endswith(HIDDEN)]:
+        raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_similar_names_hint(lora, names)}")
     folder = safe_paths.child(folders.loras, lora, "LoRA")
     if not part:
         return folder
-    inside = {p.folder.relative_to(folder).as_posix(): p.folder for p in _parts(folder)}
-    if part not in inside:
-        listed = f" There are: {', '.join(inside)}." if inside else " It has none."
-        raise SavingError(f"There is no checkpoint {part!r} of {lora!r}.{listed}")
-    return inside[part]
+    parts = {p.folder.relative_to(folder).as_posix(): p.folder for p in _parts(folder)}
+    if part not in parts:
+        hint = f" There are: {', '.join(parts)}." if parts else " It has none."
+        raise SavingError(f"There is no checkpoint {part!r} of {lora!r}.{hint}")
+    return parts[part]
 
 
 def to_slim(folder: Path) -> list[Path]:
-    """The whole checkpoints that a run can do without."""
-    whole = loras.checkpoints(folder)
-    best = next((c.step for c in whole if c.folder.name.endswith(BEST)), 0)
-    return [c.folder for c in retention.too_many(whole, keep=1, best=best)]
+    """Return the complete checkpoints that may be slimmed."""
+    checkpoints = loras.checkpoints(folder)
+    best = next((c.step for c in checkpoints if c.folder.name.endswith(BEST)), 0)
+    return [c.folder for c in retention.too_many(checkpoints, keep=1, best=best)]
 
 
-def _is_a_run(folder: Path) -> bool:
+def _is_run_folder(folder: Path) -> bool:
     return loras.has_lora(folder) or (folder / PARAMETERS).is_file() or any(_parts(folder))
 
 
 def _parts(folder: Path) -> Iterator[Part]:
-    """By their steps, then backups, then what stood here before."""
-    inside = _folders_in(folder)
-    timed = folder / TIMED
-    inside += _folders_in(timed) if timed in inside else []
-    found = [Part(p.name, kind, checkpoint_step(p.name), 0, p) for p in inside if (kind := _kind(p))]
-    order = ("checkpoint", "LoRA only", "backup", "earlier")
-    for part in sorted(found, key=lambda p: (order.index(p.kind) // 2, p.step or 0, natural_key(p.name))):
+    """Yield checkpoints by their step, then backups, then replaced LoRAs."""
+    subfolders = _subfolders(folder)
+    backup_folder = folder / TIMED
+    subfolders += _subfolders(backup_folder) if backup_folder in subfolders else []
+    parts = [Part(p.name, kind, checkpoint_step(p.name), 0, p) for p in subfolders if (kind := _kind(p))]
+    kinds = ("checkpoint", "LoRA only", "backup", "earlier")
+    for part in sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name))):
         yield Part(part.name, part.kind, part.step, loras.size_on_disk(part.folder), part.folder)
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def _subfolders(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_dir() and not safe_paths.leads_out(path)]
 
 
@@ -146,35 +146,35 @@ def _kind(folder: Path) -> Kind | None:
 
 
 def _newest_state(folder: Path) -> dict[str, Any]:
-    """What the newest checkpoint or backup knows of a run that left no log."""
-    whole = loras.to_go_on_from(folder)
-    return read_json(whole[-1].folder / STATE, {}) if whole else {}
+    """Return the state in the newest checkpoint or backup, for a run without a log."""
+    checkpoints = loras.to_go_on_from(folder)
+    return read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
 
 
-def _base_of(folder: Path) -> str:
-    """The name of the model that a LoRA, or a checkpoint of it, was made on."""
-    for place in (folder, *(part.folder for part in _parts(folder))):
-        if path := read_json(place / "adapter_config.json", {}).get("base_model_name_or_path"):
+def _base_model_name(folder: Path) -> str:
+    """Return the name of the base model of a LoRA or of one of its checkpoints."""
+    for candidate in (folder, *(part.folder for part in _parts(folder))):
+        if path := read_json(candidate / "adapter_config.json", {}).get("base_model_name_or_path"):
             return str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
     return ""
 
 
-def _number(value: object) -> float | None:
+def _float_or_none(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _when(folder: Path, log: Mapping[str, Any]) -> float:
-    """When the run ended, else when something was last written here."""
+def _end_time(folder: Path, log: Mapping[str, Any]) -> float:
+    """Return when the run ended, or else when something was last written to its folder."""
     try:
         return datetime.datetime.fromisoformat(str(log.get("ended_at"))).timestamp()
     except ValueError:
         return max((p.stat().st_mtime for p in (folder, *folder.iterdir())), default=0.0)
 
 
-def _iso(moment: float) -> str:
+def _iso_time(moment: float) -> str:
     return datetime.datetime.fromtimestamp(moment).astimezone().isoformat(timespec="seconds")
 
 
-def _near(name: str, there: list[str]) -> str:
-    near = difflib.get_close_matches(name, [n for n in there if not n.endswith(HIDDEN)], n=3)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+def _similar_names_hint(name: str, names: list[str]) -> str:
+    matches = difflib.get_close_matches(name, [n for n in names if not n.endswith(HIDDEN)], n=3)
+    return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""

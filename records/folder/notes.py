@@ -9,7 +9,7 @@ from .filenames import NOTES
 
 
 def note(folder: Path) -> str:
-    """What the user noted; empty where there is nothing."""
+    """Read the note, or return an empty string."""
     try:
         return (folder / NOTES).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError):
@@ -17,7 +17,7 @@ def note(folder: Path) -> str:
 
 
 def leave_note(folder: Path, text: str) -> None:
-    """Keep this note instead of the one that is there; an empty one removes it."""
+    """Replace the note; an empty text removes it."""
     if text.strip():
         write_text(folder / NOTES, text.strip() + "\n")
     else:

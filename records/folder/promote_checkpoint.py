@@ -1,4 +1,4 @@
-"""A checkpoint made a LoRA of its own: a copy under a new name, with what it was asked for and how far it came."""
+"""Copy a checkpoint to a LoRA of its own, with the settings and records up to its step."""
 
 from __future__ import annotations
 
@@ -29,57 +29,57 @@ def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
         raise SavingError(f"Name: {name!r} exists already. Choose another one.")
     if not loras.has_lora(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA. Choose another checkpoint.")
-    hidden = f"{name}{PART}{HIDDEN}"  # listed by nobody until it is whole
+    hidden = f"{name}{PART}{HIDDEN}"  # hidden until it is complete
     try:
-        with written_whole(target, hidden) as aside:
-            _copy(checkpoint, aside, name)
+        with written_whole(target, hidden) as partial:
+            _copy(checkpoint, partial, name)
     except OSError as error:
         raise SavingError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 
-def _copy(checkpoint: Path, aside: Path, name: str) -> None:
-    run = _run_of(checkpoint)
+def _copy(checkpoint: Path, partial: Path, name: str) -> None:
+    run = _records_folder(checkpoint)
     step = checkpoint_step(checkpoint.name) or int(read_json(run / LOG, {}).get("current_steps") or 0)
-    aside.mkdir()
-    for file in [checkpoint / f for f in loras.ITSELF] + [run / f for f in ALONG]:
+    partial.mkdir()
+    for file in [checkpoint / filename for filename in loras.ITSELF] + [run / filename for filename in ALONG]:
         if file.is_file():
-            shutil.copy2(file, aside / file.name)
-    graph = [e for e in _graph(checkpoint, run) if int(e.get("current_steps") or 0) <= step]
-    write_json(aside / LOG, _log(checkpoint, run, step, graph))
+            shutil.copy2(file, partial / file.name)
+    graph = [e for e in _read_graph(checkpoint, run) if int(e.get("current_steps") or 0) <= step]
+    write_json(partial / LOG, _log_values(checkpoint, run, step, graph))
     if graph:
-        write_json(aside / GRAPH, graph)
+        write_json(partial / GRAPH, graph)
     if parameters := read_json(run / PARAMETERS, {}):
-        write_json(aside / PARAMETERS, {**parameters, "name": name})
-    if samples := _samples(run / SAMPLES, step):
-        (aside / SAMPLES).write_text(samples, encoding="utf-8")
+        write_json(partial / PARAMETERS, {**parameters, "name": name})
+    if samples := _samples_until(run / SAMPLES, step):
+        (partial / SAMPLES).write_text(samples, encoding="utf-8")
 
 
-def _run_of(checkpoint: Path) -> Path:
-    """Where the records of its run lie: with itself, where a whole LoRA was put aside."""
+def _records_folder(checkpoint: Path) -> Path:
+    """Return the folder with the records of its run; a backup of a whole LoRA has its own."""
     if (checkpoint / PARAMETERS).is_file():
         return checkpoint
     return run_of(checkpoint)
 
 
-def _graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
-    """The curve: the checkpoint's own, else the whole run's."""
-    found: Sequence[Mapping[str, Any]] = read_json(checkpoint / STATE, {}).get("graph") or read_json(
+def _read_graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
+    """Return the graph in the checkpoint, or else that of the run."""
+    graph: Sequence[Mapping[str, Any]] = read_json(checkpoint / STATE, {}).get("graph") or read_json(
         run / GRAPH, []
     )
-    return found
+    return graph
 
 
-def _log(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The run's log where there is one, with the figures of this step."""
-    known: dict[str, Any] = read_json(run / LOG, {})
+def _log_values(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the log of the run, if there is one, with the figures of this step."""
+    run_log: dict[str, Any] = read_json(run / LOG, {})
     steps = [entry for entry in graph if "loss" in entry]
     last = steps[-1] if steps else {}
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
-    whole = run == checkpoint or step == known.get("current_steps")  # all that the run made
-    ended = known.get("ended", "stopped") if whole else "stopped"
-    made = {"current_steps": step, "ended": ended, "made_from": _origin(checkpoint, run)}
-    return log_entry({**known, **figures, **made})
+    is_last = run == checkpoint or step == run_log.get("current_steps")  # the last state of the run
+    ended = run_log.get("ended", "stopped") if is_last else "stopped"
+    own_values = {"current_steps": step, "ended": ended, "made_from": _origin(checkpoint, run)}
+    return log_entry({**run_log, **figures, **own_values})
 
 
 def _origin(checkpoint: Path, run: Path) -> str:
@@ -87,8 +87,8 @@ def _origin(checkpoint: Path, run: Path) -> str:
     return f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"
 
 
-def _samples(path: Path, step: int) -> str:
-    """The answers that were given up to this step."""
+def _samples_until(path: Path, step: int) -> str:
+    """Return the lines of the samples up to this step."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
         return "".join(f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step)

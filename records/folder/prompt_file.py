@@ -1,4 +1,4 @@
-"""training_prompt.json: how a LoRA was talked to in training, and so how to talk to it."""
+"""training_prompt.json: the prompt in which the user messages stood in training, to use it again in a chat."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from .filenames import TALKING
 
 @dataclass(frozen=True)
 class Talk:
-    """What stood before and after each message."""
+    """The text before and after each message."""
 
     before: str
     after: str
     starts_with_bos: bool
 
     def message(self, example: str) -> str:
-        """The first message in an example that was written so; empty where it begins in another way."""
+        """Return the first message of an example, or an empty string if the example has another prompt."""
         if not self.after or not example.startswith(self.before):
             return ""
         return example.removeprefix(self.before).partition(self.after)[0].strip()
 
 
 def how_to_talk(folder: Path) -> Talk | None:
-    """Of a LoRA or a checkpoint of it; None where nobody knows, or where it was trained on texts."""
+    """Read the prompt of a LoRA or a checkpoint of it; None if it is unknown or the LoRA learned raw text."""
     for place in (folder, folder.parent, folder.parent.parent):
         if (place / TALKING).is_file():
-            return _talk(read_json(place / TALKING, {}))
+            return _parse(read_json(place / TALKING, {}))
     return None
 
 
-def _talk(found: dict[str, Any]) -> Talk | None:
-    before, after = found.get("before"), found.get("after")
-    if found.get("kind") not in ("chat", "format") or not isinstance(before, str) or not isinstance(after, str):
+def _parse(values: dict[str, Any]) -> Talk | None:
+    before, after = values.get("before"), values.get("after")
+    if values.get("kind") not in ("chat", "format") or not isinstance(before, str) or not isinstance(after, str):
         return None
-    return Talk(before, after, found.get("starts_with_bos") is True)
+    return Talk(before, after, values.get("starts_with_bos") is True)

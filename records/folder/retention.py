@@ -1,4 +1,4 @@
-"""What becomes of older checkpoints: a few stay whole, the rest keep the LoRA itself."""
+"""Retention of checkpoints: a few stay complete, older ones are slimmed to the LoRA."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ BACKUPS_KEPT = 2
 
 
 def thinned(folder: Path, keep: int, best: int, since: int = 0) -> None:
-    """Slim all but the newest `keep`, those saved by hand and the best step.
+    """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step.
 
-    What was there at the step `since` is left alone: a part that goes on from it may still be thrown away.
+    Checkpoints up to the step `since` are left alone: a run that resumes from it may still be discarded.
     """
-    for backup in _behind(since, loras.backups(folder))[:-BACKUPS_KEPT]:
+    for backup in _after_step(since, loras.backups(folder))[:-BACKUPS_KEPT]:
         loras.remove(backup.folder)
-    _rename_overtaken(folder, best, since)
-    for checkpoint in too_many(_behind(since, loras.checkpoints(folder)), keep, best):
+    _rename_former_best(folder, best, since)
+    for checkpoint in too_many(_after_step(since, loras.checkpoints(folder)), keep, best):
         loras.slim(checkpoint.folder)
 
 
 def too_many(found: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
-    """Those to slim, of checkpoints that stand from old to new."""
-    may_go = [c for c in found if not c.folder.name.endswith(BY_HAND) and c.step != best]
-    return may_go[: max(0, len(may_go) - keep)]
+    """Return the checkpoints to slim, of a list from old to new."""
+    removable = [c for c in found if not c.folder.name.endswith(BY_HAND) and c.step != best]
+    return removable[: max(0, len(removable) - keep)]
 
 
 def make_room(folder: Path, start: Checkpoint | None) -> None:
-    """On a full disk: the newest checkpoint stays whole, those saved by hand and what the run went on from too."""
+    """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
     step = start.step if start else 0
-    with suppress(OSError, SavingError):  # a disk that takes nothing may not give anything back either
+    with suppress(OSError, SavingError):  # deleting may fail on a full disk too
         for backup in loras.backups(folder)[:-1]:
             if backup != start:
                 loras.remove(backup.folder)
@@ -44,12 +44,12 @@ def make_room(folder: Path, start: Checkpoint | None) -> None:
             loras.slim(checkpoint.folder)
 
 
-def _behind(step: int, found: list[Checkpoint]) -> list[Checkpoint]:
-    return [checkpoint for checkpoint in found if checkpoint.step > step]
+def _after_step(step: int, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    return [checkpoint for checkpoint in checkpoints if checkpoint.step > step]
 
 
-def _rename_overtaken(folder: Path, best: int, since: int) -> None:
-    """A best one that is overtaken is one like any other."""
+def _rename_former_best(folder: Path, best: int, since: int) -> None:
+    """Remove the suffix of best from checkpoints that are no longer the best."""
     for path in folder.glob(f"checkpoint-*{BEST}"):
         step = checkpoint_step(path.name)
         if step is not None and step > since and step != best:

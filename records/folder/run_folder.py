@@ -1,4 +1,4 @@
-"""The folder of a run: what happens to what stands there, and what is written at which moment."""
+"""Folder of a run: what becomes of the files already in it, and when files are written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .loras import Checkpoint, Finished
 EXISTS = SETTINGS["if_exists"]
 
 BEFORE, BACKUP = "before", "backup.json"
-"""Beside what is not whole yet: the records of an earlier part, and which backup this run has made."""
+"""In the folder for partial files: the records from before the run was resumed, and the name of its backup."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run is kept; nothing is written before `open`, after the first step."""
+    """The folder that a run writes to. Nothing is written before `open`, after the first step."""
 
     path: Path
     logs: Path
@@ -35,7 +35,7 @@ class RunFolder:
     replaces: bool = False
     is_open: bool = False
     begins_with: Path | None = None
-    """A finished LoRA that is trained further: its weights are where this run begins."""
+    """A finished LoRA that is trained further: this run begins with its weights."""
 
     @property
     def name(self) -> str:
@@ -43,80 +43,80 @@ class RunFolder:
 
     @property
     def aside(self) -> Path:
-        """Where things are written before they are whole."""
+        """The folder for files that are not complete yet."""
         return self.path / PART
 
     @property
     def began_at(self) -> int:
-        """The step that it goes on from; 0 for a run from its beginning."""
+        """The step from which it resumes; 0 for a new run."""
         return self.start.step if self.start else 0
 
     def checkpoint(self, step: int, reason: str) -> Path:
-        """Where the checkpoint of a step goes; its reason names it, and timed ones have a folder of their own."""
+        """Return the path for a checkpoint. The reason is part of its name; backups have a folder of their own."""
         if reason == TIMED:
             return self.path / TIMED / checkpoint_name(step, "")
         return self.path / checkpoint_name(step, reason)
 
     def finished(self) -> Finished | None:
-        """The finished run that is to go on; None for one that is not finished, or a new one."""
+        """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
         return loras.finished(self.path) if self.goes_on and self.begins_with is None else None
 
     def refuse_without_start(self) -> None:
-        """SavingError where a LoRA stands that nothing can go on from."""
+        """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
         if self.goes_on and self.start is None and self.begins_with is None and loras.has_weights(self.path):
-            further = f"choose continue under {EXISTS.label} ({EXISTS.flag})"
-            if (what := loras.kind(self.path)) == "model":
-                further = "load it as the model, and give the run another name"
+            advice = f"choose continue under {EXISTS.label} ({EXISTS.flag})"
+            if (noun := loras.kind(self.path)) == "model":
+                advice = "load it as the model, and give the run another name"
             raise SavingError(
-                f"{self.name!r} is a {what} without a checkpoint to go on from. To train it further {further}, "
+                f"{self.name!r} is a {noun} without a checkpoint to go on from. To train it further {advice}, "
                 "else choose replace or new_name."
             )
 
     def open(self, settings: TrainingSettings) -> None:
-        """Make the folder; what it replaces goes into a backup inside it. Where that fails, all is as it was."""
+        """Create the folder, and move what the run replaces into a backup inside it. A failure changes nothing."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.tidy()
-            self._make_way()
+            self._back_up_replaced()
             self._begin(settings)
         except OSError as error:
-            why = why_not_written(error, self.path)
+            reason = why_not_written(error, self.path)
             raise SavingError(
-                f"{self.path} cannot be written: {why}. Mend that, or choose another name."
+                f"{self.path} cannot be written: {reason}. Mend that, or choose another name."
             ) from error
 
-    def _make_way(self) -> None:
-        """The log goes last: while it is there, what a kill leaves is no run that was cut off."""
-        items = _all_but_backups(self.path) if self.replaces else self._later()
+    def _back_up_replaced(self) -> None:
+        """Move replaced files into a backup. The log is last: while it exists, a kill leaves no crashed run."""
+        items = _files_to_replace(self.path) if self.replaces else self._later_checkpoints()
         if not items:
             return
-        backup = _free_backup(self.path)
+        backup = _free_backup_path(self.path)
         write_json(self.aside / BACKUP, {"name": backup.name})
         try:
-            _into_backup(backup, sorted(items, key=lambda item: item.name == LOG))
+            _move_into_backup(backup, sorted(items, key=lambda item: item.name == LOG))
         except SavingError:
             self.sweep()
             raise
 
     def _begin(self, settings: TrainingSettings) -> None:
         try:
-            self._set_aside()
+            self._move_records_aside()
             self.keep_settings(settings)
         except OSError:
             self.discard()
             raise
 
     def keep_settings(self, settings: TrainingSettings) -> None:
-        """What the user asked for."""
+        """Write the settings that the user chose."""
         write_json(self.path / PARAMETERS, files.as_file(settings))
 
     def keep_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
-        """The first examples: with the LoRA, and where the webui's user looks for them."""
+        """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
         for folder in (self.path, self.logs):
             write_json(folder / DATA_SAMPLE, list(sample))
 
-    def _later(self) -> list[Path]:
-        """Checkpoints beyond the one that was chosen: they belong to another course of the run."""
+    def _later_checkpoints(self) -> list[Path]:
+        """Return the checkpoints after the one that the run resumes from; which this run replaces."""
         if self.start is None:
             return []
         return [
@@ -127,20 +127,19 @@ class RunFolder:
         ]
 
     def keep(self, written: Path) -> None:
-        """Move finished files from aside to their place, each in one move; the weights first: if they are held
-        open by another program, nothing has changed."""
+        """Move complete files to their place, the weights first: if they are held open, nothing has changed."""
         files = [f for f in written.iterdir() if f.is_file()]
         for file in sorted(files, key=lambda f: (f.name not in loras.WEIGHTS, f.name)):
             moved(file, self.path / file.name)
         self.sweep()
 
     def drop_unfinished(self) -> None:
-        """A checkpoint that could not be written to its end."""
-        for half in self.aside.glob("checkpoint-*"):
-            shutil.rmtree(half, ignore_errors=True)
+        """Remove checkpoints that could not be written completely."""
+        for leftover in self.aside.glob("checkpoint-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def tidy(self) -> None:
-        """What a kill left half done, also at the very end of a run."""
+        """Clean up after a kill, also after one at the very end of a run."""
         self.sweep()
         for name in WRITTEN:
             (self.path / f"{name}{PART}").unlink(missing_ok=True)
@@ -149,31 +148,31 @@ class RunFolder:
             self.drop_backups()
 
     def drop_backups(self) -> None:
-        """The timed copies, which nobody needs after a good end."""
+        """Remove the timed backups, which are not needed after a good end."""
         shutil.rmtree(self.path / TIMED, ignore_errors=True)
 
     def discard(self) -> None:
-        """Leave what stood here before the run: nothing, the LoRA out of its backup, or the earlier part of it."""
+        """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
         if self.start is not None:
             self._discard_later()
         else:
-            _remove_all(_all_but_backups(self.path))
-            self._out_of_backup()
+            _remove_all(_files_to_replace(self.path))
+            self._restore_backup()
         self.sweep()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def _discard_later(self) -> None:
-        """What stood behind the chosen checkpoint lies in a backup: what is there now is all of this part."""
-        for checkpoint in self._later():
+        """Remove the checkpoints after the start, all written by this run; restore the earlier ones."""
+        for checkpoint in self._later_checkpoints():
             loras.remove(checkpoint)
-        before = self.aside / BEFORE
-        for file in before.iterdir() if before.is_dir() else ():
+        earlier_records = self.aside / BEFORE
+        for file in earlier_records.iterdir() if earlier_records.is_dir() else ():
             moved(file, self.path / file.name)
-        self._out_of_backup()
+        self._restore_backup()
 
-    def _out_of_backup(self) -> None:
-        """What this run has put away is there again; by its name, since a clock may have been set back."""
+    def _restore_backup(self) -> None:
+        """Move the backup of this run back. It is found by its name, since a clock may have been set back."""
         name = read_json(self.aside / BACKUP, {}).get("name", "")
         for backup in [path for path in earlier(self.path) if path.name == name]:
             for item in list(backup.iterdir()):
@@ -181,90 +180,90 @@ class RunFolder:
             backup.rmdir()
 
     def moved_to(self, place: RunFolder) -> None:
-        """The LoRA has come to lie in another place: what was written beside it follows."""
+        """Copy the records to another folder, to which the LoRA was saved."""
         for name in RECORDS:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place.path / name)
         self.sweep()
 
-    def _set_aside(self) -> None:
-        """The records of an earlier part of the run: of no use any more unless this one is thrown away."""
-        earlier = [self.path / name for name in RECORDS if (self.path / name).is_file()]
-        for file in earlier:
+    def _move_records_aside(self) -> None:
+        """Keep the records from before the run was resumed, in case it is discarded."""
+        records = [self.path / name for name in RECORDS if (self.path / name).is_file()]
+        for file in records:
             (self.aside / BEFORE).mkdir(parents=True, exist_ok=True)
             moved(file, self.aside / BEFORE / file.name)
 
     def sweep(self) -> None:
-        """Remove what was never made whole."""
+        """Remove partial files."""
         shutil.rmtree(self.aside, ignore_errors=True)
 
 
 def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
-    """Where this run goes; SettingsError or SavingError where the user has to choose first."""
+    """Return the folder of a run; raise SettingsError or SavingError if the user has to choose first."""
     home = folders.kept(whole_model=settings.lora.whole_model)
     path = safe_paths.child(home, settings.what.name, "Name")
     asked = settings.what.if_exists
     if resume or asked == "continue":
-        start = _start(path, resume)
+        start = _find_start(path, resume)
         if not resume and loras.has_lora(path) and (start is None or loras.standing(path) == "finished"):
             return RunFolder(path, folders.logs, goes_on=True, replaces=True, begins_with=path)
-        return RunFolder(path, folders.logs, start, goes_on=True, replaces=start is None and _holds_more(path))
+        return RunFolder(path, folders.logs, start, goes_on=True, replaces=start is None and _has_files(path))
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
     if asked == "new_name":
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
     if asked == "replace":
-        return RunFolder(path, folders.logs, replaces=_holds_more(path))
-    raise SettingsError([_choices(path)])
+        return RunFolder(path, folders.logs, replaces=_has_files(path))
+    raise SettingsError([_exists_problem(path)])
 
 
 def under_its_name(settings: TrainingSettings, folders: Folders) -> TrainingSettings:
-    """Where a new name is asked for, under the one that it will get: so it is called wherever it is spoken of."""
+    """Return the settings with the final name of the LoRA, which is another one if a new name was asked for."""
     if settings.what.if_exists != "new_name":
         return settings
     return settings.called(choose_run_folder(settings, folders, "").name)
 
 
-def _start(path: Path, resume: str) -> Checkpoint | None:
-    found = loras.to_go_on_from(path)
+def _find_start(path: Path, resume: str) -> Checkpoint | None:
+    checkpoints = loras.to_go_on_from(path)
     if resume not in ("", "newest"):
-        named = [c for c in found if c.folder.name == Path(resume).name]
-        if not named:
-            there = ", ".join(c.folder.name for c in found) or "none"
-            slimmed = Path(resume).name in [checkpoint.name for checkpoint in loras.with_weights(path)]
-            why = "is slimmed to the LoRA itself and cannot be gone on from" if slimmed else "is not there"
-            raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {why}. There are: {there}.")
-        return named[0]
-    return found[-1] if found else None
+        matches = [c for c in checkpoints if c.folder.name == Path(resume).name]
+        if not matches:
+            names = ", ".join(c.folder.name for c in checkpoints) or "none"
+            is_slim = Path(resume).name in [checkpoint.name for checkpoint in loras.with_weights(path)]
+            reason = "is slimmed to the LoRA itself and cannot be gone on from" if is_slim else "is not there"
+            raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. There are: {names}.")
+        return matches[0]
+    return checkpoints[-1] if checkpoints else None
 
 
-def _choices(path: Path) -> str:
+def _exists_problem(path: Path) -> str:
     return (
         f"Name: {path.name!r} exists already: {loras.what_stands(path)}. Choose under {EXISTS.label} "
         f"({EXISTS.flag}): continue (go on with it), replace (a backup is kept) or new_name."
     )
 
 
-def _holds_more(path: Path) -> bool:
-    """Than what stood here before: that lies in its backups, and stays there."""
-    return path.is_dir() and bool(_all_but_backups(path))
+def _has_files(path: Path) -> bool:
+    """Return whether a folder holds more than its backups, which always stay there."""
+    return path.is_dir() and bool(_files_to_replace(path))
 
 
-def _all_but_backups(path: Path) -> list[Path]:
+def _files_to_replace(path: Path) -> list[Path]:
     return [p for p in path.iterdir() if not p.name.startswith(EARLIER) and p.name != PART]
 
 
-def _into_backup(backup: Path, items: Sequence[Path]) -> None:
-    """All of them or none; what another program holds open on Windows cannot be moved."""
+def _move_into_backup(backup: Path, items: Sequence[Path]) -> None:
+    """Move all items or none; on Windows a file that another program holds open cannot be moved."""
     path = backup.parent
     backup.mkdir()
-    done: list[Path] = []
+    moved_items: list[Path] = []
     try:
         for item in items:
             moved(item, backup / item.name)
-            done.append(item)
+            moved_items.append(item)
     except OSError as error:
-        for item in done:
+        for item in moved_items:
             moved(backup / item.name, item)
         backup.rmdir()
         raise SavingError(
@@ -278,7 +277,7 @@ def _remove_all(items: Sequence[Path]) -> None:
         cleared_away(item) if item.is_dir() else patiently(item.unlink)
 
 
-def _free_backup(path: Path) -> Path:
+def _free_backup_path(path: Path) -> Path:
     name = f"{EARLIER}{datetime.date.today().isoformat()}"
     number, backup = 2, path / name
     while backup.exists():

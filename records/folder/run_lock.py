@@ -1,4 +1,4 @@
-"""Which LoRA is in training now, here or in another process: a lock that the system drops when its owner dies."""
+"""Lock of a LoRA in training, across processes. The operating system releases it when its owner dies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LOCK = ".lock"
 
 @contextmanager
 def in_progress(name: str, folders: Folders) -> Iterator[None]:
-    """Inside, nobody else trains this LoRA or throws it away."""
+    """Hold the lock of a LoRA, so that no other process trains or deletes it."""
     if not dist_env.is_first():
         yield
         return
-    path = _place(name, folders)
-    with lock(path) as ours:
-        if not ours:
-            raise _busy(name)
+    path = _lock_path(name, folders)
+    with lock(path) as acquired:
+        if not acquired:
+            raise _busy_error(name)
         try:
             yield
         finally:
@@ -31,19 +31,19 @@ def in_progress(name: str, folders: Folders) -> Iterator[None]:
 
 
 def refuse_in_progress(name: str, folders: Folders) -> None:
-    """BusyError where somebody trains it now: before anything is read for a run that could not begin."""
+    """Raise BusyError if a LoRA is being trained, before data is read for a run that could not start."""
     if dist_env.is_first() and is_in_progress(name, folders):
-        raise _busy(name)
+        raise _busy_error(name)
 
 
 def is_in_progress(name: str, folders: Folders) -> bool:
-    """Whether somebody trains it now; nobody does under a name that no LoRA can have."""
-    return not safe_paths.name_fault(f"{name}{LOCK}") and is_locked(_place(name, folders))
+    """Return whether a LoRA is being trained; False for a name that no LoRA can have."""
+    return not safe_paths.name_fault(f"{name}{LOCK}") and is_locked(_lock_path(name, folders))
 
 
-def _busy(name: str) -> BusyError:
+def _busy_error(name: str) -> BusyError:
     return BusyError(f"{name!r} is being trained just now, by another page or command. Wait for its end.")
 
 
-def _place(name: str, folders: Folders) -> Path:
+def _lock_path(name: str, folders: Folders) -> Path:
     return safe_paths.child(folders.training, f"{name}{LOCK}", "Name")

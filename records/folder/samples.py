@@ -1,4 +1,4 @@
-"""samples.jsonl: what the model answered in the middle of a run, a line each."""
+"""samples.jsonl: the samples of a run, one per line."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from .filenames import SAMPLES
 
 
 def read_samples(folder: Path) -> list[Sampled]:
-    """What is kept there, in the order in which it was said; lines that cannot be read are left out."""
+    """Read the samples of a run folder in their order; skip lines that cannot be read."""
     try:
         lines = (folder / SAMPLES).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
         return []
-    return [found for line in lines if (found := _read(line)) is not None]
+    return [sample for line in lines if (sample := _parse_line(line)) is not None]
 
 
-def keep(folder: Path, said: Iterable[Sampled]) -> None:
-    """Write them all."""
-    write_text(folder / SAMPLES, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in said))
+def keep(folder: Path, samples: Iterable[Sampled]) -> None:
+    """Write all samples, replacing the file."""
+    write_text(
+        folder / SAMPLES, "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
+    )
 
 
-def _read(line: str) -> Sampled | None:
+def _parse_line(line: str) -> Sampled | None:
     try:
-        found = Sampled(**json.loads(line))
+        sample = Sampled(**json.loads(line))
     except (ValueError, TypeError):
         return None
-    return found if isinstance(found.step, int) else None
+    return sample if isinstance(sample.step, int) else None

@@ -1,11 +1,11 @@
-"""training_log.json and training_graph.json: how a run went, flat keys first because others read those."""
+"""training_log.json: the record of a run. Flat keys come first because other programs read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-_FIRST = (
+_FIRST_KEYS = (
     "base_model_name",
     "base_model_class",
     "base_loaded_in_4bit",
@@ -19,5 +19,5 @@ _FIRST = (
 
 
 def log_entry(known: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that other programs look for, then everything else that is known."""
-    return {**{k: known.get(k) for k in _FIRST}, **{k: v for k, v in known.items() if k not in _FIRST}}
+    """Put the keys that other programs read first, then all others."""
+    return {**{k: known.get(k) for k in _FIRST_KEYS}, **{k: v for k, v in known.items() if k not in _FIRST_KEYS}}

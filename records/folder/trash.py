@@ -1,4 +1,4 @@
-"""Deleting with undo: what goes lies under its own path in a folder of that moment, until the trash is emptied.
+"""Trash for LoRAs and their parts. An item keeps its path in a folder named after the time, until it is emptied.
 
 loras/trash-np/2026-11-21 22.15.04/lora/story                  a LoRA
 loras/trash-np/2026-11-21 22.17.30/part/story/checkpoint-40    a checkpoint or backup of one
@@ -25,7 +25,7 @@ LORA, PART = "lora", "part"
 
 @dataclass(frozen=True)
 class Thrown:
-    """Something in the trash: 'story' or 'story/checkpoint-40', and the moment it went there."""
+    """An item in the trash: 'story' or 'story/checkpoint-40', and when it was moved there."""
 
     name: str
     when: str
@@ -37,90 +37,90 @@ class Thrown:
 
 
 def thrown(folders: Folders) -> list[Thrown]:
-    """What is in the trash, the latest first."""
+    """Return the items in the trash, the latest first."""
     trash = safe_paths.child(folders.loras, TRASH, "Trash")
-    found = [*trash.glob(f"*/{LORA}/*"), *trash.glob(f"*/{PART}/*/*"), *trash.glob(f"*/{PART}/*/{TIMED}/*")]
-    found = [p for p in found if p.name != TIMED]
-    things = [Thrown(p.relative_to(trash).as_posix().split("/", 2)[2], _moment(p, trash), p) for p in found]
-    return sorted(things, key=lambda thing: (thing.when, thing.name), reverse=True)
+    paths = [*trash.glob(f"*/{LORA}/*"), *trash.glob(f"*/{PART}/*/*"), *trash.glob(f"*/{PART}/*/{TIMED}/*")]
+    paths = [p for p in paths if p.name != TIMED]
+    items = [Thrown(p.relative_to(trash).as_posix().split("/", 2)[2], _time_of(p, trash), p) for p in paths]
+    return sorted(items, key=lambda item: (item.when, item.name), reverse=True)
 
 
 def throw_away(name: str, folders: Folders, *, on: Collection[str] = ()) -> Thrown:
-    """Move a LoRA, or a part of one ('story/checkpoint-40'), to the trash; `on` are on the model now."""
+    """Move a LoRA or a part of one ('story/checkpoint-40') to the trash. `on` are the LoRAs on the model."""
     folder = inventory.named(name, folders)
     name = folder.relative_to(folders.loras).as_posix()
     refuse_in_use(name, folders, on)
-    moment = _free_moment(safe_paths.child(folders.loras, TRASH, "Trash"))
-    target = moment / (PART if "/" in name else LORA) / name
-    return Thrown(name, moment.name, _moved(folder, target, folders))
+    time_folder = _new_time_folder(safe_paths.child(folders.loras, TRASH, "Trash"))
+    target = time_folder / (PART if "/" in name else LORA) / name
+    return Thrown(name, time_folder.name, _move(folder, target, folders))
 
 
 def refuse_in_use(name: str, folders: Folders, on: Collection[str] = ()) -> None:
-    """BusyError where it is being trained, or is on the model."""
+    """Raise BusyError if a LoRA is being trained or is on the model."""
     lora = name.partition("/")[0]
     if is_in_progress(lora, folders):
         raise BusyError(f"{lora!r} is being trained just now. Stop the run first, or wait for its end.")
-    if used := next((one for one in on if one == name or one.startswith(f"{name}/")), ""):
-        raise BusyError(f"{used!r} is on the model just now. Take it off first.")
+    if in_use := next((loaded for loaded in on if loaded == name or loaded.startswith(f"{name}/")), ""):
+        raise BusyError(f"{in_use!r} is on the model just now. Take it off first.")
 
 
-def restore(thing: Thrown, folders: Folders) -> Path:
-    """Back to where it was; where something stands there now, under a free name."""
-    target = safe_paths.descendant(folders.loras, thing.name, "LoRA")
-    lora, _, part = thing.name.partition("/")
+def restore(item: Thrown, folders: Folders) -> Path:
+    """Move an item back to its place, under a free name if that is taken."""
+    target = safe_paths.descendant(folders.loras, item.name, "LoRA")
+    lora, _, part = item.name.partition("/")
     if part and not (folders.loras / lora).is_dir():
-        raise SavingError(f"{thing.name!r} belongs to {lora!r}, which is gone. Restore that first.")
+        raise SavingError(f"{item.name!r} belongs to {lora!r}, which is gone. Restore that first.")
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
-    back = _moved(thing.folder, target, folders)
-    _tidy(thing.folder.parent, folders)
-    return back
+    restored = _move(item.folder, target, folders)
+    _remove_empty_folders(item.folder.parent, folders)
+    return restored
 
 
 def empty(folders: Folders, name: str = "") -> int:
-    """Remove for good what is in the trash, or what is there of this name; says how many bytes that freed."""
+    """Delete all items in the trash, or those of this name; return the bytes freed."""
     freed = 0
-    for thing in [thing for thing in thrown(folders) if name in ("", thing.name)]:
-        freed += thing.size
-        _removed(thing.folder)
-        _tidy(thing.folder.parent, folders)
+    for item in [item for item in thrown(folders) if name in ("", item.name)]:
+        freed += item.size
+        _delete(item.folder)
+        _remove_empty_folders(item.folder.parent, folders)
     return freed
 
 
-def _moment(thing: Path, trash: Path) -> str:
-    return thing.relative_to(trash).parts[0]
+def _time_of(path: Path, trash: Path) -> str:
+    return path.relative_to(trash).parts[0]
 
 
-def _free_moment(trash: Path) -> Path:
-    now = datetime.datetime.now().strftime("%Y-%m-%d %H.%M.%S")
-    return trash / (free_name(trash, now) if (trash / now).exists() else now)
+def _new_time_folder(trash: Path) -> Path:
+    time = datetime.datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    return trash / (free_name(trash, time) if (trash / time).exists() else time)
 
 
-def _moved(folder: Path, target: Path, folders: Folders) -> Path:
+def _move(folder: Path, target: Path, folders: Folders) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         return moved(folder, target)
     except OSError as error:
-        _tidy(target.parent, folders)
-        raise _in_the_way(folder, error) from error
+        _remove_empty_folders(target.parent, folders)
+        raise _in_use_error(folder, error) from error
 
 
-def _removed(folder: Path) -> None:
+def _delete(folder: Path) -> None:
     try:
         folder.unlink() if folder.is_symlink() else cleared_away(folder)
     except OSError as error:
-        raise _in_the_way(folder, error) from error
+        raise _in_use_error(folder, error) from error
 
 
-def _in_the_way(folder: Path, error: OSError) -> SavingError:
+def _in_use_error(folder: Path, error: OSError) -> SavingError:
     return SavingError(
         f"{folder} cannot be moved or removed: {error.strerror or error}. If a program has a file of it open "
         "(a chat with this LoRA, a file manager), close that and try again."
     )
 
 
-def _tidy(folder: Path, folders: Folders) -> None:
-    """Empty folders of the trash go, from this one upwards."""
+def _remove_empty_folders(folder: Path, folders: Folders) -> None:
+    """Remove this folder and its parents in the trash, as far as they are empty."""
     while folder != folders.loras and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""Runs that wait for their turn."""
+"""Queue of runs."""
 
 from __future__ import annotations
 

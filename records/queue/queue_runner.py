@@ -1,4 +1,4 @@
-"""The queue at work: what may be put into it, whose turn it is, and what came of those that had theirs."""
+"""Runner of the queue: adds runs, starts the next one, and records how they ended."""
 
 from __future__ import annotations
 
@@ -23,55 +23,54 @@ from .queue import Queue, Waiting
 
 
 class InLine:
-    """Puts runs into the queue, and begins them when the session's turns ask for the next one."""
+    """Adds runs to the queue, and starts them when the session asks for the next one."""
 
     def __init__(self, host: Host, engine: Engine[TrainingSettings, Any], session: Session) -> None:
         self._host, self._engine, self._session = host, engine, session
         self._turns = session.turns
-        self._turns.take_with(self._begin_next, self._note)
+        self._turns.take_with(self._begin_next, self._record_end)
 
     @property
     def queue(self) -> Queue:
-        """As it stands on disk."""
+        """The queue on disk."""
         return queue.load(self._host.folders.queue)
 
     def set_right(self) -> None:
-        """What programs that were ended in the middle of a run left in the list."""
+        """Recover runs of programs that ended in the middle of them."""
         if self.queue.begun:
-            self._change(self._set_right)
+            self._change(self._recover_runs)
 
-    def _set_right(self, known: Queue) -> Queue:
-        for run in known.begun:
-            if run.number != self._turns.number and not is_locked(self._lock(run)):
-                removed(self._lock(run))
-                known = _after_a_restart(known, run, self._folder(run))
-        return known
+    def _recover_runs(self, current: Queue) -> Queue:
+        for run in current.begun:
+            if run.number != self._turns.number and not is_locked(self._lock_path(run)):
+                removed(self._lock_path(run))
+                current = _after_restart(current, run, self._run_folder(run))
+        return current
 
     def add(self, values: Mapping[str, object]) -> Waiting:
-        """Put a run at the end, to begin when the one that goes now has ended; or SettingsError with all that it
-        would be refused with at its turn."""
-        going = self._session.current
+        """Add a run at the end of the queue; raise SettingsError with all problems that would prevent it."""
+        job = self._session.current
         settings = training_settings(values)
         model = self._host.card().name
         report = self._engine.foresee(settings, self._host)
 
-        def put(known: Queue) -> Queue:
-            if problems := [*report.problems, *_of_the_name(settings, known, going)]:
+        def append(current: Queue) -> Queue:
+            if problems := [*report.problems, *_name_conflicts(settings, current, job)]:
                 raise SettingsError(list(dict.fromkeys(problems)))
-            return known.with_one_more(settings.what.name, model, settings.values(), report.steps)
+            return current.with_one_more(settings.what.name, model, settings.values(), report.steps)
 
-        added = self._change(put).waiting[-1]
-        self._follow(going)
-        return added
+        run = self._change(append).waiting[-1]
+        self._schedule(job)
+        return run
 
     def move(self, number: int, places: int) -> None:
-        self._change(lambda known: known.moved(number, places))
+        self._change(lambda current: current.moved(number, places))
 
     def remove(self, number: int) -> None:
-        self._change(lambda known: known.without(number))
+        self._change(lambda current: current.without(number))
 
     def go_on(self) -> None:
-        """After the run that goes now, or at once."""
+        """Start the next run after the current one, or at once if none is in progress."""
         if not self.queue.waiting:
             raise SavingError("Nothing waits in the queue.")
         job = self._session.current
@@ -80,69 +79,70 @@ class InLine:
         else:
             self._turns.now()
 
-    def _follow(self, going: Job | None) -> None:
-        """The run that went when the button was pressed may have ended while the new one was looked at."""
+    def _schedule(self, job: Job | None) -> None:
+        """Start the queue at once if the run that was in progress has ended while the new one was checked."""
         self._turns.follow()
-        if going is not None and going.kind == "training" and not going.running and not going.control.stopping:
+        if job is not None and job.kind == "training" and not job.running and not job.control.stopping:
             self._turns.now()
 
-    def _named(self, run: Waiting) -> Waiting:
-        """Under the name that it will get: by it its folder is found again."""
+    def _with_final_name(self, run: Waiting) -> Waiting:
+        """Give a run its final name, by which its folder is found after a restart."""
         settings = under_its_name(training_settings(run.values), self._host.folders)
         return replace(run, name=settings.what.name, values=settings.values())
 
-    def _folder(self, run: Waiting) -> Path:
+    def _run_folder(self, run: Waiting) -> Path:
         home = self._host.folders.kept(whole_model=run.values.get("method") == FULL)
         return safe_paths.child(home, run.name, "Name")
 
-    def _lock(self, run: Waiting) -> Path:
-        """Held by the program in which it is on its way; no LoRA's own has a dot in its name."""
+    def _lock_path(self, run: Waiting) -> Path:
+        """Return the lock file of a run, held by the program that runs it. Locks of LoRAs have no such dot."""
         return self._host.folders.training / f"queue.{run.number}.lock"
 
     def _change(self, change: Callable[[Queue], Queue]) -> Queue:
-        """What `change` makes of the queue, no other page and no other program changing it meanwhile."""
+        """Apply `change` to the queue under its locks, and return the new queue."""
         path = self._host.folders.queue
         with self._turns.changing, queue.alone_with(path):
-            known = self.queue
-            if (changed := change(known)) != known:
-                queue.save(path, changed)
-        return changed
+            current = self.queue
+            if (updated := change(current)) != current:
+                queue.save(path, updated)
+        return updated
 
     def _begin_next(self) -> bool:
-        """Whether there was one that could."""
-        if (busy := self._session.current) is not None:
-            raise BusyError(busy.title)
+        """Start the next run; return whether there was one that could start."""
+        if (job := self._session.current) is not None:
+            raise BusyError(job.title)
         try:
-            return self._begun(self._taken())
+            return self._start(self._take_next())
         except BusyError:
             raise
         except (TrainingProError, OSError) as error:
             self._turns.hold(in_words(error))
             return False
 
-    def _taken(self) -> Waiting | None:
-        """The first that can begin now, for this program alone; those before it stay, each with the reason.
+    def _take_next(self) -> Waiting | None:
+        """Take the first run that can start now. Those before it stay in the queue, each with the reason.
 
-        It is noted before it begins: what cannot be noted would begin twice.
+        The queue is saved before the run starts, since otherwise the run could start twice.
         """
-        looked, found = self._reasons(self.queue.waiting), list[Waiting]()  # it may take a while: others wait
-        with ExitStack() as held:
+        taken: list[Waiting] = []
+        reasons = self._skip_reasons(self.queue.waiting)  # before the lock, since it may take a while
+        with ExitStack() as stack:
 
-            def take(known: Queue) -> Queue:
-                new = [run for run in known.waiting if run.number not in looked]
-                known = known.after_skipping({**looked, **self._reasons(new)})
-                found.extend(map(self._named, [run for run in known.waiting if not run.skipped][:1]))
-                for run in found:
-                    held.enter_context(_on_its_way(self._lock(run)))
-                    known = known.beginning(run)
-                return known
+            def take(current: Queue) -> Queue:
+                added = [run for run in current.waiting if run.number not in reasons]
+                current = current.after_skipping({**reasons, **self._skip_reasons(added)})
+                taken.extend(map(self._with_final_name, [run for run in current.waiting if not run.skipped][:1]))
+                for run in taken:
+                    stack.enter_context(_hold_lock(self._lock_path(run)))
+                    current = current.beginning(run)
+                return current
 
             self._change(take)
-            for run in found:
-                self._turns.taken(run.number, held.pop_all())
-        return found[0] if found else None
+            for run in taken:
+                self._turns.taken(run.number, stack.pop_all())
+        return taken[0] if taken else None
 
-    def _begun(self, run: Waiting | None) -> bool:
+    def _start(self, run: Waiting | None) -> bool:
         if run is None:
             if self.queue.waiting:
                 self._turns.hold("None of those that wait can begin now; each says why.")
@@ -151,43 +151,45 @@ class InLine:
             self._session.train(run.name, self._host, self._work(run))
         except BusyError:
             self._turns.let_go()
-            self._change(lambda known: known.put_back(run.number))
+            self._change(lambda current: current.put_back(run.number))
             raise
         return True
 
     def _work(self, run: Waiting) -> Callable[[Job], Ended]:
-        left = len(self.queue.waiting)
-        more = f"{left} more {plural(left, 'waits', 'wait')} there" if left else "it was the last one"
-        put = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
+        remaining = len(self.queue.waiting)
+        rest = (
+            f"{remaining} more {plural(remaining, 'waits', 'wait')} there" if remaining else "it was the last one"
+        )
+        added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
 
         def work(job: Job) -> Ended:
-            job.log.append(FromQueue(text=f"Started from the queue, where it was put at {put}; {more}."))
+            job.log.append(FromQueue(text=f"Started from the queue, where it was put at {added_at}; {rest}."))
             return self._engine.train(training_settings(run.values), self._host, job)
 
         return work
 
-    def _reasons(self, runs: Sequence[Waiting]) -> dict[int, str]:
-        return {run.number: self._why_not(run) for run in runs}
+    def _skip_reasons(self, runs: Sequence[Waiting]) -> dict[int, str]:
+        return {run.number: self._skip_reason(run) for run in runs}
 
-    def _why_not(self, run: Waiting) -> str:
-        """Why a run cannot have its turn now; empty where it can."""
+    def _skip_reason(self, run: Waiting) -> str:
+        """Return why a run cannot start now, or an empty string."""
         try:
             training_settings(run.values)
-            loaded = self._host.card().name
+            model = self._host.card().name
         except TrainingProError as error:
             return str(error)
         if is_in_progress(run.name, self._host.folders):
             return f"{run.name!r} is being trained just now, by another page or command."
-        return "" if loaded == run.model else f"It was made for {run.model}, and {loaded} is loaded."
+        return "" if model == run.model else f"It was made for {run.model}, and {model} is loaded."
 
-    def _note(self, job: Job) -> None:
-        """How a run ended, if it was one of ours."""
-        end, number = job.end, self._turns.number
-        if end is None or number is None:
+    def _record_end(self, job: Job) -> None:
+        """Record how a run ended, if it was one of the queue."""
+        ended, number = job.end, self._turns.number
+        if ended is None or number is None:
             return
         try:
-            text = first_line(TrainingProError(end.text))
-            self._change(lambda known: known.ended(number, end.outcome, text))
+            text = first_line(TrainingProError(ended.text))
+            self._change(lambda current: current.ended(number, ended.outcome, text))
         except (TrainingProError, OSError) as error:
             self._turns.hold(in_words(error))
         finally:
@@ -195,8 +197,8 @@ class InLine:
 
 
 @contextmanager
-def _on_its_way(path: Path) -> Iterator[None]:
-    """Inside, every program sees that somebody has this run; nobody else ever takes its lock."""
+def _hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a run, which shows other programs that it is in progress; they never take it themselves."""
     try:
         with lock(path):
             yield
@@ -204,18 +206,18 @@ def _on_its_way(path: Path) -> Iterator[None]:
         removed(path)
 
 
-def _of_the_name(settings: TrainingSettings, known: Queue, going: Job | None) -> Iterator[str]:
-    """Whether a run that comes before has it: one that waits, or one that goes, or went a moment ago."""
-    earlier = [run.name for run in (*known.waiting, *known.begun)]
-    if going is not None:
-        earlier.append(going.makes)
+def _name_conflicts(settings: TrainingSettings, current: Queue, job: Job | None) -> Iterator[str]:
+    """Yield a problem if an earlier run has the same name: one that waits, is in progress or has just ended."""
+    earlier = [run.name for run in (*current.waiting, *current.begun)]
+    if job is not None:
+        earlier.append(job.makes)
     if problem := queue.name_problem(settings.what.name, settings.what.if_exists, earlier):
         yield problem
 
 
-def _after_a_restart(known: Queue, begun: Waiting, folder: Path) -> Queue:
-    """Before its first step a run leaves nothing: then it waits again. Else its folder says how far it came."""
-    standing = loras.standing(folder) if folder.is_dir() else "nothing"
-    if standing == "nothing" or folder.stat().st_mtime < begun.added:
-        return known.put_back(begun.number)
-    return known.ended(begun.number, standing, "The program was ended during this run.")
+def _after_restart(current: Queue, run: Waiting, folder: Path) -> Queue:
+    """Put a run back that has not finished its first step; otherwise its folder says how it ended."""
+    status = loras.standing(folder) if folder.is_dir() else "nothing"
+    if status == "nothing" or folder.stat().st_mtime < run.added:
+        return current.put_back(run.number)
+    return current.ended(run.number, status, "The program was ended during this run.")

@@ -1,4 +1,4 @@
-"""What is told of a run afterwards: its graph, curves, verdict and HTML report."""
+"""Reports on a run: graph, curves, verdict and HTML report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""training_graph.png: the run as a picture, where matplotlib is installed."""
+"""training_graph.png: the curves of a run, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def is_possible() -> bool:
 
 
 def draw(graph: Graph, title: str, path: Path, marks: Sequence[Mark] = (), *, cache: Path | None = None) -> bool:
-    """Draw losses, learning rate, evaluations, phases and marks; False where matplotlib is not there."""
+    """Draw losses, learning rate, evaluations, phases and marks; return False if matplotlib is not installed."""
     if not is_possible():
         return False
-    with _caching_in(cache):
-        _drawn(graph, title, path, marks)
+    with _font_cache_in(cache):
+        _draw_figure(graph, title, path, marks)
     return True
 
 
 @contextmanager
-def _caching_in(folder: Path | None) -> Iterator[None]:
-    """Where matplotlib keeps what it knows of the fonts: nothing of ours goes into the home folder."""
+def _font_cache_in(folder: Path | None) -> Iterator[None]:
+    """Set the folder for the font cache of matplotlib, so that nothing is written to the home folder."""
     if folder is None or "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ:
         yield
         return
@@ -45,61 +45,63 @@ def _caching_in(folder: Path | None) -> Iterator[None]:
         del os.environ["MPLCONFIGDIR"]
 
 
-def _drawn(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) -> None:
+def _draw_figure(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     loss = figure.add_subplot()
-    _losses(loss, graph)
+    _plot_losses(loss, graph)
     rate = loss.twinx()
-    _rates(rate, graph)
+    _plot_rates(rate, graph)
     for mark in [*phases(graph), *marks]:
-        _mark(loss, mark)
-    loss.set_title(title, fontsize=10, parse_math=False)  # a name may hold two $
+        _draw_mark(loss, mark)
+    loss.set_title(title, fontsize=10, parse_math=False)  # a name may contain two $
     lines = [line for line in (*loss.get_lines(), *rate.get_lines()) if not str(line.get_label()).startswith("_")]
     loss.legend(lines, [str(line.get_label()) for line in lines], loc="upper right")
-    with written_whole(path) as aside:
-        figure.savefig(aside, format="png", dpi=110)
+    with written_whole(path) as partial:
+        figure.savefig(partial, format="png", dpi=110)
 
 
 def phases(graph: Graph) -> list[Mark]:
-    """The step at which each phase of the order begins, where there are several."""
-    found: list[Mark] = []
+    """Return the step at which each phase of the order begins, if there are phases."""
+    marks: list[Mark] = []
     for entry in steps_of(graph):
-        if "phase" in entry and (not found or found[-1].text != entry["phase"]):
-            found.append(Mark(entry["current_steps"], entry["phase"]))
-    return found
+        if "phase" in entry and (not marks or marks[-1].text != entry["phase"]):
+            marks.append(Mark(entry["current_steps"], entry["phase"]))
+    return marks
 
 
-def _losses(axes: Any, graph: Graph) -> None:
+def _plot_losses(axes: Any, graph: Graph) -> None:
     entries, evaluations = steps_of(graph), evaluations_of(graph)
     steps = [entry["current_steps"] for entry in entries]
-    axes.plot(steps, _numbers(e["loss"] for e in entries), color="#9db8d9", linewidth=1, label="loss")
-    smooth = _numbers(e["smoothed_loss"] for e in entries)
-    axes.plot(steps, smooth, color="#1f5fa8", linewidth=2, label="smoothed loss")
+    axes.plot(steps, _floats(e["loss"] for e in entries), color="#9db8d9", linewidth=1, label="loss")
+    smoothed = _floats(e["smoothed_loss"] for e in entries)
+    axes.plot(steps, smoothed, color="#1f5fa8", linewidth=2, label="smoothed loss")
     if evaluations:
-        places, kept = [e.step for e in evaluations], [e.loss for e in evaluations]
-        axes.plot(places, kept, color="#8a3fb0", marker="o", markersize=4, label="loss on the part kept aside")
+        eval_steps, eval_losses = [e.step for e in evaluations], [e.loss for e in evaluations]
+        axes.plot(
+            eval_steps, eval_losses, color="#8a3fb0", marker="o", markersize=4, label="loss on the part kept aside"
+        )
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
 
 
-def _numbers(values: Any) -> list[float]:
+def _floats(values: Any) -> list[float]:
     return [math.nan if value is None else value for value in values]
 
 
-def _rates(axes: Any, graph: Graph) -> None:
+def _plot_rates(axes: Any, graph: Graph) -> None:
     entries = steps_of(graph)
     steps, rates = [e["current_steps"] for e in entries], [e["learning_rate"] for e in entries]
     axes.plot(steps, rates, color="#c77d1a", linestyle="--", label="learning rate")
     axes.set_ylabel("learning rate")
 
 
-def _mark(axes: Any, mark: Mark) -> None:
-    """A line with its name at its foot."""
+def _draw_mark(axes: Any, mark: Mark) -> None:
+    """Draw a vertical line with its text at the bottom."""
     axes.axvline(mark.step, color="#2f9e5b", linewidth=0.8, alpha=0.6, label="_mark")
-    foot = axes.get_xaxis_transform()
+    transform = axes.get_xaxis_transform()
     style = {"rotation": 90, "fontsize": 7, "color": "#2f6f47", "ha": "right", "va": "bottom"}
-    axes.text(mark.step, 0.02, mark.text, transform=foot, parse_math=False, **style)
+    axes.text(mark.step, 0.02, mark.text, transform=transform, parse_math=False, **style)

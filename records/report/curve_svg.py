@@ -1,4 +1,4 @@
-"""The curve of a run as SVG, from plain numbers: no plotting library, the same picture for the same run."""
+"""The loss curve of a run as SVG, without a plotting library; equal runs give equal images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BETWEEN_MARKS = 14.0
 
 
 class Point(NamedTuple):
-    """One step, as it is drawn; a tuple, since a page that is opened now makes one of every step so far."""
+    """One step on the curve. A tuple for speed: opening the page creates one for every step so far."""
 
     step: int
     loss: float
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at a step: a checkpoint, the end of an epoch."""
+    """An event at a step: a checkpoint, the end of an epoch."""
 
     step: int
     text: str
@@ -36,7 +36,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class AsideLoss:
-    """The loss on the part kept aside, after so many steps."""
+    """The loss on the validation split after a step."""
 
     step: int
     loss: float
@@ -45,15 +45,15 @@ class AsideLoss:
 def svg(
     points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = (), kept: Sequence[AsideLoss] = ()
 ) -> str:
-    """Losses and the learning rate: as it was, and as planned for the rest of the run."""
+    """Draw the losses and the learning rate, also as planned for the rest of the run."""
     steps = max(len(rates), points[-1].step if points else 0, 1)
     x = _scale(0 if kept else 1, max(2, steps), LEFT, WIDTH - RIGHT)
     rate_y = _scale(0, max([*rates, 1e-12]) * 1.08, HEIGHT - BOTTOM, TOP)
-    parts = [_planned(rates, x, rate_y), *_steps_axis(steps, x), *_rate_axis(rates, rate_y)]
-    measured = [one for one in kept if math.isfinite(one.loss)]
-    if points or measured:
-        parts += _losses(points, measured, x)
-    parts += [_mark(mark, x) for mark in _apart(marks, x)]
+    parts = [_rate_line(rates, x, rate_y), *_steps_axis(steps, x), *_rate_axis(rates, rate_y)]
+    validation = [p for p in kept if math.isfinite(p.loss)]
+    if points or validation:
+        parts += _loss_lines(points, validation, x)
+    parts += [_mark_line(mark, x) for mark in _spaced(marks, x)]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(described(points, steps))}" '
         f'class="tp-curve" preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
@@ -61,7 +61,7 @@ def svg(
 
 
 def described(points: Sequence[Point], steps: int) -> str:
-    """The curve in a sentence, for those who do not see it."""
+    """Describe the curve in a sentence, for screen readers."""
     if not points:
         return f"Planned: {steps} {plural(steps, 'step')}."
     first, last = points[0], points[-1]
@@ -72,88 +72,92 @@ def described(points: Sequence[Point], steps: int) -> str:
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """So many points that the eye sees no difference: of each stretch the lowest and the highest loss."""
+    """Reduce the points without a visible difference: keep the lowest and the highest loss of each interval."""
     if len(points) <= most:
         return list(points)
-    stretch = math.ceil(len(points) / (most / 2))
-    kept: list[Point] = []
-    for start in range(0, len(points), stretch):
-        part = points[start : start + stretch]
-        ends = {min(part, key=lambda p: p.loss), max(part, key=lambda p: p.loss)}
-        kept += sorted(ends, key=lambda p: p.step)
-    if kept[0] is not points[0]:
-        kept.insert(0, points[0])
-    if kept[-1] is not points[-1]:
-        kept.append(points[-1])
-    return kept
+    interval = math.ceil(len(points) / (most / 2))
+    selection: list[Point] = []
+    for start in range(0, len(points), interval):
+        chunk = points[start : start + interval]
+        extremes = {min(chunk, key=lambda p: p.loss), max(chunk, key=lambda p: p.loss)}
+        selection += sorted(extremes, key=lambda p: p.step)
+    if selection[0] is not points[0]:
+        selection.insert(0, points[0])
+    if selection[-1] is not points[-1]:
+        selection.append(points[-1])
+    return selection
 
 
-def _losses(points: Sequence[Point], kept: Sequence[AsideLoss], x: Callable[[float], float]) -> list[str]:
+def _loss_lines(
+    points: Sequence[Point], validation: Sequence[AsideLoss], x: Callable[[float], float]
+) -> list[str]:
     drawn = thinned([p for p in points if math.isfinite(p.loss)])
-    if not drawn and not kept:
+    if not drawn and not validation:
         return []
-    low, high = _span([*(p.loss for p in drawn), *(one.loss for one in kept)])
+    low, high = _value_range([*(p.loss for p in drawn), *(p.loss for p in validation)])
     y = _scale(low, high, HEIGHT - BOTTOM, TOP)
-    raw = _line([(x(p.step), y(p.loss)) for p in drawn], "tp-loss")
-    smooth = _line([(x(p.step), y(p.smoothed)) for p in drawn], "tp-smoothed")
-    if len(drawn) == 1:  # a line of one point is not to be seen
+    raw = _polyline([(x(p.step), y(p.loss)) for p in drawn], "tp-loss")
+    smooth = _polyline([(x(p.step), y(p.smoothed)) for p in drawn], "tp-smoothed")
+    if len(drawn) == 1:  # a line of one point is invisible
         only = drawn[0]
         smooth += f'<circle cx="{x(only.step):.1f}" cy="{y(only.smoothed):.1f}" r="4" class="tp-smoothed-dot"/>'
-    hover = [_hover(p, x(p.step), y(p.smoothed)) for p in drawn[:: max(1, len(drawn) // 200)]]
-    return [*_loss_axis(low, high, y), raw, smooth, *_measured(kept, x, y), *hover]
+    hover = [_hover_dot(p, x(p.step), y(p.smoothed)) for p in drawn[:: max(1, len(drawn) // 200)]]
+    return [*_loss_axis(low, high, y), raw, smooth, *_validation_line(validation, x, y), *hover]
 
 
-def _measured(kept: Sequence[AsideLoss], x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:
-    """The loss on the part kept aside: a line, and a point for each time it was measured."""
-    if not kept:
+def _validation_line(
+    validation: Sequence[AsideLoss], x: Callable[[float], float], y: Callable[[float], float]
+) -> list[str]:
+    """Draw the loss on the validation split: a line, and a dot for each evaluation."""
+    if not validation:
         return []
     dots = [
-        f'<circle cx="{x(one.step):.1f}" cy="{y(one.loss):.1f}" r="3.5" class="tp-kept-dot">'
-        f"<title>step {one.step}: kept aside {one.loss:.4f}</title></circle>"
-        for one in kept
+        f'<circle cx="{x(p.step):.1f}" cy="{y(p.loss):.1f}" r="3.5" class="tp-kept-dot">'
+        f"<title>step {p.step}: kept aside {p.loss:.4f}</title></circle>"
+        for p in validation
     ]
-    return [_line([(x(one.step), y(one.loss)) for one in kept], "tp-kept"), *dots]
+    return [_polyline([(x(p.step), y(p.loss)) for p in validation], "tp-kept"), *dots]
 
 
-def _span(losses: Sequence[float]) -> tuple[float, float]:
+def _value_range(losses: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(losses)
     low, high = ordered[0], ordered[max(0, math.ceil(0.995 * len(ordered)) - 1)]
     gap = max(0.05 * (high - low), 0.02)
     return max(0.0, low - gap), high + gap
 
 
-def _hover(point: Point, x: float, y: float) -> str:
+def _hover_dot(point: Point, x: float, y: float) -> str:
     text = (
         f"step {point.step}: loss {point.loss:.4f}, smoothed {point.smoothed:.4f}, learning rate {point.rate:.3g}"
     )
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="tp-hover"><title>{text}</title></circle>'
 
 
-def _planned(rates: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    every = max(1, len(rates) // MOST_POINTS)
-    steps = list(range(0, len(rates), every))
+def _rate_line(rates: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    stride = max(1, len(rates) // MOST_POINTS)
+    steps = list(range(0, len(rates), stride))
     if rates and steps[-1] != len(rates) - 1:
         steps.append(len(rates) - 1)
-    return _line([(x(s + 1), y(rates[s])) for s in steps], "tp-rate")
+    return _polyline([(x(s + 1), y(rates[s])) for s in steps], "tp-rate")
 
 
-def _line(places: Sequence[tuple[float, float]], name: str) -> str:
-    return f'<polyline class="{name}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in places)}"/>'
+def _polyline(points: Sequence[tuple[float, float]], name: str) -> str:
+    return f'<polyline class="{name}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in points)}"/>'
 
 
-def _apart(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Mark]:
-    """Those that can be told apart by the eye, the last one always among them."""
-    kept: list[Mark] = []
+def _spaced(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Mark]:
+    """Drop marks that are too close to the next one; the last one is always kept."""
+    visible: list[Mark] = []
     for mark in sorted(marks, key=lambda m: -m.step):
-        if not kept or x(kept[-1].step) - x(mark.step) >= BETWEEN_MARKS:
-            kept.append(mark)
-    return kept[::-1]
+        if not visible or x(visible[-1].step) - x(mark.step) >= BETWEEN_MARKS:
+            visible.append(mark)
+    return visible[::-1]
 
 
-def _mark(mark: Mark, x: Callable[[float], float]) -> str:
-    at = x(mark.step)
+def _mark_line(mark: Mark, x: Callable[[float], float]) -> str:
+    mark_x = x(mark.step)
     return (
-        f'<line class="tp-mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
+        f'<line class="tp-mark" x1="{mark_x:.1f}" x2="{mark_x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
         f"<title>step {mark.step}: {escape(mark.text)}</title></line>"
     )
 

@@ -1,4 +1,4 @@
-"""The evaluations among the entries of a run's graph: written, read back, and the best of them."""
+"""training_graph.json: its entries of steps and evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Entry = Mapping[str, Any]
 
 
 def entry(evaluated: Evaluated, kept_aside: str) -> dict[str, Any]:
-    """What training_graph.json says of an evaluation; `kept_aside` is a fingerprint of what it was on."""
+    """Return the entry of an evaluation; `kept_aside` is a fingerprint of the validation split."""
     return {
         "current_steps": evaluated.step,
         "epoch": round(evaluated.epoch, 4),
@@ -31,12 +31,12 @@ def entry(evaluated: Evaluated, kept_aside: str) -> dict[str, Any]:
 
 
 def steps_of(graph: Iterable[Entry]) -> list[Entry]:
-    """The entries of steps."""
+    """Return the entries of steps, without those of evaluations."""
     return [entry for entry in graph if "loss" in entry]
 
 
 def points_of(graph: Iterable[Entry]) -> list[Point]:
-    """The steps as they are drawn; where nothing was smoothed, by their losses."""
+    """Return the steps as points of the curve; a step without a smoothed loss uses its loss."""
     return [_point(entry) for entry in steps_of(graph)]
 
 
@@ -46,20 +46,20 @@ def _point(entry: Entry) -> Point:
 
 
 def aside_losses(graph: Iterable[Entry]) -> list[AsideLoss]:
-    """The evaluations as they are drawn."""
+    """Return the evaluations as points of the curve."""
     return [
         AsideLoss(entry["current_steps"], number(entry["eval_loss"])) for entry in graph if "eval_loss" in entry
     ]
 
 
 def evaluations_of(graph: Iterable[Entry], kept_aside: str = "") -> list[Evaluated]:
-    """The evaluations; those on something else than what is kept aside now are of no use to compare."""
-    found = (entry for entry in graph if "eval_loss" in entry)
-    return [_evaluated(entry) for entry in found if not kept_aside or entry["kept_aside"] == kept_aside]
+    """Read the evaluations; with `kept_aside` only those on this validation split, since others do not compare."""
+    entries = (entry for entry in graph if "eval_loss" in entry)
+    return [_evaluated(entry) for entry in entries if not kept_aside or entry["kept_aside"] == kept_aside]
 
 
 def _evaluated(entry: Entry) -> Evaluated:
-    """Figures that are no numbers stand in a file as null."""
+    """Read an evaluation, in which NaN is stored as null."""
     return Evaluated(
         step=entry["current_steps"],
         epoch=entry["epoch"],
@@ -75,14 +75,16 @@ def _evaluated(entry: Entry) -> Evaluated:
 
 
 def number(value: float | None) -> float:
-    """A figure as it stands in a file, where what is no number is null."""
+    """Convert a number from a file, in which NaN is stored as null."""
     return math.nan if value is None else value
 
 
 def best_of(evaluations: Sequence[Evaluated], by: By = "loss") -> Evaluated | None:
-    """The lowest loss, or the highest accuracy, of equal ones that with the lower loss; then the first. None where
-    nothing was measured."""
-    measured = [e for e in evaluations if math.isfinite(e.loss)]
+    """Return the evaluation with the lowest loss, or with the highest accuracy and then the lowest loss.
+
+    The first of equal ones; None if no loss is finite.
+    """
+    finite = [e for e in evaluations if math.isfinite(e.loss)]
     if by == "accuracy":
-        return max(measured, key=lambda e: (e.accuracy, -e.loss), default=None)
-    return min(measured, key=lambda e: e.loss, default=None)
+        return max(finite, key=lambda e: (e.accuracy, -e.loss), default=None)
+    return min(finite, key=lambda e: e.loss, default=None)

@@ -1,4 +1,4 @@
-"""How report.html looks: readable in light and in dark, on a narrow screen and on paper."""
+"""Style sheet of report.html, for light and dark mode, narrow screens and print."""
 
 from __future__ import annotations
 

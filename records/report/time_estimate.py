@@ -1,4 +1,4 @@
-"""How fast an earlier run went: what one to come will take, if it goes like that."""
+"""Estimate of the duration of a run from the speed of an earlier one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .graph_file import steps_of
 FEWEST_STEPS = 3
 
 
-def expected_time(tokens: float, card: ModelCard, method: str, kept: Path) -> Iterator[str]:
-    """By the last run with this model, loaded and trained the same way; nothing where there is none."""
-    for name, log in _alike(card, method, kept):
-        if speed := _tokens_a_second(kept / name / GRAPH):
+def expected_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> Iterator[str]:
+    """Yield an estimate by the last run with the same model, loading and method, if there is one."""
+    for name, log in _similar_runs(card, method, runs_folder):
+        if speed := _tokens_per_second(runs_folder / name / GRAPH):
             yield (
                 f"Time: about {duration(tokens / speed)}, if it goes as {name} did with this model "
                 f"({log.get('device')}, {speed:,.0f} tokens a second). Test one step measures it."
@@ -26,17 +26,17 @@ def expected_time(tokens: float, card: ModelCard, method: str, kept: Path) -> It
             return
 
 
-def _alike(card: ModelCard, method: str, kept: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The runs that tell something of it, the newest first."""
-    folders = [path for path in kept.iterdir() if not is_hidden(path)] if kept.is_dir() else []
+def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the folder names and logs of comparable runs, the newest first."""
+    folders = [path for path in runs_folder.iterdir() if not is_hidden(path)] if runs_folder.is_dir() else []
     logs = [(folder.name, read_json(folder / LOG, {})) for folder in folders]
-    same = (card.name, card.loading, method)
-    found = [one for one in logs if tuple(map(one[1].get, ("base_model_name", "loaded_as", "method"))) == same]
-    return sorted(found, key=lambda one: str(one[1].get("ended_at")), reverse=True)
+    key = (card.name, card.loading, method)
+    matches = [run for run in logs if tuple(map(run[1].get, ("base_model_name", "loaded_as", "method"))) == key]
+    return sorted(matches, key=lambda run: str(run[1].get("ended_at")), reverse=True)
 
 
-def _tokens_a_second(graph: Path) -> float:
-    """Of all steps but the first, which also makes everything ready; 0 where there are too few."""
+def _tokens_per_second(graph: Path) -> float:
+    """Return the speed of all steps but the first, which includes the setup; 0 if there are too few."""
     steps = [e for e in steps_of(read_json(graph, [])) if e.get("tokens") and e.get("seconds")]
     if len(steps) < FEWEST_STEPS:
         return 0.0

@@ -1,4 +1,4 @@
-"""How well a run learned, in words, and by which figures: from its losses and those of the part kept aside."""
+"""Verdict on how well a run learned, from its training and validation losses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Kind = Literal[
     "could learn more", "about right", "did not learn", "began to memorize", "became worse", "not known"
 ]
 NOTEWORTHY = 0.01
-"""So much of a loss, up or down, is more than chance."""
+"""A relative change of a loss that is more than chance."""
 LAST_PART = 0.25
-"""So much of a run is looked at where only its own losses are known."""
+"""The share of the run that is judged if there are only training losses."""
 FEW = 8
-"""Fewer steps than that say nothing of how it goes."""
+"""Fewer steps than this show no trend."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said, where it turned, the checkpoint that is the better one, and the figures behind it."""
+    """The verdict in words, the step it refers to, the better checkpoint if there is one, and the figures."""
 
     kind: Kind
     text: str
@@ -33,7 +33,7 @@ class Verdict:
     evidence: Mapping[str, float]
 
     def as_log(self) -> dict[str, Any]:
-        """For training_log.json."""
+        """Return plain values for training_log.json."""
         return {**vars(self), "evidence": dict(self.evidence)}
 
 
@@ -45,21 +45,23 @@ def judge_run(
     *,
     evaluates: bool = False,
 ) -> Verdict:
-    """From the entries of a graph and the checkpoints by their step; `kept` is the step that was kept, if not the
-    last one. Without a part kept aside, only what the losses of the training itself can tell. Where there is one
-    and nothing was measured yet, `evaluates` or its digest say so."""
+    """Judge a run by the entries of its graph, with the names of its checkpoints by step.
+
+    `kept` is the step whose weights were kept, if it is not the last one. Without evaluations the verdict rests on
+    the training losses alone; `evaluates` or the fingerprint `kept_aside` say that evaluations were planned.
+    """
     steps = steps_of(graph)
-    after = [e for e in evaluations_of(graph, kept_aside) if math.isfinite(e.loss)]
-    if not steps or len(after) < 2:
-        why = ONCE if after else TOO_SOON if kept_aside or evaluates else NEVER
-        return _of_training_alone(steps, why)
-    return _Judged(steps, after, checkpoints, kept).verdict()
+    evaluations = [e for e in evaluations_of(graph, kept_aside) if math.isfinite(e.loss)]
+    if not steps or len(evaluations) < 2:
+        reason = ONCE if evaluations else TOO_SOON if kept_aside or evaluates else NEVER
+        return _judge_training_losses(steps, reason)
+    return _Judge(steps, evaluations, checkpoints, kept).verdict()
 
 
 def read_verdict(log: Mapping[str, Any]) -> str:
-    """What a run's log says of how well it learned; nothing where it was written without a verdict."""
-    known = log.get("verdict")
-    return str(known.get("text") or "") if isinstance(known, Mapping) else ""
+    """Return the text of the verdict in a log, or an empty string."""
+    verdict = log.get("verdict")
+    return str(verdict.get("text") or "") if isinstance(verdict, Mapping) else ""
 
 
 NEVER = "Nothing was kept aside"
@@ -67,89 +69,90 @@ ONCE = "The part kept aside was gone through only once"
 TOO_SOON = "The run ended before the part kept aside was gone through"
 
 
-class _Judged:
+class _Judge:
     def __init__(
         self,
         steps: Sequence[Mapping[str, Any]],
-        measured: Sequence[Evaluated],
+        evaluations: Sequence[Evaluated],
         checkpoints: Mapping[int, str],
         kept: int,
     ) -> None:
         self._smoothed = {int(e["current_steps"]): number(e["smoothed_loss"]) for e in steps}
-        self._measured, self._checkpoints, self._kept = measured, checkpoints, kept
-        self._first, self._last, self._before = measured[0], measured[-1], measured[-2]
-        best = best_of(measured)
+        self._evaluations, self._checkpoints, self._kept_step = evaluations, checkpoints, kept
+        self._first, self._last, self._previous = evaluations[0], evaluations[-1], evaluations[-2]
+        best = best_of(evaluations)
         assert best is not None
         self._best = best
 
     def verdict(self) -> Verdict:
         if self._last.loss > self._best.loss * (1 + NOTEWORTHY):
-            return self._past_its_best()
-        fallen = self._before.loss - self._last.loss
-        if self._best is self._last and fallen > NOTEWORTHY * self._before.loss:
-            return self._made(
+            return self._after_best()
+        drop = self._previous.loss - self._last.loss
+        if self._best is self._last and drop > NOTEWORTHY * self._previous.loss:
+            return self._make(
                 "could learn more",
-                f"The loss on the part kept aside was still falling at the end: {self._says(self._before)}, "
-                f"{self._says(self._last)}. More epochs or a higher learning rate may bring more.",
+                f"The loss on the part kept aside was still falling at the end: {self._loss_at(self._previous)}, "
+                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may bring more.",
                 self._last,
             )
         if self._first.step == 0 and self._first.loss - self._best.loss <= NOTEWORTHY * self._first.loss:
-            return self._made(
+            return self._make(
                 "did not learn",
-                f"The loss on the part kept aside is what it was before the start: {self._says(self._first)}, "
-                f"{self._says(self._last)}. More epochs or a higher learning rate may bring something.",
+                f"The loss on the part kept aside is what it was before the start: {self._loss_at(self._first)}, "
+                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may bring something.",
                 self._last,
             )
-        return self._made(
+        return self._make(
             "about right",
             f"The loss on the part kept aside fell from {self._first.loss:.4f} to {self._best.loss:.4f} "
             f"(step {self._best.step}) and is {self._last.loss:.4f} at the end.",
             self._best,
         )
 
-    def _past_its_best(self) -> Verdict:
-        then, now = self._training(self._best.step), self._training(self._last.step)
-        rose = f"The loss on the part kept aside rose from {self._says(self._best)} to {self._says(self._last)}"
-        if math.isfinite(then) and math.isfinite(now) and now < then:
-            text = f"{rose}, while that of the training went on falling, {then:.4f} to {now:.4f}."
-            return self._made("began to memorize", text + self._which(), self._best)
-        text = f"{rose}, and that of the training did not fall either. Try a lower learning rate."
-        return self._made("became worse", text + self._which(), self._best)
+    def _after_best(self) -> Verdict:
+        loss_at_best, loss_at_end = self._training_loss(self._best.step), self._training_loss(self._last.step)
+        rise = f"rose from {self._loss_at(self._best)} to {self._loss_at(self._last)}"
+        start = f"The loss on the part kept aside {rise}"
+        if math.isfinite(loss_at_best) and math.isfinite(loss_at_end) and loss_at_end < loss_at_best:
+            text = f"{start}, while that of the training went on falling, {loss_at_best:.4f} to {loss_at_end:.4f}."
+            return self._make("began to memorize", text + self._checkpoint_advice(), self._best)
+        text = f"{start}, and that of the training did not fall either. Try a lower learning rate."
+        return self._make("became worse", text + self._checkpoint_advice(), self._best)
 
-    def _which(self) -> str:
-        """The checkpoint to take."""
-        if self._kept and self._kept == self._best.step:
-            return f" What is kept is that of step {self._kept}, before it."
-        if name := self._better():
+    def _checkpoint_advice(self) -> str:
+        """Say which checkpoint to use."""
+        if self._kept_step and self._kept_step == self._best.step:
+            return f" What is kept is that of step {self._kept_step}, before it."
+        if name := self._better_checkpoint():
             return f" {name} is the better one."
         if self._best.step == 0:
             return " It was never lower than before the first step: for such texts the model is better without."
         return f" No checkpoint of about step {self._best.step} is left; end the next run there."
 
-    def _better(self) -> str:
-        """The name of the checkpoint with the lowest loss, where one was measured and is better than the end."""
-        there = [e for e in self._measured if e.step in self._checkpoints and e.step != self._last.step]
-        found = best_of(there)
-        return self._checkpoints[found.step] if found and found.loss < self._last.loss else ""
+    def _better_checkpoint(self) -> str:
+        """Return the name of the checkpoint with the lowest measured loss, if it is lower than at the end."""
+        candidates = [e for e in self._evaluations if e.step in self._checkpoints and e.step != self._last.step]
+        best = best_of(candidates)
+        return self._checkpoints[best.step] if best and best.loss < self._last.loss else ""
 
-    def _training(self, step: int) -> float:
-        """The smoothed loss at a step; before the first one that of the first."""
+    def _training_loss(self, step: int) -> float:
+        """Return the smoothed loss at a step; for step 0 that of the first step."""
         return self._smoothed.get(max(step, min(self._smoothed)), math.nan)
 
-    def _says(self, one: Evaluated) -> str:
-        return f"{one.loss:.4f} (step {one.step})"
+    def _loss_at(self, evaluation: Evaluated) -> str:
+        return f"{evaluation.loss:.4f} (step {evaluation.step})"
 
-    def _made(self, kind: Kind, text: str, turn: Evaluated) -> Verdict:
+    def _make(self, kind: Kind, text: str, evaluation: Evaluated) -> Verdict:
         evidence = {
             "kept_aside_first": self._first.loss,
             "kept_aside_lowest": self._best.loss,
             "kept_aside_lowest_at_step": self._best.step,
             "kept_aside_last": self._last.loss,
-            "training_at_lowest": self._training(self._best.step),
-            "training_last": self._training(self._last.step),
+            "training_at_lowest": self._training_loss(self._best.step),
+            "training_last": self._training_loss(self._last.step),
         }
-        better = self._better() if kind in ("began to memorize", "became worse") else ""
-        return Verdict(kind, f"{_title(kind, turn.step)}. {text}", turn.step, better, evidence)
+        better = self._better_checkpoint() if kind in ("began to memorize", "became worse") else ""
+        return Verdict(kind, f"{_title(kind, evaluation.step)}. {text}", evaluation.step, better, evidence)
 
 
 def _title(kind: Kind, step: int) -> str:
@@ -162,20 +165,20 @@ def _title(kind: Kind, step: int) -> str:
     return words.get(kind, "About right")
 
 
-def _of_training_alone(steps: Sequence[Mapping[str, Any]], why: str) -> Verdict:
+def _judge_training_losses(steps: Sequence[Mapping[str, Any]], reason: str) -> Verdict:
     losses = [loss for e in steps if math.isfinite(loss := number(e["smoothed_loss"]))]
     if not losses:
         return Verdict("not known", "No step has a loss that is a number.", 0, "", {})
     first, last = losses[0], losses[-1]
     earlier = losses[-1 - int(LAST_PART * len(losses))]
     falling = earlier - last > NOTEWORTHY * earlier
-    fell = "was still falling" if last < first else "fell again"
-    course = f"and {fell if falling else 'did not fall any more'} in the last quarter of the run."
+    fall = "was still falling" if last < first else "fell again"
+    trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run."
     if len(losses) < FEW:
-        course = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
+        trend = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
     text = (
-        f"{why}, so learning cannot be told from memorizing. The smoothed loss went from "
-        f"{first:.4f} to {last:.4f} {course}"
+        f"{reason}, so learning cannot be told from memorizing. The smoothed loss went from "
+        f"{first:.4f} to {last:.4f} {trend}"
     )
     evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
     return Verdict("not known", text, 0, "", evidence)

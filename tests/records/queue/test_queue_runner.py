@@ -304,7 +304,7 @@ def test_what_was_put_in_while_the_others_were_looked_at_can_begin_at_once(night
             other.put("b")
         return "not now" if run.name == "a" else ""
 
-    monkeypatch.setattr(night.line, "_why_not", looked)
+    monkeypatch.setattr(night.line, "_skip_reason", looked)
     night.line.go_on()
     night.let_go("b")
     assert night.settled().done == [("b", "finished")]
