@@ -1,4 +1,4 @@
-"""Texts hold signs that Python takes for line ends and nobody else does: what is written is read back whole."""
+"""Characters that only Python takes for line breaks: text with them is written and read back unchanged."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from training_pro.tests.fakes import made_folders
 from training_pro.tests.records.on_disk import checkpoint, made
 
 STRANGE = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei"
-SAID = [Sampled(step=step, prompt=STRANGE, text=STRANGE, without=STRANGE) for step in (1, 2)]
+SAMPLE_LIST = [Sampled(step=step, prompt=STRANGE, text=STRANGE, without=STRANGE) for step in (1, 2)]
 
 
-def answers(folder):
-    samples.keep(folder, SAID)
-    assert samples.read_samples(folder) == SAID
-    return SAID[0].text
+def sample_text(folder):
+    samples.keep(folder, SAMPLE_LIST)
+    assert samples.read_samples(folder) == SAMPLE_LIST
+    return SAMPLE_LIST[0].text
 
 
-def answers_of_a_checkpoint_of_its_own(folder):
+def sample_text_of_a_promoted_checkpoint(folder):
     folders = made_folders(folder)
     run = made(folders.loras, "run", checkpoint("checkpoint-2", 2))
-    samples.keep(run, SAID)
-    assert samples.read_samples(as_lora(run / "checkpoint-2", "own", folders)) == SAID
-    return SAID[0].text
+    samples.keep(run, SAMPLE_LIST)
+    assert samples.read_samples(as_lora(run / "checkpoint-2", "own", folders)) == SAMPLE_LIST
+    return SAMPLE_LIST[0].text
 
 
-def prompts_on_the_page(folder):
+def prompt_in_the_form(folder):
     setting = SETTINGS["sample_prompts"]
     (read,) = setting.read(as_shown(setting, (STRANGE,)))
     return read
 
 
-def rows_on_lines(folder):
+def jsonl_row(folder):
     line = json.dumps({"text": STRANGE}, ensure_ascii=False)
     (folder / "a.jsonl").write_text(f"{line}\n{line}\n", encoding="utf-8")
     first, second = jsonl_table(folder / "a.jsonl", "a.jsonl").rows()
@@ -51,28 +51,28 @@ def rows_on_lines(folder):
     return first.columns["text"]
 
 
-def rows_of_a_table(folder):
+def csv_row(folder):
     with (folder / "a.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["text", "more"], [STRANGE, 500 * "some words "]])
     (row,) = table(folder / "a.csv", "a.csv").rows()
     return row.columns["text"]
 
 
-def comments_of_evaluations(folder):
-    for _ in range(2):  # the second reads the first
+def evaluation_comment(folder):
+    for _ in range(2):  # the second call reads the first row
         add(Row("m", "l", "d", 1.0, 1, 1, "now", STRANGE), folder)
     first, second = rows(folder)
     assert first == second
     return first["Comment"]
 
 
-def runs_in_a_queue(folder):
+def queued_settings(folder):
     queue.save(folder / "queue.json", Queue().with_one_more("a", "m", {"sample_prompts": [STRANGE]}, 1))
     (waiting,) = queue.load(folder / "queue.json").waiting
     return waiting.values["sample_prompts"][0]
 
 
-def a_note(folder):
+def note_text(folder):
     notes.leave_note(folder, STRANGE)
     return notes.note(folder)
 
@@ -80,15 +80,15 @@ def a_note(folder):
 @pytest.mark.parametrize(
     "read_back",
     [
-        answers,
-        answers_of_a_checkpoint_of_its_own,
-        prompts_on_the_page,
-        rows_on_lines,
-        rows_of_a_table,
-        comments_of_evaluations,
-        runs_in_a_queue,
-        a_note,
+        sample_text,
+        sample_text_of_a_promoted_checkpoint,
+        prompt_in_the_form,
+        jsonl_row,
+        csv_row,
+        evaluation_comment,
+        queued_settings,
+        note_text,
     ],
 )
-def test_every_sign_of_a_text_comes_back(tmp_path, read_back):
+def test_every_character_of_a_text_is_read_back(tmp_path, read_back):
     assert read_back(tmp_path) == STRANGE

@@ -1,4 +1,4 @@
-"""LoRAs on disk as runs leave them, written out without any training."""
+"""Folders of LoRAs as runs leave them, written without any training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def made(root: Path, name: str, files: dict[str, object]) -> Path:
-    """A folder with these files; what is no text is written as JSON."""
+    """Write a folder with these files; content that is not text is written as JSON."""
     for path, content in files.items():
         file = root / name / path
         file.parent.mkdir(parents=True, exist_ok=True)

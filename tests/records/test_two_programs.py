@@ -1,4 +1,4 @@
-"""The queue of two real programs on one folder: no run is lost, none begins twice, a kill holds nothing up."""
+"""The queue of two real programs on one folder: no run is lost or started twice, and a kill blocks nothing."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ PROGRAM = f"""
     host, session = FakeHost(folders(Path(sys.argv[1]))), Session()
     line = InLine(host, Engine(), session)
 
-    def said():
+    def wait_for_signal():
         print("ready", flush=True)
         return sys.stdin.readline()
 """
 PUT_THEN_TAKE = """
-    said()
+    wait_for_signal()
     for number in range(5):
         line.add({"name": f"{me}-{number}", "data": ["story.txt"]})
-    said()
+    wait_for_signal()
     try:
         line.go_on()
-    except SavingError:  # the other one was quicker
+    except SavingError:  # the other program was faster
         pass
     while (known := line.queue).waiting or known.begun:
         time.sleep(0.01)
@@ -66,17 +66,17 @@ TAKE = """
 """
 HOLD = """
     with queue.alone_with(host.folders.queue):
-        said()
+        wait_for_signal()
 """
 
 
-def begun(code, folders, name, seconds=0.03):
+def start_program(code, folders, name, seconds=0.03):
     text = textwrap.dedent(PROGRAM) + textwrap.dedent(code)
-    asked = [sys.executable, "-c", text, str(folders.user_data), name, str(seconds)]
-    return subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    command = [sys.executable, "-c", text, str(folders.user_data), name, str(seconds)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def go_on(*programs):
+def signal(*programs):
     for program in programs:
         assert program.stdout.readline() == "ready\n"
     for program in programs:
@@ -94,34 +94,36 @@ def line(folders):
     return InLine(FakeHost(folders), None, Session())
 
 
-def test_what_two_put_in_at_once_is_there_and_begins_once(folders, line):
-    two = [begun(PUT_THEN_TAKE, folders, name) for name in "ab"]
+def test_runs_added_by_two_programs_at_once_are_all_there_and_start_once(folders, line):
+    programs = [start_program(PUT_THEN_TAKE, folders, name) for name in "ab"]
     try:
-        go_on(*two)
-        for program in two:
+        signal(*programs)
+        for program in programs:
             assert program.stdout.readline() == "ready\n"
         waiting = line.queue.waiting
         names = [f"{name}-{number}" for name in "ab" for number in range(5)]
         assert sorted(run.name for run in waiting) == names
         assert [run.number for run in waiting] == list(range(1, 11))
-        for program in two:
+        for program in programs:
             program.stdin.write("go on\n")
             program.stdin.flush()
-        told = [program.communicate(timeout=60)[0].split() for program in two]
-        assert [program.returncode for program in two] == [0, 0]
+        outputs = [program.communicate(timeout=60)[0].split() for program in programs]
+        assert [program.returncode for program in programs] == [0, 0]
     finally:
-        for program in two:
+        for program in programs:
             program.kill()
             program.wait()
-    assert Counter(told[0] + told[1]) == Counter(names)
-    known = line.queue
-    assert (known.waiting, known.begun) == ((), ())
-    assert Counter((run.name, run.outcome) for run in known.done) == Counter((name, "finished") for name in names)
+    assert Counter(outputs[0] + outputs[1]) == Counter(names)
+    current = line.queue
+    assert (current.waiting, current.begun) == ((), ())
+    assert Counter((run.name, run.outcome) for run in current.done) == Counter(
+        (name, "finished") for name in names
+    )
 
 
 def test_a_run_belongs_to_its_program_from_the_first_moment_until_that_is_killed(folders, line):
-    """Also before it has a lock of its own on the LoRA's name: reading the data may take a while."""
-    other = begun(TAKE, folders, "a", seconds=60)
+    """Also before it locks the name of the LoRA: reading the data may take a while."""
+    other = start_program(TAKE, folders, "a", seconds=60)
     try:
         assert other.stdout.readline() == "a\n"
         line.set_right()
@@ -130,20 +132,20 @@ def test_a_run_belongs_to_its_program_from_the_first_moment_until_that_is_killed
         other.kill()
         other.wait()
     line.set_right()
-    known = line.queue
-    assert ([run.name for run in known.waiting], known.begun) == (["a"], ())
+    current = line.queue
+    assert ([run.name for run in current.waiting], current.begun) == (["a"], ())
     assert [path.name for path in folders.training.glob("*.lock")] == ["queue.json.lock"]
 
 
-def test_a_change_waits_for_another_and_not_for_one_that_was_killed(folders, line, monkeypatch):
+def test_a_change_waits_for_another_program_but_not_for_a_killed_one(folders, line, monkeypatch):
     queue.save(folders.queue, queue.Queue().with_one_more("a", "toy", {}, 1))
     monkeypatch.setattr(queue, "PATIENCE_SECONDS", 0.1)
-    other = begun(HOLD, folders, "b")
+    other = start_program(HOLD, folders, "b")
     try:
         assert other.stdout.readline() == "ready\n"
         with pytest.raises(SavingError, match=r"is held by another program, for 0\.1 seconds now"):
             line.remove(1)
-        assert len(line.queue.waiting) == 1  # whoever only looks does not wait
+        assert len(line.queue.waiting) == 1  # reading needs no lock
     finally:
         other.kill()
         other.wait()

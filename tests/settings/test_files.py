@@ -1,4 +1,4 @@
-"""Settings as files."""
+"""Settings files."""
 
 import json
 
@@ -8,7 +8,7 @@ from training_pro.settings.definitions import SETTINGS, TrainingSettings
 from training_pro.settings.files import as_file, from_values, load
 from training_pro.settings.parsing import training_settings
 
-# Nothing in here is a default.
+# None of these values is a default.
 UNUSUAL = {
     "name": "täle",
     "data": ["a b.txt", "folder/"],
@@ -45,22 +45,22 @@ UNUSUAL = {
 }
 
 
-def saved(path, content):
+def write_file(path, content):
     path.write_text(content, encoding="utf-8")
     return path
 
 
-def test_a_saved_file_asks_for_the_same_run(tmp_path):
-    asked = training_settings(UNUSUAL)
-    usual = TrainingSettings().values()
-    assert {key for key in UNUSUAL if asked.values()[key] == usual[key]} == set()
-    path = saved(tmp_path / "training_parameters.json", json.dumps(as_file(asked)))
+def test_a_saved_file_gives_the_same_settings(tmp_path):
+    settings = training_settings(UNUSUAL)
+    defaults = TrainingSettings().values()
+    assert {key for key in UNUSUAL if settings.values()[key] == defaults[key]} == set()
+    path = write_file(tmp_path / "training_parameters.json", json.dumps(as_file(settings)))
     loaded = load(path)
     assert loaded.notes == ()
-    assert training_settings(loaded.values) == asked
+    assert training_settings(loaded.values) == settings
 
 
-def test_a_file_holds_every_setting_and_who_made_it():
+def test_a_file_holds_every_setting_and_its_version():
     file = as_file(training_settings({"name": "a", "data": ["x.txt"]}))
     assert file.pop("made_by") == "Training PRO"
     assert file.pop("settings_version") == 1
@@ -84,29 +84,29 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
         ('{"settings_version": 2}', "made by a newer Training PRO (settings version 2)"),
     ],
 )
-def test_what_is_no_settings_file_is_said_with_its_name(tmp_path, content, said):
+def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):
     with pytest.raises(SettingsError) as error:
-        load(saved(tmp_path / "mine.json", content))
+        load(write_file(tmp_path / "mine.json", content))
     (problem,) = error.value.problems
     assert "mine.json: " in problem
     assert said in problem
 
 
-def test_a_missing_file_and_a_folder_and_bytes_are_said(tmp_path):
+def test_a_missing_file_a_folder_and_bytes_are_named(tmp_path):
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00{")
     for path in (tmp_path / "gone.json", tmp_path, tmp_path / "bytes.json"):
         with pytest.raises(SettingsError, match=path.name):
             load(path)
 
 
-def test_an_older_file_is_told_by_its_keys():
+def test_an_older_file_is_recognized_by_its_keys():
     loaded = from_values({"micro_batch_size": 2, "lora_name": "old", "raw_text_file": "t", "cutoff_len": 256})
     settings = training_settings(loaded.values)
     assert (settings.what.name, settings.what.data) == ("old", ("t.txt",))
     assert (settings.steps.batch_size, settings.text.cutoff) == (2, 256)
 
 
-def test_an_unknown_key_of_our_own_stays_in_for_reading_to_refuse():
+def test_an_unknown_key_stays_in_for_parsing_to_refuse():
     loaded = from_values({"data": ["x.txt"], "telepathy": True})
     assert loaded.values["telepathy"] is True
     assert loaded.notes == ()

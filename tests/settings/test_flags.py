@@ -1,4 +1,4 @@
-"""The settings as flags of a command line."""
+"""Command-line flags for the settings."""
 
 import argparse
 
@@ -12,40 +12,43 @@ from training_pro.tests.settings.test_files import UNUSUAL
 
 
 def parser():
-    found = argparse.ArgumentParser(prog="train")
-    found.add_argument("--model")
-    flags.add_to(found)
-    return found
+    train_parser = argparse.ArgumentParser(prog="train")
+    train_parser.add_argument("--model")
+    flags.add_to(train_parser)
+    return train_parser
 
 
-def given(*words):
+def parse_flags(*words):
     return flags.given(parser().parse_args(words))
 
 
-def test_only_what_was_given_is_there():
-    assert given() == {}
-    assert given("--model", "m", "--epochs", "3") == {"epochs": "3"}
+def test_only_given_flags_are_there():
+    assert parse_flags() == {}
+    assert parse_flags("--model", "m", "--epochs", "3") == {"epochs": "3"}
 
 
 def test_every_setting_has_a_flag_and_keeps_its_text():
     for key, setting in SETTINGS.items():
-        found = given(setting.flag, "7")
-        assert found == {key: ["7"] if setting.kind in ("names", "texts") else "7"}
+        values = parse_flags(setting.flag, "7")
+        assert values == {key: ["7"] if setting.kind in ("names", "texts") else "7"}
 
 
 def test_lists_take_several_values_and_may_be_repeated():
-    assert given("--data", "a.txt", "b/") == {"data": ["a.txt", "b/"]}
-    assert given("--data", "a.txt", "--epochs", "1", "--data", "b/") == {"data": ["a.txt", "b/"], "epochs": "1"}
-    assert given("--data", "c.txt") == {"data": ["c.txt"]}
+    assert parse_flags("--data", "a.txt", "b/") == {"data": ["a.txt", "b/"]}
+    assert parse_flags("--data", "a.txt", "--epochs", "1", "--data", "b/") == {
+        "data": ["a.txt", "b/"],
+        "epochs": "1",
+    }
+    assert parse_flags("--data", "c.txt") == {"data": ["c.txt"]}
 
 
 def test_a_choice_that_may_be_a_list_is_one_word_or_several():
-    assert given("--targets", "q-v") == {"targets": "q-v"}
-    assert given("--targets", "q_proj", "o_proj") == {"targets": ["q_proj", "o_proj"]}
+    assert parse_flags("--targets", "q-v") == {"targets": "q-v"}
+    assert parse_flags("--targets", "q_proj", "o_proj") == {"targets": ["q_proj", "o_proj"]}
 
 
 def test_empty_and_odd_texts_come_through():
-    assert given("--hard-cut", "", "--name", "100%", "--warmup-steps=-1") == {
+    assert parse_flags("--hard-cut", "", "--name", "100%", "--warmup-steps=-1") == {
         "hard_cut": "",
         "name": "100%",
         "warmup_steps": "-1",
@@ -53,43 +56,43 @@ def test_empty_and_odd_texts_come_through():
 
 
 def test_flags_read_as_settings():
-    asked = training_settings(
-        given("--name", "a", "--data", "x.txt", "--overlap", "false", "--learning-rate", "1e-3")
+    settings = training_settings(
+        parse_flags("--name", "a", "--data", "x.txt", "--overlap", "false", "--learning-rate", "1e-3")
     )
-    assert (asked.what.name, asked.what.data) == ("a", ("x.txt",))
-    assert (asked.text.overlap, asked.learning.learning_rate) == (False, 1e-3)
+    assert (settings.what.name, settings.what.data) == ("a", ("x.txt",))
+    assert (settings.text.overlap, settings.learning.learning_rate) == (False, 1e-3)
 
 
-def test_bad_values_are_left_for_reading_to_refuse():
+def test_bad_values_are_left_for_parsing_to_refuse():
     with pytest.raises(SettingsError, match="Learning Rate: 'abc' is not a number"):
-        training_settings(given("--name", "a", "--data", "x.txt", "--learning-rate", "abc"))
+        training_settings(parse_flags("--name", "a", "--data", "x.txt", "--learning-rate", "abc"))
 
 
 def test_an_unknown_flag_is_a_wrong_command_line():
     with pytest.raises(SystemExit) as exit:
-        given("--no-such-thing", "1")
+        parse_flags("--no-such-thing", "1")
     assert exit.value.code == 2
 
 
 def test_the_help_lists_what_works_by_section(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
-    words = parser().format_help()
+    help_text = parser().format_help()
     for setting in SETTINGS.values():
-        assert f"{setting.flag} " in words
-        assert setting.help in words
-        assert f"{title(setting.section)}:" in words
+        assert f"{setting.flag} " in help_text
+        assert setting.help in help_text
+        assert f"{title(setting.section)}:" in help_text
 
 
-def test_what_differs_from_the_defaults_is_typed_and_read_back():
-    asked = training_settings({**UNUSUAL, "targets": ["q_proj", "o_proj"], "sample_prompts": ["-a", "b\nc"]})
-    typed = list(flags.as_words(asked.values()))
-    assert training_settings(given(*typed)) == asked
-    assert set(given(*typed)) == {*UNUSUAL, "sample_prompts"}
+def test_values_that_differ_from_the_defaults_are_written_and_read_back():
+    settings = training_settings({**UNUSUAL, "targets": ["q_proj", "o_proj"], "sample_prompts": ["-a", "b\nc"]})
+    arguments = list(flags.as_words(settings.values()))
+    assert training_settings(parse_flags(*arguments)) == settings
+    assert set(parse_flags(*arguments)) == {*UNUSUAL, "sample_prompts"}
 
 
-def test_nothing_is_typed_for_the_defaults():
-    asked = training_settings({"name": "a", "data": ["-x.txt"]})
-    assert list(flags.as_words(asked.values())) == ["--name", "a", "--data=-x.txt"]
-    asked = training_settings({"name": "a", "data": ["x.txt"], "hard_cut": ""})
-    typed = list(flags.as_words(asked.values()))
-    assert typed[-1] == "--hard-cut=" and training_settings(given(*typed)) == asked
+def test_defaults_are_not_written():
+    settings = training_settings({"name": "a", "data": ["-x.txt"]})
+    assert list(flags.as_words(settings.values())) == ["--name", "a", "--data=-x.txt"]
+    settings = training_settings({"name": "a", "data": ["x.txt"], "hard_cut": ""})
+    arguments = list(flags.as_words(settings.values()))
+    assert arguments[-1] == "--hard-cut=" and training_settings(parse_flags(*arguments)) == settings

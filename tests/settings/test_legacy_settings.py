@@ -1,4 +1,4 @@
-"""Old settings files: whole ones of each dialect, and each row of the table by itself."""
+"""Old settings files: a whole one of each program, and each conversion by itself."""
 
 import json
 
@@ -98,14 +98,14 @@ WEBUI_TAB = {
 }
 
 
-def ours(**values):
-    """What the smallest old file of the original becomes with these values in it."""
+def convert_original(**values):
+    """Convert the smallest old file of the original with these values in it."""
     return converted({"micro_batch_size": 2, "raw_text_file": "story", **values}).values
 
 
 def test_a_whole_file_of_the_original():
-    found = converted(HYBRID_OF_THE_ORIGINAL, {"book/"}.__contains__)
-    assert found.values == {
+    result = converted(HYBRID_OF_THE_ORIGINAL, {"book/"}.__contains__)
+    assert result.values == {
         "name": "harbour",
         "data": ["book/", "chats.jsonl:40"],
         "if_exists": "continue",
@@ -142,12 +142,12 @@ def test_a_whole_file_of_the_original():
         "stop_at_epoch": 3,
         "report_to": "none",
     }
-    assert found.notes == ("Not known here, and ignored: my_own_key.",)
+    assert result.notes == ("Not known here, and ignored: my_own_key.",)
 
 
 def test_a_whole_file_of_the_webuis_tab():
-    found = converted(WEBUI_TAB)
-    assert found.values == {
+    result = converted(WEBUI_TAB)
+    assert result.values == {
         "name": "helper",
         "data": ["alpaca.json"],
         "format": "chat",
@@ -174,7 +174,7 @@ def test_a_whole_file_of_the_webuis_tab():
         "stop_at_loss": 0,
         "report_to": "none",
     }
-    assert found.notes == (
+    assert result.notes == (
         "An overlap of 256 tokens became overlap blocks, which begin and end with sentences.",
         "The optimizer 'adamw_hf' is gone; adamw_torch does the same.",
     )
@@ -192,7 +192,7 @@ def test_a_whole_old_file_reads_as_settings(old, tmp_path):
     assert settings.steps.accumulation == converted(old).values["accumulation"]
 
 
-def test_shares_of_an_old_file_are_ours():
+def test_shares_of_an_old_file_are_converted():
     old = {"micro_batch_size": 1, "raw_text_file": "a", "dataset": "b", "hybrid_training": True}
     loaded = from_values({**old, "hybrid_text_ratio": 30, "hybrid_data_ratio": 70})
     assert loaded.values["data"] == ["a.txt:30", "b.json:70"]
@@ -218,7 +218,7 @@ def test_a_raw_text_is_a_folder_where_there_is_one(there, data):
     assert converted(old, there.__contains__).values["data"] == [data]
 
 
-def test_the_folder_is_looked_for_among_the_data_sets(tmp_path):
+def test_the_folder_is_looked_up_among_the_datasets(tmp_path):
     (tmp_path / "story").mkdir()
     old = {"micro_batch_size": 1, "raw_text_file": "story", "cutoff_len": 256}
     assert from_values(old, datasets=tmp_path).values["data"] == ["story/"]
@@ -235,9 +235,9 @@ def test_the_webuis_text_is_a_json_file_unless_only_a_text_is_there():
 @pytest.mark.parametrize("nothing", ["None", "none", "", None])
 def test_none_is_nothing(nothing):
     old = {"micro_batch_size": 1, "raw_text_file": nothing, "datasetJSONL": nothing, "dataset": "d"}
-    found = converted({**old, "format": nothing, "eval_dataset": nothing, "eval_steps": 5}).values
-    assert found["data"] == ["d.json"]
-    assert not {"format", "eval_data", "eval_every"} & found.keys()
+    values = converted({**old, "format": nothing, "eval_dataset": nothing, "eval_steps": 5}).values
+    assert values["data"] == ["d.json"]
+    assert not {"format", "eval_data", "eval_every"} & values.keys()
 
 
 def test_no_data_at_all_is_left_to_the_checks():
@@ -259,11 +259,11 @@ def test_no_data_at_all_is_left_to_the_checks():
         ({"raw_text_file": "t", "hybrid_training": True, "hybrid_text_ratio": 20}, ["t.txt"]),
     ],
 )
-def test_which_data_is_taken_of_several(filled, data):
-    found = converted({"micro_batch_size": 1, **filled})
-    assert found.values["data"] == data
+def test_which_of_several_datasets_is_used(filled, data):
+    result = converted({"micro_batch_size": 1, **filled})
+    assert result.values["data"] == data
     rows_lost = len(data) == 1 and data[0].startswith("t.") and bool(filled.keys() & {"dataset", "datasetJSONL"})
-    assert any("alone" in note for note in found.notes) == rows_lost
+    assert any("alone" in note for note in result.notes) == rows_lost
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_which_data_is_taken_of_several(filled, data):
 )
 def test_hybrid_shares(text, rows, data):
     old = {"raw_text_file": "t", "dataset": "j", "hybrid_training": True}
-    assert ours(**old, hybrid_text_ratio=text, hybrid_data_ratio=rows)["data"] == data
+    assert convert_original(**old, hybrid_text_ratio=text, hybrid_data_ratio=rows)["data"] == data
 
 
 @pytest.mark.parametrize(
@@ -293,9 +293,9 @@ def test_hybrid_shares(text, rows, data):
         ({"grad_accumulation": 0}, 1),
     ],
 )
-def test_a_global_batch_becomes_accumulation(old, accumulation):
-    found = ours(**old)
-    assert (found["batch_size"], found["accumulation"]) == (2, accumulation)
+def test_a_global_batch_size_becomes_accumulation(old, accumulation):
+    values = convert_original(**old)
+    assert (values["batch_size"], values["accumulation"]) == (2, accumulation)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_a_global_batch_becomes_accumulation(old, accumulation):
     [(100, 1, 100), (100, 8, 13), (96, 8, 12), (1, 8, 1), (0, 8, 0), ("50", 4, 13)],
 )
 def test_their_steps_are_batches(theirs, accumulation, steps):
-    found = ours(
+    values = convert_original(
         grad_accumulation=accumulation, save_steps=theirs, warmup_steps=theirs, eval_dataset="e", eval_steps=theirs
     )
-    assert (found["save_every"], found["warmup_steps"], found["eval_every"]) == (steps, steps, steps)
+    assert (values["save_every"], values["warmup_steps"], values["eval_every"]) == (steps, steps, steps)
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,8 @@ def test_their_steps_are_batches(theirs, accumulation, steps):
     ],
 )
 def test_schedule_and_warmup(old, schedule, warmup):
-    found = ours(**old)
-    assert (found["schedule"], found["warmup_steps"]) == (schedule, warmup)
+    values = convert_original(**old)
+    assert (values["schedule"], values["warmup_steps"]) == (schedule, warmup)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_every_schedule_of_theirs_is_one_of_ours(name):
     loaded = from_values(
         {"micro_batch_size": 1, "lora_name": "a", "raw_text_file": "t", "lr_scheduler_type": name}
     )
-    ours = "constant" if name == "constant_with_warmup" else name
-    assert training_settings(loaded.values).learning.schedule == ours
+    convert_original = "constant" if name == "constant_with_warmup" else name
+    assert training_settings(loaded.values).learning.schedule == convert_original
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_every_schedule_of_theirs_is_one_of_ours(name):
         ({"lr_scheduler_type": "linear"}, None),
     ],
 )
-def test_a_curve_that_was_another_is_said(old, said):
+def test_a_schedule_with_another_curve_is_noted(old, said):
     notes = converted({"micro_batch_size": 1, "raw_text_file": "t", **old}).notes
     assert [said in note for note in notes] == ([] if said is None else [True])
 
@@ -378,7 +378,7 @@ def test_a_curve_that_was_another_is_said(old, said):
     ],
 )
 def test_end_tokens(old, add_eos):
-    assert ours(**old)["add_eos"] == add_eos
+    assert convert_original(**old)["add_eos"] == add_eos
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_end_tokens(old, add_eos):
     ],
 )
 def test_too_long(old, too_long):
-    assert ours(**old).get("too_long") == too_long
+    assert convert_original(**old).get("too_long") == too_long
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_too_long(old, too_long):
     ],
 )
 def test_overlap(old, overlap):
-    assert ours(**old).get("overlap") is overlap
+    assert convert_original(**old).get("overlap") is overlap
 
 
 @pytest.mark.parametrize(
@@ -421,11 +421,11 @@ def test_overlap(old, overlap):
     ],
 )
 def test_rslora_brings_its_own_alpha(old, rslora, alpha):
-    found = ours(**old)
-    assert (found.get("rslora"), found["alpha"]) == (rslora, alpha)
+    values = convert_original(**old)
+    assert (values.get("rslora"), values["alpha"]) == (rslora, alpha)
 
 
-def ticked(*parts):
+def ticked_projections(*parts):
     return {f"{part}_proj_en": True for part in parts}
 
 
@@ -437,13 +437,13 @@ def ticked(*parts):
         ({"training_projection": "q-k-v"}, "q-k-v"),
         ({"training_projection": "q-k-v-o"}, "q-k-v-o"),
         ({"training_projection": "k-v-down"}, "k-v-down"),
-        ({"training_projection": "q-v", **ticked("k")}, "q-v"),
-        ({"all_linear": True, **ticked("q")}, "all-linear"),
-        ({"all_linear": False, **ticked("q", "v")}, "q-v"),
-        ({"all_linear": False, **ticked("q", "k", "v")}, "q-k-v"),
-        ({"all_linear": False, **ticked("q", "k", "v", "o")}, "q-k-v-o"),
-        ({"all_linear": False, **ticked("k", "v", "down")}, "k-v-down"),
-        ({"all_linear": False, **ticked("up", "o")}, ["o_proj", "up_proj"]),
+        ({"training_projection": "q-v", **ticked_projections("k")}, "q-v"),
+        ({"all_linear": True, **ticked_projections("q")}, "all-linear"),
+        ({"all_linear": False, **ticked_projections("q", "v")}, "q-v"),
+        ({"all_linear": False, **ticked_projections("q", "k", "v")}, "q-k-v"),
+        ({"all_linear": False, **ticked_projections("q", "k", "v", "o")}, "q-k-v-o"),
+        ({"all_linear": False, **ticked_projections("k", "v", "down")}, "k-v-down"),
+        ({"all_linear": False, **ticked_projections("up", "o")}, ["o_proj", "up_proj"]),
         ({"raw_text_file": "t"}, "q-v"),
         ({"text_dataset": "t"}, "all-linear"),
     ],
@@ -470,21 +470,24 @@ def test_targets(old, targets):
     ],
 )
 def test_one_value_at_a_time(old, ours_is):
-    assert ours(**old) == {**ours(), **ours_is}
+    assert convert_original(**old) == {**convert_original(), **ours_is}
 
 
-def test_the_evaluation_data_is_of_the_kind_that_is_trained_on():
+def test_the_evaluation_data_is_of_the_kind_of_the_training_data():
     both = {"eval_datasetJSONL": "l", "eval_stepsJSONL": 3, "eval_dataset": "j", "eval_steps": 7}
-    assert ours(dataset="d", **both)["eval_data"] == "j.json"
-    assert ours(datasetJSONL="d", **both)["eval_data"] == "l.jsonl"
-    assert (ours(datasetJSONL="d", **both)["eval_every"], ours(dataset="d", **both)["eval_every"]) == (3, 7)
-    assert "eval_data" not in ours(dataset="d", eval_datasetJSONL="l")
+    assert convert_original(dataset="d", **both)["eval_data"] == "j.json"
+    assert convert_original(datasetJSONL="d", **both)["eval_data"] == "l.jsonl"
+    assert (
+        convert_original(datasetJSONL="d", **both)["eval_every"],
+        convert_original(dataset="d", **both)["eval_every"],
+    ) == (3, 7)
+    assert "eval_data" not in convert_original(dataset="d", eval_datasetJSONL="l")
 
 
 def test_what_cannot_be_converted_is_left_for_the_checks_to_refuse():
     garbled = {"learning_rate": "abc", "save_steps": "often", "warmup_steps": "some", "grad_accumulation": "many"}
-    found = ours(**garbled)
-    assert [found[k] for k in ("learning_rate", "save_every", "warmup_steps", "accumulation")] == [
+    values = convert_original(**garbled)
+    assert [values[k] for k in ("learning_rate", "save_every", "warmup_steps", "accumulation")] == [
         *garbled.values()
     ]
 

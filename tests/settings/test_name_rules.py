@@ -58,11 +58,11 @@ def test_bad_names(name, said):
         ("half", ""),
     ],
 )
-def test_the_name_of_something_else_is_not_asked_what_a_loras_is(name, said):
+def test_other_names_have_fewer_rules_than_those_of_loras(name, said):
     assert name_problem(name, "preset") == said
 
 
-def test_every_plain_word_of_torchs_modules_is_known():
+def test_every_plain_attribute_of_torch_modules_is_known():
     import torch
 
     own = {*dir(torch.nn.ModuleDict()), *dir(torch.nn.ParameterDict())}

@@ -1,4 +1,4 @@
-"""From plain values to the settings of a run, or to every problem at once."""
+"""Parsing of plain values into the settings of a run, or into all problems at once."""
 
 import pytest
 from training_pro.core.errors import SettingsError
@@ -37,7 +37,7 @@ def test_all_problems_come_at_once():
     assert [[sentence.startswith(start) for sentence in found].count(True) for start in expected] == [1] * 6
 
 
-def test_nothing_at_all_asks_for_a_name_and_data():
+def test_no_values_at_all_ask_for_a_name_and_data():
     with pytest.raises(SettingsError) as error:
         training_settings({})
     assert error.value.problems == (
@@ -89,7 +89,7 @@ def test_a_bad_value(key, value, sentence):
     assert problems(**{key: value}) == (sentence,)
 
 
-def test_how_rows_are_read_alone():
+def test_only_the_settings_of_rows():
     values = {"train_on": "last_reply", "add_bos": False, "epochs": "many", "name": ""}
     settings = row_settings(values)
     assert (settings.rows.train_on, settings.text.add_bos) == ("last_reply", False)
@@ -97,7 +97,7 @@ def test_how_rows_are_read_alone():
         row_settings({"train_on": "nothing"})
 
 
-def test_what_decides_on_a_rows_ids_is_all_there():
-    """Every setting of rows; what is done with long ones is not asked of whoever takes them whole."""
-    of_rows = {key for key, setting in SETTINGS.items() if setting.section == "rows"}
-    assert of_rows - {"too_long"} == set(HOW_ROWS_ARE_READ) & of_rows
+def test_all_settings_that_decide_on_the_ids_of_a_row_are_there():
+    """All settings of the section; `too_long` is not needed by callers that take rows of any length."""
+    row_keys = {key for key, setting in SETTINGS.items() if setting.section == "rows"}
+    assert row_keys - {"too_long"} == set(HOW_ROWS_ARE_READ) & row_keys

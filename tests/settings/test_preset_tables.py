@@ -1,4 +1,4 @@
-"""The tables of optimizer and LoRA presets: all rows fit the settings, and a file of the user's adds some."""
+"""The tables of optimizer and LoRA presets: all rows are valid, and a file of the user adds rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_row_makes_settings(kind, tmp_path):
         assert presets.named(row.name, tmp_path) == row
 
 
-def test_each_in_four_sizes(tmp_path):
+def test_each_preset_has_four_sizes(tmp_path):
     names = [row.name for kind in presets.TABLES for row in presets.table(kind, tmp_path)]
     kinds = ("adamw", "adafactor", "adamw8bit", "lora-8bit", "lora-4bit")
     assert names == [f"{kind}-{size}" for kind in kinds for size in ("s", "m", "l", "xl")]
@@ -45,7 +45,7 @@ def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
         ({"mine": {"values": {"learning_rate": "fast"}}}, "'mine': Learning Rate: 'fast' is not a number."),
     ],
 )
-def test_a_wrong_one_is_named_with_its_row(tmp_path, text, sentence):
+def test_an_invalid_table_is_named_with_its_row(tmp_path, text, sentence):
     write(tmp_path, text)
     with pytest.raises(SettingsError) as error:
         presets.table("optimizers", tmp_path)
@@ -53,7 +53,7 @@ def test_a_wrong_one_is_named_with_its_row(tmp_path, text, sentence):
     assert "optimizers.json" in str(error.value)
 
 
-def test_a_broken_file_is_of_no_matter_to_presets_elsewhere(tmp_path):
+def test_a_broken_table_does_not_affect_other_presets(tmp_path):
     (tmp_path / "optimizers.json").write_text("{")
     assert presets.named("style", tmp_path).name == "style"
     assert presets.named("lora-4bit-m", tmp_path).name == "lora-4bit-m"
@@ -61,7 +61,7 @@ def test_a_broken_file_is_of_no_matter_to_presets_elsewhere(tmp_path):
         presets.named("adafactor-m", tmp_path)
 
 
-def test_a_row_cannot_say_what_a_run_is_about(tmp_path):
+def test_a_row_cannot_set_the_name_of_a_run(tmp_path):
     (tmp_path / "loras.json").write_text(json.dumps({"mine": {"values": {"name": "a", "rank": 8}}}))
     with pytest.raises(SettingsError, match="'name' is never a matter of a preset"):
         presets.table("loras", tmp_path)

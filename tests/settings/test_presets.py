@@ -1,4 +1,4 @@
-"""Goals, presets of one's own, and the form as it was left."""
+"""Goals, the user's own presets, and the saved form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 
 
-def test_every_goal_asks_for_what_this_version_has_and_never_for_what_the_run_is_about():
+def test_every_goal_has_valid_settings_and_none_of_the_excluded_keys():
     assert [p.name for p in presets.goals()] == ["style", "by-heart", "character", "questions", "field"]
     for goal in presets.goals():
         training_settings({"name": "a", "data": ["x.txt"], **goal.values})
@@ -19,18 +19,18 @@ def test_every_goal_asks_for_what_this_version_has_and_never_for_what_the_run_is
         assert goal.label and goal.words.endswith(".")
 
 
-def test_a_preset_of_ones_own_is_kept_listed_and_deleted(tmp_path):
+def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
     presets.save(tmp_path, "mine", {"rank": 8, "name": "a", "data": ["x"], "if_exists": "replace", "unknown": 1})
     (tmp_path / "broken.json").write_text("{")
-    (found,) = presets.own(tmp_path)
-    assert (found.name, found.values) == ("mine", {"rank": 8})
+    (preset,) = presets.own(tmp_path)
+    assert (preset.name, preset.values) == ("mine", {"rank": 8})
     assert presets.named("mine", tmp_path).values == {"rank": 8}
     presets.delete(tmp_path, "mine")
     assert presets.own(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["", "../outside", ".b", "CON"])
-def test_a_preset_needs_a_name_that_can_be_a_files(tmp_path, name):
+def test_a_preset_needs_a_valid_file_name(tmp_path, name):
     with pytest.raises(SettingsError, match=r"^Preset: "):
         presets.save(tmp_path, name, {"rank": 8})
     with pytest.raises(SettingsError, match="there is no preset of your own"):
@@ -39,8 +39,8 @@ def test_a_preset_needs_a_name_that_can_be_a_files(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["style", "Style", "adamw-s", "lora-4bit-m", "loras", "optimizers"])
-def test_a_name_of_ours_is_not_taken(tmp_path, name):
-    """Nor is the file overwritten in which the user's rows of a table stand."""
+def test_a_name_of_ours_is_reserved(tmp_path, name):
+    """Nor is the user's file of a table overwritten."""
     with pytest.raises(
         SettingsError, match=f"'{name}' is a name that comes with Training PRO. Choose another one."
     ):
@@ -48,15 +48,15 @@ def test_a_name_of_ours_is_not_taken(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_of_the_users_is_not_deleted_as_a_preset(tmp_path):
+def test_the_users_table_is_not_deleted_as_a_preset(tmp_path):
     (tmp_path / "loras.json").write_text("{}")
     with pytest.raises(SettingsError, match="there is no preset of your own"):
         presets.delete(tmp_path, "loras")
     assert (tmp_path / "loras.json").is_file()
 
 
-def test_each_is_found_by_its_kind_whatever_another_is_called(tmp_path):
-    """By name alone, as on the command line, the user's own come first."""
+def test_each_is_found_by_its_kind_even_if_others_have_its_name(tmp_path):
+    """By name alone, as on the command line, the user's own presets come first."""
     for name in ("style", "lora-4bit-m"):
         (tmp_path / f"{name}.json").write_text('{"rank": 7}')
     goals = {goal.name: goal for goal in presets.goals()}
@@ -71,15 +71,15 @@ def test_each_is_found_by_its_kind_whatever_another_is_called(tmp_path):
         presets.chosen("own", "style", tmp_path)
 
 
-def test_several_presets_and_where_the_later_one_wins(tmp_path):
+def test_several_presets_and_which_values_the_later_one_overrides(tmp_path):
     presets.save(tmp_path, "one", {"rank": 8, "alpha": 16, "epochs": 3})
     presets.save(tmp_path, "two", {"rank": 16, "alpha": 16.0, "epochs": 5})
     presets.save(tmp_path, "two, too", {"rank": 4})
     chosen = presets.several(["one,two", "two, too"], tmp_path)
     assert [preset.name for preset in chosen] == ["one", "two", "two, too"]
     changes = ["LoRA Rank 8 \u2192 16 (two)", "LoRA Rank 16 \u2192 4 (two, too)"]
-    told = f"Presets that set the same, the later one wins: {'; '.join(changes)}."
-    assert presets.overruled(chosen, {"epochs"}) == told
+    note = f"Presets that set the same, the later one wins: {'; '.join(changes)}."
+    assert presets.overruled(chosen, {"epochs"}) == note
     assert presets.overruled(chosen[:1], set()) == presets.overruled(chosen, {"rank", "epochs"}) == ""
 
 
@@ -88,7 +88,7 @@ def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
         presets.named("nope", tmp_path)
 
 
-def test_changes_are_told_in_words_and_equal_values_are_none():
+def test_changes_are_described_and_equal_values_are_not():
     before = {key: s.default for key, s in SETTINGS.items()} | {"learning_rate": "0.0002"}
     after = {"rank": 64, "learning_rate": 2e-4, "chunking": "dementor"}
     assert presets.changes(before, after) == [
@@ -98,24 +98,24 @@ def test_changes_are_told_in_words_and_equal_values_are_none():
 
 
 def refuse_once(monkeypatch, name):
-    does, tried = getattr(Path, name), []
+    original, calls = getattr(Path, name), []
 
-    def refused(path, *args, **more):
-        tried.append(path)
-        if len(tried) == 1:
+    def call(path, *args, **kwargs):
+        calls.append(path)
+        if len(calls) == 1:
             raise PermissionError(13, "Access is denied", str(path))
-        return does(path, *args, **more)
+        return original(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, name, refused)
+    monkeypatch.setattr(Path, name, call)
 
 
-def test_the_form_comes_back_without_what_is_unknown(tmp_path, monkeypatch):
+def test_the_saved_form_is_loaded_without_unknown_keys(tmp_path, monkeypatch):
     path = tmp_path / "training" / "form.json"
     assert presets.left_form(path) == {}
     presets.leave_form(path, {"rank": 8, "of_a_later_version": True})
     assert presets.left_form(path) == {"rank": 8}
-    with monkeypatch.context() as held_for_a_moment:  # on Windows, while another page keeps it
-        refuse_once(held_for_a_moment, "read_bytes")
+    with monkeypatch.context() as patch:  # on Windows, while another page saves it
+        refuse_once(patch, "read_bytes")
         assert presets.left_form(path) == {"rank": 8}
     path.write_text("[1]")
     assert presets.left_form(path) == {}

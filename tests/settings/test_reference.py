@@ -12,8 +12,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 
 def test_the_page_in_docs_is_this_reference():
-    written = PAGE.read_text(encoding="utf-8")
-    assert written == reference.markdown(), "run: python3 script.py settings > docs/settings.md"
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == reference.markdown(), "run: python3 script.py settings > docs/settings.md"
 
 
 def rows(page):
@@ -28,7 +28,7 @@ def test_every_setting_has_one_row_in_its_section():
         assert keys == [key for key, setting in SETTINGS.items() if setting.section == section]
 
 
-def test_a_row_says_it_all():
+def test_a_row_has_all_columns():
     page = reference.markdown()
     (row,) = [row for row in rows(page) if row.startswith("| `cutoff`")]
     cutoff = SETTINGS["cutoff"]
@@ -36,10 +36,10 @@ def test_a_row_says_it_all():
 
 
 def test_rows_hold_as_many_cells_as_the_head(monkeypatch):
-    piped = Setting(
+    setting = Setting(
         key="k", section="what", kind="text", default="a|b", label="A | B", help="One\ntwo.", live=True
     )
-    monkeypatch.setattr(reference, "SETTINGS", {"k": piped})
+    monkeypatch.setattr(reference, "SETTINGS", {"k": setting})
     (row,) = rows(reference.markdown())
     assert row == "| `k` | A \\| B | `a\\|b` | a text | One two. May be changed while a run goes on. |"
 
@@ -55,7 +55,7 @@ def test_rows_hold_as_many_cells_as_the_head(monkeypatch):
         ("learning_rate", "0.0002"),
     ],
 )
-def test_defaults_as_one_would_type_them(key, default):
+def test_defaults_as_typed(key, default):
     assert reference.default(SETTINGS[key]) == default
 
 
@@ -68,14 +68,14 @@ def test_as_json_has_one_plain_object_a_setting():
 
 
 def test_as_json_says_bounds_and_choices_where_there_are_some():
-    found = {entry["key"]: entry for entry in reference.as_json()}
-    assert (found["cutoff"]["minimum"], found["cutoff"]["maximum"], found["cutoff"]["words"]) == (
+    entries = {entry["key"]: entry for entry in reference.as_json()}
+    assert (entries["cutoff"]["minimum"], entries["cutoff"]["maximum"], entries["cutoff"]["words"]) == (
         16,
         131072,
         ["auto"],
     )
-    assert found["add_eos"]["choices"] == ["hard_cut", "every_block", "never"]
-    assert found["seed"]["minimum"] == 0
-    assert not {"minimum", "maximum", "choices", "words"} & found["name"].keys()
-    assert "choices" not in found["cutoff"]
-    assert found["data"]["default"] == []
+    assert entries["add_eos"]["choices"] == ["hard_cut", "every_block", "never"]
+    assert entries["seed"]["minimum"] == 0
+    assert not {"minimum", "maximum", "choices", "words"} & entries["name"].keys()
+    assert "choices" not in entries["cutoff"]
+    assert entries["data"]["default"] == []

@@ -1,4 +1,4 @@
-"""What must hold between settings, and what is worth saying about them."""
+"""Rules between settings, notes and advice."""
 
 import pytest
 from training_pro.settings.parsing import training_settings
@@ -9,7 +9,7 @@ def settings(**values):
     return training_settings({"name": "a", "data": ["x.txt"], "overlap": False, **values})
 
 
-def advised(**values):
+def advice_on(**values):
     return advice(settings(**values))
 
 
@@ -18,7 +18,7 @@ def test_the_defaults_need_no_advice():
     assert problems(settings()) == []
 
 
-def test_data_must_be_named():
+def test_data_must_be_chosen():
     from training_pro.settings.definitions import TrainingSettings
 
     assert problems(TrainingSettings()) == ["Data: nothing is chosen. Choose a text, for example story.txt."]
@@ -29,10 +29,10 @@ def test_dementor_overlaps_by_itself():
     assert notes(settings(chunking="dementor", overlap=True)) == [
         "DEMENTOR overlaps by itself: Overlap blocks is ignored."
     ]
-    assert advised(chunking="dementor", overlap=True) == []
+    assert advice_on(chunking="dementor", overlap=True) == []
 
 
-def test_a_rate_for_a_head_that_is_not_trained_is_ignored_and_said():
+def test_a_rate_for_a_head_that_is_not_trained_is_noted():
     assert notes(settings(train_head=True, head_rate=0.1)) == []
     assert notes(settings(head_rate=0.1)) == ["Train Head, rate: Train Head is off, so nothing goes by it."]
 
@@ -47,10 +47,10 @@ def test_a_rate_for_a_head_that_is_not_trained_is_ignored_and_said():
         (1, 8, False, "8"),
     ],
 )
-def test_a_high_strength_is_said(rank, alpha, rslora, strength):
-    found = advised(rank=rank, alpha=alpha, rslora=rslora)
-    assert len(found) == (strength is not None)
-    assert all(sentence.startswith(f"LoRA strength {strength} ") for sentence in found)
+def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
+    sentences = advice_on(rank=rank, alpha=alpha, rslora=rslora)
+    assert len(sentences) == (strength is not None)
+    assert all(sentence.startswith(f"LoRA strength {strength} ") for sentence in sentences)
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_a_high_strength_is_said(rank, alpha, rslora, strength):
         ({"stop_at_loss": 5}, "Stop at Loss 5: most models begin below that"),
     ],
 )
-def test_values_that_end_or_break_a_run_at_once_are_said(values, said):
-    found = advised(**values)
-    assert len(found) == bool(said)
-    assert all(sentence.startswith(said) for sentence in found)
+def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):
+    sentences = advice_on(**values)
+    assert len(sentences) == bool(said)
+    assert all(sentence.startswith(said) for sentence in sentences)
 
 
 def test_the_advice_against_a_high_strength_helps():
-    (sentence,) = advised(rank=16, alpha=512)
+    (sentence,) = advice_on(rank=16, alpha=512)
     assert sentence.endswith("Try alpha 16.")
-    assert advised(rank=16, alpha=16) == []
-    (sentence,) = advised(rank=64, alpha=64, rslora=True)
+    assert advice_on(rank=16, alpha=16) == []
+    (sentence,) = advice_on(rank=64, alpha=64, rslora=True)
     better = float(sentence.rpartition(" ")[2].rstrip("."))
-    assert advised(rank=64, alpha=better, rslora=True) == []
+    assert advice_on(rank=64, alpha=better, rslora=True) == []
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_the_advice_against_a_high_strength_helps():
     + [(name, False) for name in ("adamw_8bit", "adamw_torch_4bit", "adafactor", "sgd", "lion_8bit")],
 )
 def test_train_head_advises_another_optimizer_only_where_it_keeps_two_numbers(optimizer, said):
-    assert any("two more numbers" in one for one in advised(train_head=True, optimizer=optimizer)) is said
+    assert any("two more numbers" in one for one in advice_on(train_head=True, optimizer=optimizer)) is said
 
 
-def test_an_end_token_after_every_block_is_said():
-    (sentence,) = advised(add_eos="every_block")
+def test_an_end_token_after_every_block_gives_advice():
+    (sentence,) = advice_on(add_eos="every_block")
     assert "stop in the middle" in sentence

@@ -1,4 +1,4 @@
-"""How a single value is read, and what is said of one that cannot be."""
+"""Reading of a single value, and the message for one that cannot be read."""
 
 import math
 
@@ -53,8 +53,8 @@ TEXTS = setting("texts", "auto", words=("auto",))
     ],
 )
 def test_a_value_becomes_its_type(of, value, read):
-    found = of.read(value)
-    assert (found, type(found)) == (read, type(read))
+    result = of.read(value)
+    assert (result, type(result)) == (read, type(read))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_bad_value_is_a_sentence(of, value, sentence):
     assert str(error.value) == sentence
 
 
-def test_a_check_of_its_own_speaks_under_the_label():
+def test_the_message_of_a_check_begins_with_the_label():
     checked = setting("text", "", check=lambda value: "is too plain." if value == "a" else "")
     assert checked.read("b") == "b"
     with pytest.raises(ValueError, match=r"^Label: is too plain\.$"):
@@ -116,7 +116,7 @@ def test_a_check_of_its_own_speaks_under_the_label():
         (TEXT, ""),
     ],
 )
-def test_what_it_takes_in_words(of, words):
+def test_accepted_values_in_words(of, words):
     assert of.range() == words
 
 
@@ -125,7 +125,7 @@ def test_the_flag_is_the_key():
 
 
 @pytest.mark.parametrize("key", [key for key in SETTINGS if key != "name"])
-def test_every_default_is_a_value_it_takes(key):
+def test_every_default_is_an_accepted_value(key):
     default = SETTINGS[key].default
     assert SETTINGS[key].read(default) == default
 
@@ -138,7 +138,7 @@ def test_every_setting_is_explained_and_belongs_to_a_section():
         assert not of.choices or all(of.choices.values()), key
 
 
-def test_labels_tell_settings_apart():
+def test_labels_are_unique():
     assert len({of.label for of in SETTINGS.values()}) == len(SETTINGS)
 
 

@@ -1,4 +1,4 @@
-"""Runs that were cut off: when, what is lost, and what can be done with them."""
+"""Crashed runs: what was lost, and keeping or discarding them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def each_step(monkeypatch):
     monkeypatch.setattr(heartbeat, "SECONDS", 0.0)
 
 
-def cut(place, step, **more):
+def crash_at(place, step, **more):
     def watch(job, event):
         if isinstance(event, Progress) and event.step == step:
             raise OSError("the power went")
@@ -28,9 +28,9 @@ def cut(place, step, **more):
         place.train(job=watched(watch), **{**RUN, **more})
 
 
-def test_it_is_offered_with_what_is_lost(place):
+def test_it_is_found_with_what_was_lost(place):
     assert cut_off_runs(place.folders) == []
-    cut(place, 6)
+    crash_at(place, 6)
     (run,) = cut_off_runs(place.folders)
     assert (run.name, run.step, run.steps, run.safe_step, run.lost_steps) == ("a", 5, 8, 3, 2)
     assert abs(run.at - time.time()) < 60
@@ -41,16 +41,16 @@ def test_it_is_offered_with_what_is_lost(place):
     assert cut_off_runs(place.folders) == []
 
 
-def test_before_its_first_checkpoint_it_is_offered_too(place):
-    cut(place, 3)
+def test_before_its_first_checkpoint_it_is_found_too(place):
+    crash_at(place, 3)
     (run,) = cut_off_runs(place.folders)
     assert (run.step, run.safe_step, run.lost_steps) == (2, 0, 2)
     throw_away(run, place.folders)
     assert not place.lora().exists()
 
 
-def test_kept_as_it_is_the_last_checkpoint_is_the_lora(place):
-    cut(place, 6)
+def test_when_kept_the_last_checkpoint_becomes_the_lora(place):
+    crash_at(place, 6)
     (run,) = cut_off_runs(place.folders)
     keep(run, place.folders)
     assert place.weights() == (place.lora() / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
@@ -59,19 +59,19 @@ def test_kept_as_it_is_the_last_checkpoint_is_the_lora(place):
     assert place.train(resume="newest", **RUN).outcome == "finished"
 
 
-def test_thrown_away_what_stood_there_before_is_there_again(place):
+def test_when_discarded_the_replaced_lora_is_restored(place):
     place.train(epochs=1, save_each_epoch=False, sample_every="never")
     before = tree(place.lora())
-    cut(place, 6, if_exists="replace")
+    crash_at(place, 6, if_exists="replace")
     (run,) = cut_off_runs(place.folders)
     throw_away(run, place.folders)
     assert tree(place.lora()) == before
 
 
-def test_thrown_away_the_earlier_part_of_a_run_stays(place):
+def test_when_discarded_the_run_before_it_was_resumed_stays(place):
     place.train(job=watched(lambda job, e: job.control.stop() if isinstance(e, Progress) else None), **RUN)
     before = tree(place.lora())
-    cut(place, 6, if_exists="continue")
+    crash_at(place, 6, if_exists="continue")
     (run,) = cut_off_runs(place.folders)
     assert (run.step, run.safe_step) == (5, 3)
     throw_away(run, place.folders)

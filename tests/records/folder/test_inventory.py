@@ -1,4 +1,4 @@
-"""What runs have left: how each ended, how far it came, what it takes, and what a name means."""
+"""The inventory: status, steps and size of each LoRA, and how names are resolved."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, made
 
 @pytest.fixture
 def folders(tmp_path):
-    found = made_folders(tmp_path)
-    made(found.loras, "story 10", FINISHED)
-    made(found.loras, "story 2", CUT_OFF)
-    made(found.loras, "trash-np", lora())
-    made(found.loras, "pictures", {"a.png": "p"})
-    return found
+    folders = made_folders(tmp_path)
+    made(folders.loras, "story 10", FINISHED)
+    made(folders.loras, "story 2", CUT_OFF)
+    made(folders.loras, "trash-np", lora())
+    made(folders.loras, "pictures", {"a.png": "p"})
+    return folders
 
 
-def test_each_lora_with_what_it_holds(folders):
+def test_each_lora_with_its_parts(folders):
     cut, done = inventory.kept(folders)
     assert [cut.name, cut.standing, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
     assert [done.name, done.standing, done.model, done.step, done.steps] == ["story 10", "finished", "toy", 8, 8]
@@ -48,7 +48,7 @@ def test_a_run_that_goes_on_now_is_in_progress(folders):
     assert [one.standing for one in inventory.kept(folders)] == ["cut off", "finished"]
 
 
-def test_what_a_name_means(folders):
+def test_names_are_resolved_to_folders(folders):
     assert inventory.named("story 10", folders) == folders.loras / "story 10"
     assert inventory.named("story 2/backup/checkpoint-5", folders) == folders.loras / "story 2/backup/checkpoint-5"
     assert inventory.named("story 2\\checkpoint-4\\", folders).name == "checkpoint-4"
@@ -64,7 +64,7 @@ def test_what_a_name_means(folders):
         ("story 2/../story 10", "There is no checkpoint"),
     ],
 )
-def test_a_name_that_means_nothing(folders, name, words):
+def test_an_unknown_name_is_an_error(folders, name, words):
     with pytest.raises(SavingError, match=words):
         inventory.named(name, folders)
 

@@ -1,4 +1,4 @@
-"""LoRAs and checkpoints on disk: which there are, how their runs ended, which names are free."""
+"""LoRAs and checkpoints on disk: lists, status of their runs, and free names."""
 
 from __future__ import annotations
 
@@ -25,85 +25,85 @@ from training_pro.tests.records import on_disk
 from training_pro.tests.tiny import tree
 
 
-def lora(folder, file="adapter_model.safetensors"):
+def write_lora(folder, file="adapter_model.safetensors"):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(b"weights")
     return folder
 
 
-def ended(folder, **log):
+def write_log(folder, **log):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "training_log.json").write_text(json.dumps(log), encoding="utf-8")
     return folder
 
 
-def checkpoint(folder, name, *, whole=True):
+def write_checkpoint(folder, name, *, whole=True):
     (folder / name).mkdir(parents=True)
     if whole:
         (folder / name / "run_state.json").write_text("{}", encoding="utf-8")
     return folder
 
 
-def test_listed_are_those_that_can_be_put_on(tmp_path):
+def test_only_loras_that_can_be_loaded_are_listed(tmp_path):
     for name in ("story 10", "story 2", "old"):
-        lora(tmp_path / name, "adapter_model.bin" if name == "old" else "adapter_model.safetensors")
-    lora(tmp_path / "hidden-np")
-    checkpoint(tmp_path / "unfinished", "checkpoint-4")
+        write_lora(tmp_path / name, "adapter_model.bin" if name == "old" else "adapter_model.safetensors")
+    write_lora(tmp_path / "hidden-np")
+    write_checkpoint(tmp_path / "unfinished", "checkpoint-4")
     (tmp_path / "a file").write_text("")
     assert listed(tmp_path) == ["old", "story 2", "story 10"]
     assert listed(tmp_path / "not there") == []
 
 
-def test_standing(tmp_path):
+def test_status_of_a_run(tmp_path):
     assert standing(tmp_path / "not there") == "nothing"
-    assert standing(lora(tmp_path / "elsewhere")) == "made elsewhere"
-    assert standing(ended(lora(tmp_path / "done"), ended="finished")) == "finished"
-    assert standing(ended(lora(tmp_path / "halted"), ended="stopped")) == "stopped"
-    assert standing(checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
-    assert standing(checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
-    assert standing(ended(lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
+    assert standing(write_lora(tmp_path / "elsewhere")) == "made elsewhere"
+    assert standing(write_log(write_lora(tmp_path / "done"), ended="finished")) == "finished"
+    assert standing(write_log(write_lora(tmp_path / "halted"), ended="stopped")) == "stopped"
+    assert standing(write_checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
+    assert standing(write_checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
+    assert standing(write_log(write_lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
 
 
-def test_what_stands_is_said_in_words_for_every_standing(tmp_path):
+def test_every_status_is_described(tmp_path):
     def model(name):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"")
         return tmp_path / name
 
     assert what_stands(tmp_path / "not there") == "a folder"
-    assert what_stands(checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
-    assert what_stands(lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
+    assert what_stands(write_checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
+    assert what_stands(write_lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
     assert what_stands(model("m")) == "a model made elsewhere"
     for end, words in (
         ("finished", "a finished {}"),
         ("stopped", "the {} of a run that was stopped"),
         ("failed", "the {} of a run that broke down"),
     ):
-        assert what_stands(ended(lora(tmp_path / end), ended=end)) == words.format("LoRA")
-        assert what_stands(ended(model(f"m-{end}"), ended=end)) == words.format("model")
+        assert what_stands(write_log(write_lora(tmp_path / end), ended=end)) == words.format("LoRA")
+        assert what_stands(write_log(model(f"m-{end}"), ended=end)) == words.format("model")
 
 
 @pytest.mark.parametrize("text", ["", "{broken", "[1]", "null"])
-def test_a_log_that_cannot_be_read_says_nothing(tmp_path, text):
-    (lora(tmp_path / "a") / "training_log.json").write_text(text, encoding="utf-8")
+def test_a_log_that_cannot_be_read_is_ignored(tmp_path, text):
+    (write_lora(tmp_path / "a") / "training_log.json").write_text(text, encoding="utf-8")
     assert standing(tmp_path / "a") == "made elsewhere"
     assert finished(tmp_path / "a") is None
 
 
 def test_the_steps_of_a_finished_run(tmp_path):
-    assert finished(ended(tmp_path / "a", ended="finished", current_steps=12)) == Finished(12, 12)
-    assert finished(ended(tmp_path / "d", ended="finished", current_steps=12, steps=20)) == Finished(12, 20)
-    assert finished(ended(tmp_path / "b", ended="stopped", current_steps=12)) is None
+    assert finished(write_log(tmp_path / "a", ended="finished", current_steps=12)) == Finished(12, 12)
+    assert finished(write_log(tmp_path / "d", ended="finished", current_steps=12, steps=20)) == Finished(12, 20)
+    assert finished(write_log(tmp_path / "b", ended="stopped", current_steps=12)) is None
     assert finished(tmp_path / "c") is None
 
 
-def test_whole_checkpoints_oldest_first(tmp_path):
+def test_complete_checkpoints_oldest_first(tmp_path):
     names = ["checkpoint-10", "checkpoint-9-epoch-2", "checkpoint-9-best", "checkpoint-100-loss-1_80"]
     for name in names:
-        checkpoint(tmp_path, name)
-    checkpoint(tmp_path, "checkpoint-200", whole=False)
+        write_checkpoint(tmp_path, name)
+    write_checkpoint(tmp_path, "checkpoint-200", whole=False)
     for name in ("checkpoint-", "checkpoint-x", "Backup-2026-11-21", "backup"):
-        checkpoint(tmp_path, name)
+        write_checkpoint(tmp_path, name)
     assert checkpoints(tmp_path) == [
         Checkpoint(9, tmp_path / "checkpoint-9-best"),
         Checkpoint(9, tmp_path / "checkpoint-9-epoch-2"),
@@ -120,8 +120,8 @@ def test_the_first_free_name(tmp_path):
     assert free_name(tmp_path, "a") == "a-3"
 
 
-def test_slimmed_is_the_lora_itself(tmp_path):
-    folder = lora(checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4")
+def test_a_slim_checkpoint_is_only_the_lora(tmp_path):
+    folder = write_lora(write_checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4")
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
     (folder / "optimizer.pt").write_bytes(100 * b"o")
     (folder / "rng_state.pth").write_bytes(b"r")
@@ -138,9 +138,9 @@ def test_slimmed_is_the_lora_itself(tmp_path):
     assert slim(folder) == 0
 
 
-def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_touched(tmp_path):
-    """Other programs' checkpoints have no mark of ours, whatever else they lack."""
-    there = {
+def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_path):
+    """Checkpoints of other programs have no state file of ours."""
+    files = {
         **on_disk.checkpoint("checkpoint-2", 2),
         "checkpoint-40/adapter_model.bin": "w",
         "checkpoint-40/training_prompt.json": {},
@@ -149,21 +149,21 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_touched(tmp_pat
         "checkpoint-old notes/mine.txt": "mine",
         "story.part": "somebody's download",
     }
-    run = on_disk.made(tmp_path, "a", there)
+    run = on_disk.made(tmp_path, "a", files)
     before = tree(run)
-    half = {
+    partial_files = {
         ".checkpoint-4-epoch-1.part/adapter_model.safetensors": "w",
         "backup/.checkpoint-3.part/optimizer.pt": "o",
         **{
-            path.replace("run_state.json", "run_state.json.part"): it
-            for path, it in on_disk.checkpoint("checkpoint-6-user", 6).items()
+            path.replace("run_state.json", "run_state.json.part"): content
+            for path, content in on_disk.checkpoint("checkpoint-6-user", 6).items()
         },
         "training_graph.json.part": "[",
     }
-    on_disk.made(tmp_path, "a", half)
+    on_disk.made(tmp_path, "a", partial_files)
     RunFolder(run, tmp_path).tidy()
-    left = {path: it for path, it in tree(run).items() if path not in before}
-    assert sorted(left) == [
+    added = {path: content for path, content in tree(run).items() if path not in before}
+    assert sorted(added) == [
         "backup/",
         "checkpoint-6-user/",
         "checkpoint-6-user/adapter_config.json",
@@ -172,17 +172,17 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_touched(tmp_pat
     assert {path: tree(run)[path] for path in before} == before
 
 
-def test_nothing_is_left_of_a_checkpoint_without_a_lora(tmp_path):
-    folder = checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4"
+def test_a_checkpoint_without_a_lora_is_not_slimmed(tmp_path):
+    folder = write_checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4"
     with pytest.raises(SavingError, match="holds no LoRA"):
         slim(folder)
     assert (folder / "run_state.json").is_file()
 
 
-def test_everything_that_can_be_put_on_is_listed(tmp_path):
-    for place in ("b", "a/checkpoint-10", "a/checkpoint-9", "a/backup/checkpoint-3", "gone-np", "a"):
-        (tmp_path / place).mkdir(parents=True, exist_ok=True)
-        (tmp_path / place / "adapter_model.safetensors").touch()
+def test_everything_that_can_be_loaded_is_listed(tmp_path):
+    for path in ("b", "a/checkpoint-10", "a/checkpoint-9", "a/backup/checkpoint-3", "gone-np", "a"):
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        (tmp_path / path / "adapter_model.safetensors").touch()
     (tmp_path / "b" / "checkpoint-1").mkdir()  # holds nothing
     names = ["a", "a/backup/checkpoint-3", "a/checkpoint-9", "a/checkpoint-10", "b"]
     assert to_try(tmp_path) == names

@@ -1,4 +1,4 @@
-"""A checkpoint made a LoRA of its own: a copy that says how far it came."""
+"""A checkpoint copied to a LoRA of its own, with its settings and log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from training_pro.tests.tiny import tree
 
 @pytest.fixture
 def folders(tmp_path):
-    found = made_folders(tmp_path)
-    made(found.loras, "story", FINISHED)
-    made(found.loras, "night", CUT_OFF)
-    return found
+    folders = made_folders(tmp_path)
+    made(folders.loras, "story", FINISHED)
+    made(folders.loras, "night", CUT_OFF)
+    return folders
 
 
 def read(path):
@@ -42,13 +42,13 @@ def test_with_its_parameters_and_its_log(folders):
     assert [entry["current_steps"] for entry in read(new / "training_graph.json")] == [1, 2, 3, 4]
     assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n'
     assert not (new / "optimizer.pt").exists()
-    kept = inventory.one(new, folders)
-    assert (kept.standing, kept.step, kept.loss, kept.parts) == ("stopped", 4, 2.5, ())
+    listing = inventory.one(new, folders)
+    assert (listing.standing, listing.step, listing.loss, listing.parts) == ("stopped", 4, 2.5, ())
     last = as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
     assert inventory.one(last, folders).standing == "finished"
 
 
-def test_out_of_a_run_that_was_cut_off(folders):
+def test_from_a_crashed_run(folders):
     slim(folders.loras / "night" / "checkpoint-4")
     slimmed = as_lora(folders.loras / "night" / "checkpoint-4", "slimmed", folders)
     backup = as_lora(folders.loras / "night" / "backup" / "checkpoint-5", "timed", folders)
@@ -59,7 +59,7 @@ def test_out_of_a_run_that_was_cut_off(folders):
     assert read(backup / "training_parameters.json") == {"name": "timed"}
 
 
-def test_what_stood_there_before_comes_with_its_own_records(folders):
+def test_a_backup_comes_with_its_own_records(folders):
     old = as_lora(folders.loras / "story" / "Backup-2026-11-20", "old", folders)
     log = read(old / "training_log.json")
     assert (log["base_model_name"], log["current_steps"], log["ended"]) == ("older", 3, "finished")
@@ -71,14 +71,14 @@ def test_what_stood_there_before_comes_with_its_own_records(folders):
 @pytest.mark.parametrize(
     ("name", "words"), [("story", "'story' exists already"), ("a.b", "has a dot"), ("../x", "is a path")]
 )
-def test_names_that_cannot_be_had(folders, name, words):
+def test_names_that_are_refused(folders, name, words):
     before = tree(folders.loras)
     with pytest.raises(SavingError, match=words):
         as_lora(folders.loras / "story" / "checkpoint-6-user", name, folders)
     assert tree(folders.loras) == before
 
 
-def test_nothing_half_is_left(folders, monkeypatch):
+def test_nothing_partial_is_left(folders, monkeypatch):
     before = tree(folders.loras)
 
     def full(*_):

@@ -1,4 +1,4 @@
-"""What may go of a run's older checkpoints, and what stays whatever comes."""
+"""Retention: which older checkpoints of a run are slimmed, and which always stay."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from training_pro.records.folder.retention import make_room, thinned
 from training_pro.tests.records.on_disk import checkpoint, made
 
 
-def run(tmp_path):
+def write_run(tmp_path):
     files = {f"checkpoint-{n}": n for n in (2, 4, 5, 6)} | {f"backup/checkpoint-{n}": n for n in (1, 3, 7)}
     folder = made(tmp_path, "a", {k: v for name, n in files.items() for k, v in checkpoint(name, n).items()})
     (folder / "checkpoint-2").rename(folder / "checkpoint-2-best")
     return folder
 
 
-def whole(folder):
+def complete_checkpoints(folder):
     return [c.folder.relative_to(folder).as_posix() for c in loras.to_go_on_from(folder)]
 
 
-def test_a_full_disk_leaves_the_newest_and_what_the_run_went_on_from(tmp_path):
-    folder = run(tmp_path)
+def test_a_full_disk_leaves_the_newest_and_the_start(tmp_path):
+    folder = write_run(tmp_path)
     make_room(folder, Checkpoint(3, folder / "backup" / "checkpoint-3"))
-    assert whole(folder) == ["backup/checkpoint-3", "checkpoint-6", "backup/checkpoint-7"]
+    assert complete_checkpoints(folder) == ["backup/checkpoint-3", "checkpoint-6", "backup/checkpoint-7"]
     make_room(folder, None)
-    assert whole(folder) == ["checkpoint-6", "backup/checkpoint-7"]
+    assert complete_checkpoints(folder) == ["checkpoint-6", "backup/checkpoint-7"]
 
 
-def test_an_earlier_part_is_left_alone_until_the_run_has_ended(tmp_path):
-    folder = run(tmp_path)
+def test_checkpoints_before_the_start_are_left_alone_until_the_run_has_ended(tmp_path):
+    folder = write_run(tmp_path)
     thinned(folder, 1, 6, 4)
     earlier = ["backup/checkpoint-1", "checkpoint-2-best", "backup/checkpoint-3", "checkpoint-4"]
-    assert whole(folder) == [*earlier, "checkpoint-5", "checkpoint-6", "backup/checkpoint-7"]
+    assert complete_checkpoints(folder) == [*earlier, "checkpoint-5", "checkpoint-6", "backup/checkpoint-7"]
     thinned(folder, 1, 6)
-    assert whole(folder) == ["backup/checkpoint-3", "checkpoint-5", "checkpoint-6", "backup/checkpoint-7"]
+    assert complete_checkpoints(folder) == [
+        "backup/checkpoint-3",
+        "checkpoint-5",
+        "checkpoint-6",
+        "backup/checkpoint-7",
+    ]
     assert loras.has_lora(folder / "checkpoint-2")

@@ -1,4 +1,4 @@
-"""The files of a run: written whole, flat keys first, and drawn whatever the user called it."""
+"""The files of a run: written completely, flat keys first, and drawn whatever the name."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_flat_keys_come_first_and_nothing_is_lost():
-    made = log_entry({"extra": 1, "loss": 2.0, "base_model_name": "m", "versions": {}})
-    assert list(made) == [
+    log = log_entry({"extra": 1, "loss": 2.0, "base_model_name": "m", "versions": {}})
+    assert list(log) == [
         "base_model_name",
         "base_model_class",
         "base_loaded_in_4bit",
@@ -37,30 +37,32 @@ def test_flat_keys_come_first_and_nothing_is_lost():
         "extra",
         "versions",
     ]
-    assert (made["base_model_name"], made["loss"], made["extra"], made["epoch"]) == ("m", 2.0, 1, None)
+    assert (log["base_model_name"], log["loss"], log["extra"], log["epoch"]) == ("m", 2.0, 1, None)
 
 
-def test_a_picture_is_drawn_whole(tmp_path):
+def test_an_image_is_written_completely(tmp_path):
     assert draw(GRAPH, "a on tiny", tmp_path / "graph.png")
     assert (tmp_path / "graph.png").read_bytes().startswith(PNG)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.png"]
 
 
 def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch):
-    """And what is no number leaves a gap."""
+    """A missing number leaves a gap."""
     from matplotlib.figure import Figure
 
     figures = []
 
-    def saved(figure, path, **_):
+    def savefig(figure, path, **_):
         figures.append(figure)
         path.write_bytes(PNG)
 
-    monkeypatch.setattr(Figure, "savefig", saved)
+    monkeypatch.setattr(Figure, "savefig", savefig)
     graph = [dict(step, phase="by length" if step["current_steps"] < 3 else "as in the data") for step in GRAPH]
     graph[1]["loss"] = None
-    kept = Evaluated(step=2, epoch=1.0, why="end", loss=2.5, perplexity=1.0, accuracy=0.5, tokens=9, seconds=1.0)
-    assert draw([*graph, entry(kept, "")], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")])
+    evaluation = Evaluated(
+        step=2, epoch=1.0, why="end", loss=2.5, perplexity=1.0, accuracy=0.5, tokens=9, seconds=1.0
+    )
+    assert draw([*graph, entry(evaluation, "")], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")])
     axes = figures[0].axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["loss", "smoothed loss", "loss on the part kept aside", "learning rate"]
@@ -71,7 +73,7 @@ def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(tmp_path):
     assert draw(GRAPH, r"$\frac{$ on tiny", tmp_path / "graph.png")
 
 
-def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_files_are_written_completely_or_not_at_all(tmp_path, monkeypatch):
     from pathlib import Path
 
     file = tmp_path / "folder" / "log.json"
@@ -83,8 +85,8 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert json.loads(file.read_text(encoding="utf-8"))["name"] == "größer"
 
 
-def test_what_the_picture_caches_stays_out_of_the_home_folder(tmp_path):
-    """In a process of its own: matplotlib asks once, when it is imported."""
+def test_the_font_cache_stays_out_of_the_home_folder(tmp_path):
+    """In a process of its own, since matplotlib reads the folder only when it is imported."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
         "import conftest; from training_pro.records.report.curve_png import draw\n"
@@ -95,12 +97,12 @@ def test_what_the_picture_caches_stays_out_of_the_home_folder(tmp_path):
     tests = Path(__file__).resolve().parents[2]
     env = {**os.environ, "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": ""}
     env.pop("MPLCONFIGDIR", None)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(tests), str(tmp_path)],
         env=env,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.strip() == str(tmp_path / "cache"), done.stderr
+    assert process.stdout.strip() == str(tmp_path / "cache"), process.stderr
     assert not (tmp_path / "home").exists()

@@ -1,4 +1,4 @@
-"""A LoRA in training is known to every process, and no longer when its process is gone."""
+"""A LoRA in training is locked for every process until its process ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import made_folders
 
 
-def test_only_while_it_lasts(tmp_path):
+def test_it_is_held_only_inside(tmp_path):
     folders = made_folders(tmp_path)
     assert not is_in_progress("a", folders)
     with in_progress("a", folders):
@@ -29,7 +29,7 @@ def test_only_while_it_lasts(tmp_path):
     assert not list((folders.user_data / "training").glob("*.lock"))
 
 
-def test_also_after_an_error(tmp_path):
+def test_it_is_released_after_an_error(tmp_path):
     folders = made_folders(tmp_path)
     with pytest.raises(ZeroDivisionError), in_progress("a", folders):
         raise ZeroDivisionError
@@ -72,8 +72,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     def read_only(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    known = made_folders(tmp_path)
+    folders = made_folders(tmp_path)
     monkeypatch.setattr(Path, "open", read_only)
-    said = pytest.raises(SavingError, match=r"training cannot be written: the folder is read-only\.")
-    with said, in_progress("a", known):
+    raises = pytest.raises(SavingError, match=r"training cannot be written: the folder is read-only\.")
+    with raises, in_progress("a", folders):
         pass

@@ -1,4 +1,4 @@
-"""What is deleted comes back as it was, until the trash is emptied; what is in use stays."""
+"""Trash: items can be restored until it is emptied, and LoRAs in use are not moved."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from training_pro.tests.tiny import tree
 
 @pytest.fixture
 def folders(tmp_path):
-    found = made_folders(tmp_path)
-    made(found.loras, "story", FINISHED)
-    made(found.loras, "night", CUT_OFF)
-    return found
+    folders = made_folders(tmp_path)
+    made(folders.loras, "story", FINISHED)
+    made(folders.loras, "night", CUT_OFF)
+    return folders
 
 
 @pytest.mark.parametrize("name", ["story", "story/checkpoint-4-epoch-1", "night/backup/checkpoint-5"])
-def test_thrown_away_and_back(folders, name):
+def test_moved_to_the_trash_and_restored(folders, name):
     before = tree(folders.loras)
-    gone = throw_away(name, folders)
+    item = throw_away(name, folders)
     assert not (folders.loras / name).exists()
-    assert [(t.name, t.size) for t in thrown(folders)] == [(name, gone.size)]
+    assert [(t.name, t.size) for t in thrown(folders)] == [(name, item.size)]
     assert restore(thrown(folders)[0], folders) == folders.loras / name
     assert tree(folders.loras) == before
 
@@ -52,7 +52,7 @@ def test_a_checkpoint_without_its_lora(folders):
     assert {t.name for t in thrown(folders)} == {"story", "story/checkpoint-6-user"}
 
 
-def test_emptied_is_gone_for_good(folders):
+def test_emptied_items_are_gone(folders):
     size = throw_away("story", folders).size
     throw_away("night/checkpoint-4", folders)
     assert empty(folders, "story") == size
@@ -74,28 +74,28 @@ def test_what_is_in_use_stays(folders):
 
 
 def test_a_folder_that_another_program_holds(folders, monkeypatch):
-    def held(self, target):
+    def fail(self, target):
         raise PermissionError(13, "The process cannot access the file")
 
     monkeypatch.setattr(atomic_files, "PAUSES_SECONDS", (0.001,))
-    monkeypatch.setattr(Path, "replace", held)
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(SavingError, match="cannot access the file"):
         throw_away("story", folders)
     assert listed(folders.loras) == ["story"]
     assert not (folders.loras / "trash-np").exists()
 
 
-def test_a_folder_that_a_page_looks_at_just_now_is_waited_for(folders, monkeypatch):
+def test_a_folder_that_is_open_for_a_moment_is_waited_for(folders, monkeypatch):
     monkeypatch.setattr(atomic_files, "PAUSES_SECONDS", (0.001, 0.001))
     replace, tries = Path.replace, []
 
-    def held(self, target):
+    def fail_twice(self, target):
         tries.append(target)
         if len(tries) < 3:
             raise PermissionError(13, "Access is denied", str(self))
         return replace(self, target)
 
-    monkeypatch.setattr(Path, "replace", held)
+    monkeypatch.setattr(Path, "replace", fail_twice)
     throw_away("story", folders)
     assert listed(folders.loras) == []
 

@@ -1,4 +1,4 @@
-"""The queue at work, with an engine of sentences: who begins when, what stops it, what a restart leaves."""
+"""The queue runner with a fake engine: the order of runs, what stops the queue, and restarts."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Report:
 
 
 @dataclass
-class Night:
-    """A session with a queue; each run waits until it is let go, and ends as `fates` say."""
+class Program:
+    """A session with a queue and a fake engine; each run waits until it is released, and ends as in `outcomes`."""
 
     host: FakeHost
     session: Session = field(default_factory=Session)
-    fates: dict[str, object] = field(default_factory=dict)
+    outcomes: dict[str, object] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     began: list[str] = field(default_factory=list)
     going: dict[str, threading.Event] = field(default_factory=dict)
-    meanwhile: list = field(default_factory=list)
-    later: list[Night] = field(default_factory=list)
+    during_check: list = field(default_factory=list)
+    restarts: list[Program] = field(default_factory=list)
 
     def __post_init__(self):
         self.line = InLine(self.host, self, self.session)
 
     def foresee(self, settings, host, *, resume=""):
-        for act in self.meanwhile:
+        for act in self.during_check:
             act()
         problem = self.problems.get(settings.what.name)
         return Report((problem,) if problem else ())
@@ -51,34 +51,34 @@ class Night:
         name = settings.what.name
         self.began.append(name)
         assert self.going.setdefault(name, threading.Event()).wait(PATIENCE_SECONDS)
-        fate = self.fates.get(name, "finished")
-        if isinstance(fate, Exception):
-            raise fate
-        return Ended(outcome=fate, text=f"{name} {fate}\nand more")
+        outcome = self.outcomes.get(name, "finished")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Ended(outcome=outcome, text=f"{name} {outcome}\nand more")
 
     def put(self, *names, **more):
         for name in names:
             self.line.add({"name": name, "data": ["story.txt"], **more})
 
     def start(self, name):
-        """As by the button Start."""
+        """Start a run as the button Start does."""
         return self.session.train(name, self.host, lambda job: self.train(Named(name), None, job))
 
-    def let_go(self, *names):
+    def release(self, *names):
         for name in names:
-            self.until(lambda name=name: name in self.began)
+            self.wait_until(lambda name=name: name in self.began)
             self.going.setdefault(name, threading.Event()).set()
-            self.until(lambda name=name: (job := self.session.current) is None or job.makes != name)
+            self.wait_until(lambda name=name: (job := self.session.current) is None or job.makes != name)
 
-    def until(self, true):
+    def wait_until(self, condition):
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not true():
+        while not condition():
             assert time.monotonic() < deadline, (self.began, self.line.queue)
             time.sleep(0.005)
 
-    def settled(self):
-        """Nothing goes, and what followed from the last end is done."""
-        self.until(lambda: self.session.current is None)
+    def wait_until_idle(self):
+        """Wait until no job is in progress and the end of the last one has been handled."""
+        self.wait_until(lambda: self.session.current is None)
         time.sleep(0.05)
         return self
 
@@ -91,12 +91,12 @@ class Night:
         return [(run.name, run.outcome) for run in self.line.queue.done]
 
 
-def restarted(night):
-    """Another program on the same folders; the first one is as if it had been killed: it holds nothing."""
-    night.session.turns.hold("it is gone")
-    night.session.turns.let_go()
-    night.later.append(Night(FakeHost(night.host.folders), going=night.going))
-    return night.later[-1]
+def restarted(program):
+    """Return another program on the same folders. The first one holds no lock, as if it had been killed."""
+    program.session.turns.hold("it is gone")
+    program.session.turns.let_go()
+    program.restarts.append(Program(FakeHost(program.host.folders), going=program.going))
+    return program.restarts[-1]
 
 
 class Named:
@@ -106,126 +106,126 @@ class Named:
 
 
 @pytest.fixture
-def night(tmp_path):
-    made = Night(FakeHost(made_folders(tmp_path)))
-    yield made
-    nights = (made, *made.later)
-    for each in nights:
-        each.session.turns.hold("the test is over")
-    for event in made.going.values():
+def program(tmp_path):
+    first = Program(FakeHost(made_folders(tmp_path)))
+    yield first
+    programs = (first, *first.restarts)
+    for program in programs:
+        program.session.turns.hold("the test is over")
+    for event in first.going.values():
         event.set()
-    for each in nights:  # a job that still goes would speak into the tests that follow
-        each.settled()
+    for program in programs:  # a job still in progress would disturb the following tests
+        program.wait_until_idle()
 
 
-def test_the_next_begins_when_one_has_ended_however_that_was(night):
-    night.fates = {"a": "failed", "b": ModelError("Out of memory.\nMore."), "c": "finished"}
-    night.start("first")
-    night.put("a", "b", "c")
-    assert night.waits == ["a", "b", "c"] and night.session.turns.going
-    night.let_go("first", "a", "b", "c")
-    night.settled()
-    assert night.began == ["first", "a", "b", "c"]
-    assert night.done == [("a", "failed"), ("b", "failed"), ("c", "finished")]
-    assert [run.text for run in night.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
-    assert night.waits == [] and not night.session.turns.going
-    told = next(e for e in night.session.latest("training").log.since(0) if isinstance(e, FromQueue))
-    assert told.text.startswith("Started from the queue, where it was put at 2")
-    assert told.text.endswith("; it was the last one.")
+def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
+    program.outcomes = {"a": "failed", "b": ModelError("Out of memory.\nMore."), "c": "finished"}
+    program.start("first")
+    program.put("a", "b", "c")
+    assert program.waits == ["a", "b", "c"] and program.session.turns.going
+    program.release("first", "a", "b", "c")
+    program.wait_until_idle()
+    assert program.began == ["first", "a", "b", "c"]
+    assert program.done == [("a", "failed"), ("b", "failed"), ("c", "finished")]
+    assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
+    assert program.waits == [] and not program.session.turns.going
+    event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, FromQueue))
+    assert event.text.startswith("Started from the queue, where it was put at 2")
+    assert event.text.endswith("; it was the last one.")
 
 
-def test_a_stop_by_hand_ends_the_row_until_it_is_told_to_go_on(night):
-    first = night.start("first")
-    night.put("a", "b")
+def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
+    first = program.start("first")
+    program.put("a", "b")
     first.control.stop()
-    night.let_go("first")
-    night.settled()
-    assert (night.began, night.waits) == (["first"], ["a", "b"])
-    assert night.session.turns.said == "Training 'first' was stopped by hand."
-    night.line.go_on()
-    night.until(lambda: night.began == ["first", "a"])
-    night.session.current.control.throw_away()
-    night.let_go("a")
-    assert night.settled().waits == ["b"]
-    night.line.go_on()
-    night.let_go("b")
-    assert night.settled().done == [("a", "finished"), ("b", "finished")]
+    program.release("first")
+    program.wait_until_idle()
+    assert (program.began, program.waits) == (["first"], ["a", "b"])
+    assert program.session.turns.said == "Training 'first' was stopped by hand."
+    program.line.go_on()
+    program.wait_until(lambda: program.began == ["first", "a"])
+    program.session.current.control.throw_away()
+    program.release("a")
+    assert program.wait_until_idle().waits == ["b"]
+    program.line.go_on()
+    program.release("b")
+    assert program.wait_until_idle().done == [("a", "finished"), ("b", "finished")]
     with pytest.raises(SavingError, match="Nothing waits"):
-        night.line.go_on()
+        program.line.go_on()
 
 
-def test_what_is_put_in_while_nothing_goes_follows_the_next_run(night):
-    night.put("a")
-    assert night.settled().began == []
-    night.start("first")
-    night.let_go("first", "a")
-    assert night.settled().done == [("a", "finished")]
+def test_a_run_added_while_idle_follows_the_next_run(program):
+    program.put("a")
+    assert program.wait_until_idle().began == []
+    program.start("first")
+    program.release("first", "a")
+    assert program.wait_until_idle().done == [("a", "finished")]
 
 
-def test_another_job_is_waited_for_but_its_end_begins_nothing_by_itself(night):
-    night.put("a")
-    go_on = threading.Event()
+def test_another_job_is_waited_for_but_its_end_starts_nothing(program):
+    program.put("a")
+    resume = threading.Event()
 
     def answering(job):
-        go_on.wait(PATIENCE_SECONDS)
+        resume.wait(PATIENCE_SECONDS)
         return Ended(outcome="finished", text="")
 
-    night.session.start("answer", "Answering", night.host, lambda job: Ended(outcome="finished", text=""))
-    assert night.settled().began == []
-    night.session.start("answer", "Answering", night.host, answering)
-    night.line.go_on()
-    assert night.session.turns.due and night.began == []
-    go_on.set()
-    night.let_go("a")
-    assert night.settled().done == [("a", "finished")]
+    program.session.start("answer", "Answering", program.host, lambda job: Ended(outcome="finished", text=""))
+    assert program.wait_until_idle().began == []
+    program.session.start("answer", "Answering", program.host, answering)
+    program.line.go_on()
+    assert program.session.turns.due and program.began == []
+    resume.set()
+    program.release("a")
+    assert program.wait_until_idle().done == [("a", "finished")]
 
 
-def test_a_chat_is_waited_for_as_start_does(night):
-    night.put("a")
-    with night.host.exclusive_use():
-        night.line.go_on()
-        night.until(lambda: night.session.current is not None)
-        assert night.began == []
-    night.let_go("a")
+def test_a_chat_is_waited_for_as_start_does(program):
+    program.put("a")
+    with program.host.exclusive_use():
+        program.line.go_on()
+        program.wait_until(lambda: program.session.current is not None)
+        assert program.began == []
+    program.release("a")
 
 
-def test_what_was_made_for_another_model_is_passed_over_and_stays(night, monkeypatch):
-    loaded = ["toy"]
-    card = lambda self: ModelCard(loaded[0], {}, None, "auto")  # noqa: E731
+def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
+    models = ["toy"]
+    card = lambda self: ModelCard(models[0], {}, None, "auto")  # noqa: E731
     monkeypatch.setattr(FakeHost, "card", card)
-    night.put("a")
-    loaded[0] = "other"
-    night.put("b", "c")
-    night.line.go_on()
-    night.let_go("b", "c")
-    night.settled()
-    assert night.done == [("b", "finished"), ("c", "finished")]
-    (waiting,) = night.line.queue.waiting
+    program.put("a")
+    models[0] = "other"
+    program.put("b", "c")
+    program.line.go_on()
+    program.release("b", "c")
+    program.wait_until_idle()
+    assert program.done == [("b", "finished"), ("c", "finished")]
+    (waiting,) = program.line.queue.waiting
     assert (waiting.name, waiting.skipped) == ("a", "It was made for toy, and other is loaded.")
-    assert night.session.turns.said == "None of those that wait can begin now; each says why."
-    loaded[0] = "toy"
-    night.line.go_on()
-    night.let_go("a")
-    assert night.settled().waits == []
+    assert program.session.turns.said == "None of those that wait can begin now; each says why."
+    models[0] = "toy"
+    program.line.go_on()
+    program.release("a")
+    assert program.wait_until_idle().waits == []
 
 
-def test_what_another_program_trains_just_now_is_passed_over(night):
-    night.put("a", "b")
-    with in_progress("a", night.host.folders):
-        night.line.go_on()
-        night.let_go("b")
-        assert night.settled().done == [("b", "finished")]
-    (waiting,) = night.line.queue.waiting
+def test_a_run_that_another_program_trains_is_skipped(program):
+    program.put("a", "b")
+    with in_progress("a", program.host.folders):
+        program.line.go_on()
+        program.release("b")
+        assert program.wait_until_idle().done == [("b", "finished")]
+    (waiting,) = program.line.queue.waiting
     assert waiting.skipped == "'a' is being trained just now, by another page or command."
-    night.line.go_on()
-    night.let_go("a")
-    assert night.settled().waits == []
+    program.line.go_on()
+    program.release("a")
+    assert program.wait_until_idle().waits == []
 
 
-def test_everything_that_would_be_refused_is_refused_when_it_is_added(night):
-    night.problems = {"bad": "Data: there is no 'story.txt'."}
-    night.start("first")
-    night.put("a")
+def test_every_problem_is_raised_when_a_run_is_added(program):
+    program.problems = {"bad": "Data: there is no 'story.txt'."}
+    program.start("first")
+    program.put("a")
     for name, sentence in (
         ("first", "'first' is the name of a run before it"),
         ("a", "'a' is the name of a run before it"),
@@ -233,121 +233,121 @@ def test_everything_that_would_be_refused_is_refused_when_it_is_added(night):
         ("../x", "is a path"),
     ):
         with pytest.raises(SettingsError, match=sentence):
-            night.put(name)
-    night.put("a", if_exists="new_name")
-    assert night.waits == ["a", "a"]
+            program.put(name)
+    program.put("a", if_exists="new_name")
+    assert program.waits == ["a", "a"]
 
 
-def test_a_run_that_ended_while_the_next_was_looked_at_is_followed_all_the_same(night):
-    night.start("first")
-    night.meanwhile = [lambda: night.let_go("first"), night.settled]
-    night.put("a")
-    night.meanwhile = []
-    night.let_go("a")
-    assert night.settled().done == [("a", "finished")]
+def test_a_run_that_ended_while_the_next_was_checked_is_followed_by_it(program):
+    program.start("first")
+    program.during_check = [lambda: program.release("first"), program.wait_until_idle]
+    program.put("a")
+    program.during_check = []
+    program.release("a")
+    assert program.wait_until_idle().done == [("a", "finished")]
 
 
-def test_after_a_restart_nothing_begins_by_itself(night):
-    night.start("first")
-    night.put("a", "b")
-    night.let_go("first")
-    night.until(lambda: night.began == ["first", "a"])
-    again = restarted(night)  # in the middle of 'a', before its first step
-    again.line.set_right()
-    assert (again.waits, again.began, again.session.turns.going) == (["a", "b"], [], False)
-    again.line.go_on()
-    again.until(lambda: again.began == ["a"])
-    folder = night.host.folders.loras / "a"
+def test_after_a_restart_nothing_starts_by_itself(program):
+    program.start("first")
+    program.put("a", "b")
+    program.release("first")
+    program.wait_until(lambda: program.began == ["first", "a"])
+    second = restarted(program)  # in the middle of 'a', before its first step
+    second.line.set_right()
+    assert (second.waits, second.began, second.session.turns.going) == (["a", "b"], [], False)
+    second.line.go_on()
+    second.wait_until(lambda: second.began == ["a"])
+    folder = program.host.folders.loras / "a"
     (folder / "checkpoint-3").mkdir(parents=True)
     (folder / "training_log.json").write_text('{"ended": "stopped"}')
-    later = restarted(again)
-    later.line.set_right()
-    assert (later.waits, later.done) == (["b"], [("a", "stopped")])
-    later.line.set_right()
-    assert later.waits == ["b"]
+    third = restarted(second)
+    third.line.set_right()
+    assert (third.waits, third.done) == (["b"], [("a", "stopped")])
+    third.line.set_right()
+    assert third.waits == ["b"]
 
 
-def test_another_program_leaves_alone_what_goes_in_the_first(night):
-    night.put("a")
-    night.line.go_on()
-    night.until(lambda: night.began == ["a"])
-    other = Night(FakeHost(night.host.folders))
-    for line in (other.line, night.line, InLine(night.host, night, night.session)):
+def test_another_program_does_not_touch_a_run_in_progress(program):
+    program.put("a")
+    program.line.go_on()
+    program.wait_until(lambda: program.began == ["a"])
+    other = Program(FakeHost(program.host.folders))
+    for line in (other.line, program.line, InLine(program.host, program, program.session)):
         line.set_right()
-    assert (night.waits, [run.name for run in night.line.queue.begun]) == ([], ["a"])
-    night.let_go("a")
-    assert night.settled().done == [("a", "finished")]
-    assert not list(night.host.folders.training.glob("queue.?.lock"))
+    assert (program.waits, [run.name for run in program.line.queue.begun]) == ([], ["a"])
+    program.release("a")
+    assert program.wait_until_idle().done == [("a", "finished")]
+    assert not list(program.host.folders.training.glob("queue.?.lock"))
 
 
-def test_two_programs_have_a_run_of_the_queue_each(night):
-    other = Night(FakeHost(night.host.folders))
-    night.put("a", "b", "c")
-    night.line.go_on()
+def test_two_programs_run_one_of_the_queue_each(program):
+    other = Program(FakeHost(program.host.folders))
+    program.put("a", "b", "c")
+    program.line.go_on()
     other.line.go_on()
-    night.until(lambda: (night.began, other.began) == (["a"], ["b"]))
+    program.wait_until(lambda: (program.began, other.began) == (["a"], ["b"]))
     assert sorted(run.name for run in other.line.queue.begun) == ["a", "b"]
     other.session.current.control.stop()
-    other.let_go("b")
-    assert other.settled().done == [("b", "finished")]
-    night.let_go("a", "c")
-    assert night.settled().done == [("b", "finished"), ("a", "finished"), ("c", "finished")]
-    assert (night.line.queue.begun, other.began) == ((), ["b"])
+    other.release("b")
+    assert other.wait_until_idle().done == [("b", "finished")]
+    program.release("a", "c")
+    assert program.wait_until_idle().done == [("b", "finished"), ("a", "finished"), ("c", "finished")]
+    assert (program.line.queue.begun, other.began) == ((), ["b"])
 
 
-def test_what_was_put_in_while_the_others_were_looked_at_can_begin_at_once(night, monkeypatch):
-    other = Night(FakeHost(night.host.folders))
-    night.put("a")
+def test_a_run_added_while_the_others_were_checked_can_start_at_once(program, monkeypatch):
+    other = Program(FakeHost(program.host.folders))
+    program.put("a")
 
-    def looked(run):
+    def skip_reason(run):
         if other.line.queue.numbered < 2:
             other.put("b")
         return "not now" if run.name == "a" else ""
 
-    monkeypatch.setattr(night.line, "_skip_reason", looked)
-    night.line.go_on()
-    night.let_go("b")
-    assert night.settled().done == [("b", "finished")]
-    assert [(run.name, run.skipped) for run in night.line.queue.waiting] == [("a", "not now")]
+    monkeypatch.setattr(program.line, "_skip_reason", skip_reason)
+    program.line.go_on()
+    program.release("b")
+    assert program.wait_until_idle().done == [("b", "finished")]
+    assert [(run.name, run.skipped) for run in program.line.queue.waiting] == [("a", "not now")]
 
 
-def test_what_stood_there_before_is_not_taken_for_the_run(night):
-    folder = night.host.folders.loras / "a"
+def test_an_older_log_is_not_taken_for_that_of_the_run(program):
+    folder = program.host.folders.loras / "a"
     folder.mkdir(parents=True)
     (folder / "training_log.json").write_text('{"ended": "finished"}')
     os.utime(folder, (1, 1))
-    night.put("a", if_exists="replace")
-    night.line.go_on()
-    night.until(lambda: night.began == ["a"])
-    again = restarted(night)
-    again.line.set_right()
-    assert again.waits == ["a"]
+    program.put("a", if_exists="replace")
+    program.line.go_on()
+    program.wait_until(lambda: program.began == ["a"])
+    second = restarted(program)
+    second.line.set_right()
+    assert second.waits == ["a"]
 
 
-def test_under_a_new_name_it_is_looked_for_by_that_name(night):
-    """The LoRA whose name it was asked under says nothing of it."""
+def test_a_run_with_a_new_name_is_recovered_by_that_name(program):
+    """The LoRA with the original name says nothing about it."""
     for name in ("a", "a-2"):
-        folder = night.host.folders.loras / name
+        folder = program.host.folders.loras / name
         folder.mkdir(parents=True)
         (folder / "training_log.json").write_text('{"ended": "finished"}')
-    night.put("a", if_exists="new_name")
-    night.line.go_on()
-    night.until(lambda: night.began == ["a-3"])
-    made = night.host.folders.loras / "a-3"
+    program.put("a", if_exists="new_name")
+    program.line.go_on()
+    program.wait_until(lambda: program.began == ["a-3"])
+    made = program.host.folders.loras / "a-3"
     made.mkdir()
     (made / "training_log.json").write_text('{"ended": "stopped"}')
-    again = restarted(night)
+    again = restarted(program)
     again.line.set_right()
     assert (again.waits, again.done) == ([], [("a-3", "stopped")])
 
 
-def test_a_queue_that_cannot_be_written_stops_and_says_so(night, monkeypatch):
-    night.put("a")
+def test_a_queue_that_cannot_be_written_stops_and_says_so(program, monkeypatch):
+    program.put("a")
     monkeypatch.setattr("training_pro.records.queue.queue.write_json", broken)
-    night.line.go_on()
-    assert night.settled().began == []
-    assert "cannot be kept in" in night.session.turns.said
-    assert night.waits == ["a"]
+    program.line.go_on()
+    assert program.wait_until_idle().began == []
+    assert "cannot be kept in" in program.session.turns.said
+    assert program.waits == ["a"]
 
 
 def broken(path, value):

@@ -1,4 +1,4 @@
-"""The curve as SVG: well-formed, small, the same for the same run, and safe to show."""
+"""The curve as SVG: well-formed, small, reproducible, and escaped."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def parsed(picture):
 
 
 def lines(picture):
-    """Each line of the picture by its class, as a list of places."""
-    found = {}
+    """Return the points of each line by its class."""
+    points_by_class = {}
     for line in parsed(picture).iter("polyline"):
-        places = [tuple(map(float, place.split(","))) for place in line.get("points").split()]
-        found[line.get("class")] = places
-    return found
+        line_points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        points_by_class[line.get("class")] = line_points
+    return points_by_class
 
 
 def test_the_plan_alone_can_be_drawn():
@@ -35,12 +35,12 @@ def test_the_plan_alone_can_be_drawn():
     assert [y for _, y in drawn["tp-rate"]] == sorted(y for _, y in drawn["tp-rate"])
 
 
-def test_losses_lie_as_they_should():
+def test_losses_fall_from_left_to_right():
     drawn = lines(svg(points(8), RATES))
     loss = drawn["tp-loss"]
     assert len(loss) == len(drawn["tp-smoothed"]) == 8
     assert [x for x, _ in loss] == sorted({x for x, _ in loss})
-    assert [y for _, y in loss] == sorted(y for _, y in loss)  # down the loss is down the picture
+    assert [y for _, y in loss] == sorted(y for _, y in loss)  # y grows downwards in SVG
 
 
 @pytest.mark.parametrize("drawn", [([], []), (points(1), [1e-3]), (points(1), []), (points(2), [0.0, 0.0])])
@@ -49,11 +49,11 @@ def test_the_smallest_runs_are_well_formed(drawn):
 
 
 @pytest.mark.parametrize(("count", "dots"), [(0, 0), (1, 1), (2, 0)])
-def test_a_single_step_is_a_dot_since_a_line_of_one_point_is_not_to_be_seen(count, dots):
-    seen = [
+def test_a_single_step_is_a_dot_since_a_line_of_one_point_is_invisible(count, dots):
+    circles = [
         dot for dot in parsed(svg(points(count), RATES)).iter("circle") if dot.get("class") == "tp-smoothed-dot"
     ]
-    assert len(seen) == dots
+    assert len(circles) == dots
 
 
 def test_what_the_user_wrote_is_escaped():
@@ -71,12 +71,12 @@ def test_a_run_of_a_hundred_thousand_steps_stays_small():
 
 
 def test_thinning_keeps_the_ends_and_the_extremes():
-    many = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
-    kept = thinned(many)
-    assert len(kept) <= MOST_POINTS + 2
-    assert {many[4320], many[1233], many[-1]} <= set(kept)
-    assert [p.step for p in kept] == sorted({p.step for p in kept})
-    assert thinned(many[:600]) == many[:600]
+    all_points = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
+    selection = thinned(all_points)
+    assert len(selection) <= MOST_POINTS + 2
+    assert {all_points[4320], all_points[1233], all_points[-1]} <= set(selection)
+    assert [p.step for p in selection] == sorted({p.step for p in selection})
+    assert thinned(all_points[:600]) == all_points[:600]
 
 
 def test_a_loss_that_is_no_number_breaks_nothing():
@@ -95,11 +95,11 @@ def test_the_same_run_gives_the_same_picture():
     assert svg(points(700), RATES) == svg(points(700), RATES)
 
 
-def test_the_part_kept_aside_is_a_line_of_its_own_from_before_the_first_step_on():
-    kept = [AsideLoss(0, 3.2), AsideLoss(4, 2.0), AsideLoss(6, math.nan), AsideLoss(8, 1.0)]
-    picture = svg(points(8), RATES, [], kept)
+def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
+    validation = [AsideLoss(0, 3.2), AsideLoss(4, 2.0), AsideLoss(6, math.nan), AsideLoss(8, 1.0)]
+    picture = svg(points(8), RATES, [], validation)
     drawn = lines(picture)
     assert len(drawn["tp-kept"]) == 3
     assert drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
     assert "step 4: kept aside 2.0000" in picture
-    assert lines(svg([], RATES, [], kept)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}
+    assert lines(svg([], RATES, [], validation)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}

@@ -1,4 +1,4 @@
-"""report.html: one page that needs nothing else, in which nothing of the user's is taken for its own."""
+"""report.html: one self-contained page, in which all text of the user is escaped."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from training_pro.settings.definitions import TrainingSettings
 
 ODD = "<b>&\"'</b></p><script>alert(1)</script>"
 NOON = 1_795_262_400.0
-WITHOUT_END = {"meta", "br", "link", "img", "input", "hr"}
+VOID_ELEMENTS = {"meta", "br", "link", "img", "input", "hr"}
 
 
-class Checked(HTMLParser):
-    """Whether every element that is opened is closed, and which there are; and the text outside of styles."""
+class CheckedPage(HTMLParser):
+    """Checks that every element is closed, and collects the tags, the links and the text outside of styles."""
 
     def __init__(self, text):
         super().__init__()
@@ -40,7 +40,7 @@ class Checked(HTMLParser):
         self.seen.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href")]
         assert not [name for name, _ in attrs if name.startswith("on")]
-        if tag not in WITHOUT_END:
+        if tag not in VOID_ELEMENTS:
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -73,8 +73,8 @@ def entry(step, loss=2.0, **more):
 
 def evaluation(step, loss):
     figures = {"eval_perplexity": 7.5, "eval_accuracy": 0.25, "eval_tokens": 9, "eval_seconds": 1.0}
-    also = {"epoch": step / 4, "why": "planned", "context_gain": None, "eval_by_source": {ODD: loss}}
-    return {"current_steps": step, "eval_loss": loss, **figures, **also, "kept_aside": "k"}
+    other_values = {"epoch": step / 4, "why": "planned", "context_gain": None, "eval_by_source": {ODD: loss}}
+    return {"current_steps": step, "eval_loss": loss, **figures, **other_values, "kept_aside": "k"}
 
 
 def planned(**settings):
@@ -109,7 +109,7 @@ EVENTS = [
     CheckpointSaved(at=NOON + 63, step=2, folder=Path("loras/x/checkpoint-2"), reason=""),
 ]
 GRAPH = [evaluation(0, 3.0), *(entry(n, 3 - n / 10) for n in range(1, 9)), evaluation(8, 2.25)]
-KEPT = Kept(
+ENTRY = Kept(
     name=ODD,
     folder=Path("/loras") / "odd & name",
     standing="finished",
@@ -137,22 +137,22 @@ ENDED = Ended(at=NOON + 70, outcome="finished", text=f"finished {ODD}\nAbout rig
 
 
 @pytest.fixture(scope="module")
-def whole():
-    return page(Story(EVENTS, ENDED, GRAPH, SAMPLES, LOG, KEPT))
+def report_html():
+    return page(Story(EVENTS, ENDED, GRAPH, SAMPLES, LOG, ENTRY))
 
 
-def test_it_needs_nothing_else_and_takes_nothing_for_its_own(whole):
-    checked = Checked(whole)
+def test_it_is_self_contained_and_escaped(report_html):
+    checked = CheckedPage(report_html)
     assert checked.links == []
     assert "script" not in checked.seen
-    assert "http" not in whole.replace("http-equiv", "")
-    assert "@import" not in whole
-    assert whole.count("&lt;script&gt;") > 10
+    assert "http" not in report_html.replace("http-equiv", "")
+    assert "@import" not in report_html
+    assert report_html.count("&lt;script&gt;") > 10
     assert checked.seen.count("b") == 0
 
 
-def test_it_tells_the_whole_of_it(whole):
-    text = Checked(whole).text
+def test_every_section_is_there(report_html):
+    text = CheckedPage(report_html).text
     for part in ("The curve", "What it says", "What happened", "Kept aside", "What ran", "On disk"):
         assert f" {part} " in text
     for words in (
@@ -169,11 +169,11 @@ def test_it_tells_the_whole_of_it(whole):
     ):
         assert words.replace("8 of 8 steps", "steps 8 of 8") in text, words
     assert text.count("About right") == 1
-    assert whole.count("<svg") == 1
+    assert report_html.count("<svg") == 1
 
 
-def test_only_settings_that_differ_are_named_by_their_labels(whole):
-    text = Checked(whole).text
+def test_only_settings_that_differ_are_named_by_their_labels(report_html):
+    text = CheckedPage(report_html).text
     table = text[text.index("Settings that differ") : text.index("On disk")]
     assert "LoRA Rank 64 32" in table
     assert "Overlap blocks no yes" in table
@@ -184,9 +184,9 @@ def test_only_settings_that_differ_are_named_by_their_labels(whole):
     assert "None: everything is as it comes." in same
 
 
-def test_events_by_the_clock_with_the_step_after_which_they_came(whole):
-    rows = re.findall(r'<td class="clock">([\d:]+)</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', whole)
-    assert [(after, told[:12]) for _, after, told in rows] == [
+def test_events_have_their_time_and_the_step_before_them(report_html):
+    rows = re.findall(r'<td class="clock">([\d:]+)</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', report_html)
+    assert [(step, text[:12]) for _, step, text in rows] == [
         ("", "Training &#x"),
         ("1", "&lt;b&gt;&am"),
         ("2", "Mind the gap"),
@@ -195,22 +195,22 @@ def test_events_by_the_clock_with_the_step_after_which_they_came(whole):
     ]
 
 
-def test_a_run_that_broke_off_is_told_as_far_as_it_came():
+def test_a_run_that_broke_off_is_reported_up_to_there():
     failed = Ended(
         at=NOON + 90_000, outcome="failed", text="It failed. OSError: no space", details=f"Traceback {ODD}"
     )
-    told = [*EVENTS, Replanned(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
-    text = Checked(made := page(Story(told, failed, [entry(1), entry(2)]))).text
-    assert 'class="failed"' in made
+    events = [*EVENTS, Replanned(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
+    text = CheckedPage(html := page(Story(events, failed, [entry(1), entry(2)]))).text
+    assert 'class="failed"' in html
     assert "It failed. OSError: no space" in text
     assert "Traceback" in text
     assert "steps 2 of 12" in text
     assert "Nothing was kept aside" in text
     assert "On disk" not in text
-    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", made[made.index("What happened") :])
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", html[html.index("What happened") :])
 
 
-def test_before_anything_is_known_there_is_still_a_page():
+def test_without_finite_losses_there_is_still_a_page():
     stopped = Ended(at=NOON, outcome="stopped", text="stopped")
-    text = Checked(page(Story([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))).text
+    text = CheckedPage(page(Story([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))).text
     assert "no number" in text

@@ -1,4 +1,4 @@
-"""What a run to come will take, by how earlier ones went."""
+"""The estimate of the duration of a run, from earlier runs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from training_pro.records.report.time_estimate import expected_time
 from training_pro.tests.records.on_disk import LOG, made
 
 STEPS = [{"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 50 if n == 1 else 2} for n in (1, 2, 3)]
-ALIKE = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
+SIMILAR = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
 
 
-def run(tmp_path, name, *, graph=STEPS, **log):
-    made(tmp_path, name, {"training_log.json": {**LOG, **ALIKE, **log}, "training_graph.json": graph})
+def write_run(tmp_path, name, *, graph=STEPS, **log):
+    made(tmp_path, name, {"training_log.json": {**LOG, **SIMILAR, **log}, "training_graph.json": graph})
 
 
-def said(tmp_path):
+def estimate(tmp_path):
     return list(expected_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "."))
 
 
-def test_the_newest_run_that_is_alike_counts_and_its_first_step_does_not(tmp_path):
-    run(tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], ended_at="2026-11-20T06:40:00+00:00")
-    run(tmp_path, "mine")
-    assert said(tmp_path) == [
+def test_the_newest_similar_run_counts_without_its_first_step(tmp_path):
+    write_run(
+        tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], ended_at="2026-11-20T06:40:00+00:00"
+    )
+    write_run(tmp_path, "mine")
+    assert estimate(tmp_path) == [
         "Time: about 2 min 00 s, if it goes as mine did with this model (CPU, 50 tokens a second). "
         "Test one step measures it."
     ]
@@ -32,9 +34,9 @@ def test_the_newest_run_that_is_alike_counts_and_its_first_step_does_not(tmp_pat
     "other",
     [{"base_model_name": "other"}, {"loaded_as": "4bit"}, {"method": "full"}, {"graph": STEPS[:2]}, {"graph": {}}],
 )
-def test_what_is_not_alike_or_too_short_says_nothing(tmp_path, other):
-    run(tmp_path, "mine", **other)
-    assert said(tmp_path) == []
+def test_a_run_that_is_different_or_too_short_says_nothing(tmp_path, other):
+    write_run(tmp_path, "mine", **other)
+    assert estimate(tmp_path) == []
 
 
 def test_without_any_run_nothing_is_said(tmp_path):

@@ -1,4 +1,4 @@
-"""The verdict on a run, from curves written out: what it says, by which figures, and the better one."""
+"""The verdict on a run from given curves: its text, its figures, and the better checkpoint."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from training_pro.records.report.graph_file import entry
 from training_pro.records.report.verdict import judge_run
 
 
-def graph(training, kept):
-    """Smoothed losses by step, and losses on the part kept aside by step."""
-    found = [entry(_measured(step, loss), "mark") for step, loss in kept.items()]
-    found += [{"current_steps": step, "loss": s, "smoothed_loss": s} for step, s in training.items()]
-    return sorted(found, key=lambda e: e["current_steps"])
+def graph(training, validation):
+    """Build a graph from smoothed losses and validation losses, both by step."""
+    entries = [entry(_evaluation(step, loss), "mark") for step, loss in validation.items()]
+    entries += [{"current_steps": step, "loss": s, "smoothed_loss": s} for step, s in training.items()]
+    return sorted(entries, key=lambda e: e["current_steps"])
 
 
-def _measured(step, loss):
-    more = {"perplexity": 1.0, "accuracy": 0.5, "tokens": 9, "seconds": 1.0}
-    return Evaluated(step=step, epoch=1.0, why="planned", loss=loss, **more)
+def _evaluation(step, loss):
+    figures = {"perplexity": 1.0, "accuracy": 0.5, "tokens": 9, "seconds": 1.0}
+    return Evaluated(step=step, epoch=1.0, why="planned", loss=loss, **figures)
 
 
 FALLING = {step: 3.0 - step / 10 for step in range(1, 17)}
@@ -28,14 +28,14 @@ NAMES = {4: "checkpoint-4-epoch-1", 8: "checkpoint-8", 12: "checkpoint-12-epoch-
 MEMORIZED = {0: 3.0, 4: 2.5, 8: 2.2, 12: 2.4, 16: 2.9}
 
 
-def test_it_began_to_memorize_where_the_two_part():
-    found = judge_run(graph(FALLING, MEMORIZED), NAMES)
-    assert (found.kind, found.step, found.better) == ("began to memorize", 8, "checkpoint-8")
-    assert found.text == (
+def test_it_began_to_memorize_where_the_two_losses_diverge():
+    verdict = judge_run(graph(FALLING, MEMORIZED), NAMES)
+    assert (verdict.kind, verdict.step, verdict.better) == ("began to memorize", 8, "checkpoint-8")
+    assert verdict.text == (
         "It began to memorize at step 8. The loss on the part kept aside rose from 2.2000 (step 8) to 2.9000 "
         "(step 16), while that of the training went on falling, 2.2000 to 1.4000. checkpoint-8 is the better one."
     )
-    assert found.evidence == {
+    assert verdict.evidence == {
         "kept_aside_first": 3.0,
         "kept_aside_lowest": 2.2,
         "kept_aside_lowest_at_step": 8,
@@ -43,15 +43,15 @@ def test_it_began_to_memorize_where_the_two_part():
         "training_at_lowest": pytest.approx(2.2),
         "training_last": pytest.approx(1.4),
     }
-    assert found.as_log()["better"] == "checkpoint-8"
+    assert verdict.as_log()["better"] == "checkpoint-8"
 
 
-def test_what_only_rose_was_memorized_from_the_first_step_on():
+def test_a_validation_loss_that_only_rose_means_memorizing_from_the_first_step():
     text = judge_run(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
     assert text.startswith("It began to memorize from the first step on. The loss on the part kept aside rose")
 
 
-def test_the_better_one_is_one_that_is_still_there():
+def test_the_better_checkpoint_is_one_that_still_exists():
     assert judge_run(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     gone = judge_run(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
     assert gone.better == ""
@@ -61,76 +61,76 @@ def test_the_better_one_is_one_that_is_still_there():
 
 
 def test_it_could_learn_more_while_both_fall():
-    found = judge_run(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
-    assert (found.kind, found.better) == ("could learn more", "")
-    assert found.text.startswith(
+    verdict = judge_run(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
+    assert (verdict.kind, verdict.better) == ("could learn more", "")
+    assert verdict.text.startswith(
         "It could learn more. The loss on the part kept aside was still falling at the end"
     )
 
 
 @pytest.mark.parametrize("last", [2.19, 2.21])
-def test_about_right_where_it_has_come_to_rest(last):
-    found = judge_run(graph(FALLING, {0: 3.0, 8: 2.2, 16: last}), NAMES)
-    assert (found.kind, found.better) == ("about right", "")
-    assert "fell from 3.0000 to" in found.text
+def test_about_right_where_the_loss_has_leveled_off(last):
+    verdict = judge_run(graph(FALLING, {0: 3.0, 8: 2.2, 16: last}), NAMES)
+    assert (verdict.kind, verdict.better) == ("about right", "")
+    assert "fell from 3.0000 to" in verdict.text
 
 
 @pytest.mark.parametrize("last", [3.0, 2.98, 3.02])
 def test_where_nothing_changed_it_is_not_about_right(last):
-    found = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
-    assert (found.kind, found.better) == ("did not learn", "")
-    assert found.text == (
+    verdict = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
+    assert (verdict.kind, verdict.better) == ("did not learn", "")
+    assert verdict.text == (
         "It did not learn what helps there. The loss on the part kept aside is what it was before the start: "
         f"3.0000 (step 0), {last:.4f} (step 16). More epochs or a higher learning rate may bring something."
     )
 
 
-def test_worse_on_both_sides_is_no_memorizing():
+def test_worse_in_both_losses_is_not_memorizing():
     rising = {step: 2.0 + step / 10 for step in range(1, 17)}
-    found = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {8: "c8"})
-    assert found.kind == "became worse"
-    assert "Try a lower learning rate. c8 is the better one." in found.text
+    verdict = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {8: "c8"})
+    assert verdict.kind == "became worse"
+    assert "Try a lower learning rate. c8 is the better one." in verdict.text
     without = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {})
     assert "for such texts the model is better without" in without.text
 
 
-@pytest.mark.parametrize(("losses", "course"), [(FALLING, "was still falling"), (LEVEL, "did not fall any more")])
-def test_without_a_part_kept_aside_it_says_no_more_than_is_known(losses, course):
-    found = judge_run(graph(losses, {}), NAMES)
-    assert found.kind == "not known"
-    assert found.text.startswith("Nothing was kept aside, so learning cannot be told from memorizing.")
-    assert course in found.text
-    assert found.evidence["training_last"] == losses[16]
+@pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (LEVEL, "did not fall any more")])
+def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend):
+    verdict = judge_run(graph(losses, {}), NAMES)
+    assert verdict.kind == "not known"
+    assert verdict.text.startswith("Nothing was kept aside, so learning cannot be told from memorizing.")
+    assert trend in verdict.text
+    assert verdict.evidence["training_last"] == losses[16]
 
 
-def test_one_evaluation_alone_tells_nothing_either():
-    found = judge_run(graph(FALLING, {0: 2.5}), NAMES)
-    assert found.text.startswith("The part kept aside was gone through only once, so learning cannot be told")
+def test_a_single_evaluation_is_not_enough():
+    verdict = judge_run(graph(FALLING, {0: 2.5}), NAMES)
+    assert verdict.text.startswith("The part kept aside was gone through only once, so learning cannot be told")
 
 
-def test_what_was_kept_aside_and_never_gone_through_is_said():
-    for known in ({"kept_aside": "its digest"}, {"evaluates": True}):
-        text = judge_run(graph(FALLING, {}), NAMES, **known).text
+def test_a_validation_split_that_was_never_evaluated_is_said():
+    for kwargs in ({"kept_aside": "its digest"}, {"evaluates": True}):
+        text = judge_run(graph(FALLING, {}), NAMES, **kwargs).text
         assert text.startswith("The run ended before the part kept aside was gone through, so learning cannot be")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "in 1 step, too few"), (7, "in 7 steps, too few")])
-def test_a_few_steps_say_nothing_of_how_it_goes(count, words):
+def test_a_few_steps_show_no_trend(count, words):
     assert words in judge_run(graph(dict.fromkeys(range(1, count + 1), 3.0), {}), NAMES).text
     assert "too few" not in judge_run(graph(dict.fromkeys(range(1, 9), 3.0), {}), NAMES).text
 
 
 def test_a_loss_that_rose_was_not_still_falling():
-    rose = {step: 0.01 if step < 4 else 0.05 - step / 1000 for step in range(1, 17)}
-    text = judge_run(graph(rose, {}), NAMES).text
+    losses = {step: 0.01 if step < 4 else 0.05 - step / 1000 for step in range(1, 17)}
+    text = judge_run(graph(losses, {}), NAMES).text
     assert "went from 0.0100 to 0.0340 and fell again in the last quarter" in text
 
 
-def test_evaluations_on_something_else_do_not_count():
+def test_evaluations_on_another_split_do_not_count():
     assert judge_run(graph(FALLING, MEMORIZED), NAMES, kept_aside="other").kind == "not known"
 
 
-def test_what_is_no_number_is_left_out():
+def test_nan_is_left_out():
     broken = {**MEMORIZED, 20: math.nan}
     assert judge_run(graph({**FALLING, 20: math.nan}, broken), NAMES).step == 8
     assert judge_run(graph({1: math.nan}, {}), {}).text == "No step has a loss that is a number."
