@@ -52,11 +52,11 @@ class Live:
         return Live(saving, stopping, parsed.get(FACTOR, self.rate_factor))
 
 
-def going_on(asked: Live, *, then_asked: Mapping[str, Any], then_in_force: Mapping[str, Any]) -> Live:
+def going_on(live: Live, *, then_asked: Mapping[str, Any], then_in_force: Mapping[str, Any]) -> Live:
     """Return the live settings of a resumed run: those it was saved with, except what the user changed since."""
-    requested = asked.values()
+    requested = live.values()
     unchanged = {key: value for key, value in then_in_force.items() if requested.get(key) == then_asked.get(key)}
-    return asked.changed({key: value for key, value in unchanged.items() if key in requested})
+    return live.changed({key: value for key, value in unchanged.items() if key in requested})
 
 
 def _read(key: str, value: object) -> Any:

@@ -150,9 +150,9 @@ def of_kind(kind: str, folder: Path) -> list[Preset]:
     return own(folder) if kind == OWN else table(kind, folder)
 
 
-def several(asked: Sequence[str], folder: Path) -> list[Preset]:
+def several(words: Sequence[str], folder: Path) -> list[Preset]:
     """Return presets by names, given one per word or separated by commas."""
-    groups = [[word] if (folder / f"{word}.json").is_file() else word.split(",") for word in asked]
+    groups = [[word] if (folder / f"{word}.json").is_file() else word.split(",") for word in words]
     return [named(name.strip(), folder) for names in groups for name in names if name.strip()]
 
 

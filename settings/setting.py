@@ -65,32 +65,32 @@ class Setting:
         return f", or {self.one or 'names of your own'}"
 
 
-def text(default: str, label: str, help: str, **more: Any) -> Any:
-    return _declare("text", default, label, help, more)
+def text(default: str, label: str, help: str, **options: Any) -> Any:
+    return _declare("text", default, label, help, options)
 
 
-def texts(default: str, label: str, help: str, **more: Any) -> Any:
-    return _declare("texts", default, label, help, {"words": (default,), **more})
+def texts(default: str, label: str, help: str, **options: Any) -> Any:
+    return _declare("texts", default, label, help, {"words": (default,), **options})
 
 
-def names(label: str, help: str, **more: Any) -> Any:
-    return _declare("names", (), label, help, more)
+def names(label: str, help: str, **options: Any) -> Any:
+    return _declare("names", (), label, help, options)
 
 
-def whole(default: int | str, label: str, help: str, **more: Any) -> Any:
-    return _declare("whole", default, label, help, more)
+def whole(default: int | str, label: str, help: str, **options: Any) -> Any:
+    return _declare("whole", default, label, help, options)
 
 
-def number(default: float, label: str, help: str, **more: Any) -> Any:
-    return _declare("number", default, label, help, more)
+def number(default: float, label: str, help: str, **options: Any) -> Any:
+    return _declare("number", default, label, help, options)
 
 
-def yes_no(default: bool, label: str, help: str, **more: Any) -> Any:
-    return _declare("yes/no", default, label, help, more)
+def yes_no(default: bool, label: str, help: str, **options: Any) -> Any:
+    return _declare("yes/no", default, label, help, options)
 
 
-def choice(label: str, help: str, choices: Mapping[str, str], **more: Any) -> Any:
-    return _declare("choice", next(iter(choices)), label, help, {"choices": choices, **more})
+def choice(label: str, help: str, choices: Mapping[str, str], **options: Any) -> Any:
+    return _declare("choice", next(iter(choices)), label, help, {"choices": choices, **options})
 
 
 def _declare(kind: str, default: object, label: str, help: str, extra: Mapping[str, Any]) -> Any:

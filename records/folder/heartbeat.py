@@ -28,7 +28,7 @@ class Beat:
 
 
 class Pulse:
-    """Writes the heartbeat of a run at most every SECONDS; ignores a full disk."""
+    """Writes the heartbeat of a run, at most once per interval; errors of the disk are ignored."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

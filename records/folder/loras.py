@@ -198,7 +198,7 @@ def slim(checkpoint: Path) -> int:
         raise SavingError(f"{checkpoint} holds no LoRA, so nothing would be left of it. Delete it instead.")
     before, state = size_on_disk(checkpoint), checkpoint / STATE
     marker = state.with_name(state.name + PART)
-    if state.is_file():  # after a kill in between, the renamed state file says what is to be finished
+    if state.is_file():  # marks it as complete; after a kill in between, its new name says what to finish
         moved(state, marker)
     for item in [p for p in checkpoint.iterdir() if p != marker and p.name.startswith(OF_TRAINING)]:
         item.unlink()

@@ -27,9 +27,9 @@ def thinned(folder: Path, keep: int, best: int, since: int = 0) -> None:
         loras.slim(checkpoint.folder)
 
 
-def too_many(found: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
+def too_many(checkpoints: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
     """Return the checkpoints to slim, of a list from old to new."""
-    removable = [c for c in found if not c.folder.name.endswith(BY_HAND) and c.step != best]
+    removable = [c for c in checkpoints if not c.folder.name.endswith(BY_HAND) and c.step != best]
     return removable[: max(0, len(removable) - keep)]
 
 

@@ -202,17 +202,17 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
     """Return the folder of a run; raise SettingsError or SavingError if the user has to choose first."""
     home = folders.kept(whole_model=settings.lora.whole_model)
     path = safe_paths.child(home, settings.what.name, "Name")
-    asked = settings.what.if_exists
-    if resume or asked == "continue":
+    if_exists = settings.what.if_exists
+    if resume or if_exists == "continue":
         start = _find_start(path, resume)
         if not resume and loras.has_lora(path) and (start is None or loras.standing(path) == "finished"):
             return RunFolder(path, folders.logs, goes_on=True, replaces=True, begins_with=path)
         return RunFolder(path, folders.logs, start, goes_on=True, replaces=start is None and _has_files(path))
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
-    if asked == "new_name":
+    if if_exists == "new_name":
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
-    if asked == "replace":
+    if if_exists == "replace":
         return RunFolder(path, folders.logs, replaces=_has_files(path))
     raise SettingsError([_exists_problem(path)])
 

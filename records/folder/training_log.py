@@ -18,6 +18,6 @@ _FIRST_KEYS = (
 )
 
 
-def log_entry(known: Mapping[str, Any]) -> dict[str, Any]:
+def log_entry(values: Mapping[str, Any]) -> dict[str, Any]:
     """Put the keys that other programs read first, then all others."""
-    return {**{k: known.get(k) for k in _FIRST_KEYS}, **{k: v for k, v in known.items() if k not in _FIRST_KEYS}}
+    return {**{k: values.get(k) for k in _FIRST_KEYS}, **{k: v for k, v in values.items() if k not in _FIRST_KEYS}}
