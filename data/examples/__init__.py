@@ -1,4 +1,4 @@
-"""Training examples: their order, the share of a dataset that is used, truncation, and the validation split."""
+"""Training examples: order, share of a dataset, truncation, and validation split."""
 
 from __future__ import annotations
 

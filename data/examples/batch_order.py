@@ -1,4 +1,4 @@
-"""In which order examples are learned from: the same for the same seed, and another one each epoch."""
+"""The order in which examples are learned: the same for the same seed, a new one each epoch."""
 
 from __future__ import annotations
 
@@ -12,79 +12,80 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 class Place(NamedTuple):
-    """An example by its number; one that `joins` stands in a row with the one before it, and sees it."""
+    """An example by its number; one that `joins` is packed with the example before it and attends to it."""
 
     number: int
     joins: bool = False
 
 
 def shuffled(numbers: Numbers, seed: int, epoch: int) -> Numbers:
-    mixed: Numbers = _chance(seed, epoch).permutation(numbers)
-    return mixed
+    """Shuffle the examples with the seed and the epoch."""
+    order: Numbers = _epoch_rng(seed, epoch).permutation(numbers)
+    return order
 
 
 def by_length(numbers: Numbers, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> Numbers:
-    """Batches of like length in a shuffled order, the longest first; a batch that is not full comes last."""
+    """Shuffle batches of similar length; the longest batch comes first, an incomplete one last."""
     import numpy as np
 
-    chance = _chance(seed, epoch)
-    mixed = chance.permutation(numbers)  # those of one length find themselves with others each epoch
+    rng = _epoch_rng(seed, epoch)
+    mixed = rng.permutation(numbers)  # examples of equal length meet others each epoch
     longest_first: Numbers = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
-    whole, left = divmod(len(numbers), batch)
-    if not whole:
+    full_count, rest = divmod(len(numbers), batch)
+    if not full_count:
         return longest_first
-    cut = batch * (int(chance.integers(1, whole + 1)) if left else whole)
-    full = np.concatenate([longest_first[:cut], longest_first[cut + left :]]).reshape(whole, batch)
-    order = np.concatenate([[0], 1 + chance.permutation(whole - 1)])
-    found: Numbers = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + left]])
-    return found
+    cut = batch * (int(rng.integers(1, full_count + 1)) if rest else full_count)
+    full = np.concatenate([longest_first[:cut], longest_first[cut + rest :]]).reshape(full_count, batch)
+    order = np.concatenate([[0], 1 + rng.permutation(full_count - 1)])
+    result: Numbers = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + rest]])
+    return result
 
 
 def in_pairs(
     numbers: Numbers,
-    neighbours: Sequence[int],
+    successors: Sequence[int],
     lengths: Sequence[int],
-    most: int,
+    max_tokens: int,
     batch: int,
     seed: int,
     epoch: int,
 ) -> list[Place]:
-    """Neighbours two by two, those of like length together; who has none goes with another such one.
+    """Order adjacent examples in pairs of similar length; examples without a partner are paired with each other.
 
-    `neighbours` says of each example which one begins where it ends (-1: none), `most` how many tokens fit
-    in a row (0: any number).
+    `successors` holds for each example the number of the one that begins where it ends (-1: none), `max_tokens`
+    is how many tokens fit in a row (0: no limit).
     """
     import numpy as np
 
-    paired, alone = pairs(numbers, neighbours, lengths, most)
-    couples = [[Place(a), Place(b, joins=True)] for a, b in paired]
-    couples += [[Place(a), Place(b)] for a, b in zip(alone[::2], alone[1::2], strict=False)]
-    weights = [sum(lengths[place.number] for place in couple) for couple in couples]
+    adjacent, single = pairs(numbers, successors, lengths, max_tokens)
+    couples = [[Place(a), Place(b, joins=True)] for a, b in adjacent]
+    couples += [[Place(a), Place(b)] for a, b in zip(single[::2], single[1::2], strict=False)]
+    weights = [sum(lengths[item.number] for item in couple) for couple in couples]
     order = by_length(np.arange(len(couples)), weights, batch // 2, seed, epoch)
-    rest = [Place(alone[-1])] if len(alone) % 2 else []
-    return [place for number in order for place in couples[number]] + rest
+    rest = [Place(single[-1])] if len(single) % 2 else []
+    return [item for number in order for item in couples[number]] + rest
 
 
 def pairs(
-    numbers: Numbers, neighbours: Sequence[int], lengths: Sequence[int], most: int
+    numbers: Numbers, successors: Sequence[int], lengths: Sequence[int], max_tokens: int
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Who goes with whom, each one once, from the first on; and who is left."""
-    found, alone = [], []
-    left = {int(number) for number in numbers}
-    for number in sorted(left):
-        if number not in left:
+    """Pair each example with its successor, beginning at the first one; returns the pairs and the rest."""
+    couples, single = [], []
+    remaining = {int(number) for number in numbers}
+    for number in sorted(remaining):
+        if number not in remaining:
             continue
-        left.remove(number)
-        other = neighbours[number]
-        if other in left and (not most or lengths[number] + lengths[other] <= most):
-            left.remove(other)
-            found.append((number, other))
+        remaining.remove(number)
+        successor = successors[number]
+        if successor in remaining and (not max_tokens or lengths[number] + lengths[successor] <= max_tokens):
+            remaining.remove(successor)
+            couples.append((number, successor))
         else:
-            alone.append(number)
-    return found, alone
+            single.append(number)
+    return couples, single
 
 
-def _chance(seed: int, epoch: int) -> np.random.Generator:
+def _epoch_rng(seed: int, epoch: int) -> np.random.Generator:
     import numpy as np
 
     return np.random.Generator(np.random.PCG64([seed, epoch]))

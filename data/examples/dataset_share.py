@@ -1,4 +1,4 @@
-"""So much of a data set: the examples to take, spread evenly over it, and chosen by the seed."""
+"""The share of a dataset that is used: examples spread evenly over it, chosen by the seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 10_000
 
 
 class Share(NamedTuple):
-    """A data set's name, and how many per cent of it are asked for."""
+    """A dataset's name, and the percentage of it to use."""
 
     name: str
     per_cent: float = 100.0
@@ -31,46 +31,52 @@ EVERYTHING = Share("")
 
 
 def asked(name: str) -> Share:
-    """'notes.md:50' as name and per cent; a ValueError says what is wrong with the number."""
-    found = ASKED.fullmatch(name.strip())
-    if not found:
+    """Parse an entry such as 'notes.md:50' into name and percentage.
+
+    Raises ValueError with the reason where the number is invalid.
+    """
+    match = ASKED.fullmatch(name.strip())
+    if not match:
         return Share(name)
     try:
-        per_cent = float(found["per_cent"])
+        per_cent = float(match["per_cent"])
     except ValueError:
         per_cent = 0.0
     if not 0 < per_cent <= MOST:
-        what_to_do = comma_said(found["per_cent"]) or f" Give a number above 0, up to {MOST}."
-        raise ValueError(f"{name!r} asks for {found['per_cent']} per cent.{what_to_do}")
-    return Share(found["name"], per_cent)
+        hint = comma_said(match["per_cent"]) or f" Give a number above 0, up to {MOST}."
+        raise ValueError(f"{name!r} asks for {match['per_cent']} per cent.{hint}")
+    return Share(match["name"], per_cent)
 
 
 def chance(seed: int, name: str) -> np.random.Generator:
-    """The same random numbers for the same seed and data set, whatever else is mixed in."""
+    """Random generator for one dataset: independent of the other datasets of the run."""
     import numpy as np
 
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
 def picks(sources: Sequence[Source], share: Share, seed: int) -> list[Ints | None]:
-    """The examples to take of each source of a data set; above 100 per cent they are repeated."""
+    """Choose the examples of each source of a dataset; above 100 percent they repeat.
+
+    None stands for all examples of a source, each once.
+    """
     if share.per_cent == 100:
         return [None] * len(sources)
     import numpy as np
 
     sizes = [len(source) for source in sources]
     ends = np.cumsum([0, *sizes])
-    chosen = _chosen(int(ends[-1]), share.per_cent / 100, chance(seed, share.name))
+    chosen = _choose(int(ends[-1]), share.per_cent / 100, chance(seed, share.name))
     return [chosen[(chosen >= a) & (chosen < b)] - a for a, b in pairwise(ends.tolist())]
 
 
-def _chosen(count: int, share: float, random: np.random.Generator) -> Ints:
-    """All of them as often as they fit whole, and of the rest one at random out of each equal stretch."""
+def _choose(count: int, share: float, rng: np.random.Generator) -> Ints:
+    """Repeat all numbers as often as they fit; draw the rest at random, one from each of equal intervals."""
     import numpy as np
 
-    whole, rest = divmod(round(share * count), count) if count else (0, 0)
-    if count and not whole:
-        rest = max(rest, 1)
-    edges = np.linspace(0, count, rest + 1)
-    some = (edges[:-1] + random.random(rest) * np.diff(edges)).astype(np.int64)
-    return np.concatenate([np.tile(np.arange(count), whole), np.minimum(some, max(count - 1, 0))])
+    repeats, remainder = divmod(round(share * count), count) if count else (0, 0)
+    if count and not repeats:
+        remainder = max(remainder, 1)
+    edges = np.linspace(0, count, remainder + 1)
+    drawn = (edges[:-1] + rng.random(remainder) * np.diff(edges)).astype(np.int64)
+    return np.concatenate([np.tile(np.arange(count), repeats), np.minimum(drawn, max(count - 1, 0))])

@@ -1,4 +1,4 @@
-"""Which data set an example is of, for losses apart: a folder is one, however many files it has."""
+"""The dataset of each example, for losses by dataset: a folder is one dataset, however many files it has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .examples import Example, Examples
 
 @dataclass(frozen=True)
 class Origins:
-    """The data sets of some examples, and which of them each source belongs to."""
+    """The names of the datasets, and the dataset of each source by the source's id()."""
 
     names: tuple[str, ...]
     of_source: dict[int, int]
 
     def of(self, examples: Sequence[Example]) -> list[int]:
-        """The number of each example's data set."""
+        """Return the number of each example's dataset."""
         return [self.of_source[id(example.source)] for example in examples]
 
     @property
@@ -27,17 +27,17 @@ class Origins:
 
 
 def origins(examples: Examples, settings: TrainingSettings) -> Origins:
-    """The data sets by the names that the user gave them."""
-    asked = [
+    """Group the sources by the datasets that the user named."""
+    requested = [
         dataset_share.asked(name).name.rstrip("/\\") for name in (*settings.what.data, *settings.aside.eval_data)
     ]
-    names = [_data_set(source.name, asked) for source in examples.sources]
-    known = tuple(dict.fromkeys(names))
-    numbers = {id(source): known.index(name) for source, name in zip(examples.sources, names, strict=True)}
-    return Origins(known, numbers)
+    names = [_dataset_of(source.name, requested) for source in examples.sources]
+    datasets = tuple(dict.fromkeys(names))
+    numbers = {id(source): datasets.index(name) for source, name in zip(examples.sources, names, strict=True)}
+    return Origins(datasets, numbers)
 
 
-def _data_set(name: str, asked: Sequence[str]) -> str:
-    """The folder that a file was found in, if a folder was asked for; otherwise the file."""
-    folders = [folder for folder in asked if name.startswith(folder + "/")]
+def _dataset_of(name: str, requested: Sequence[str]) -> str:
+    """Return the folder of a file where the user named that folder, otherwise the file."""
+    folders = [folder for folder in requested if name.startswith(folder + "/")]
     return max(folders, key=len) + "/" if folders else name

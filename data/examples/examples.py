@@ -1,4 +1,4 @@
-"""What a model learns from: examples of ids and which of them are learned, with where each came from."""
+"""Training examples: token ids, the loss mask, and the place in the data that each example is from."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 10_000
 IGNORED = -100
-"""The label of an id that is read and not learned."""
+"""The label of a token that is read and not learned."""
 
 
 class Source(Protocol):
-    """One data set's examples, by number."""
+    """The examples of one file, by number."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def lengths(self) -> Ints:
-        """How many ids each example has."""
+        """The number of ids of each example."""
         ...
 
     @property
     def learned(self) -> Ints:
-        """How many of them are learned; the first never is."""
+        """The number of learned ids of each example; the first id is never learned."""
         ...
 
     @property
     def sections(self) -> Sequence[int]:
-        """Of each example the part that it is from: what lies between two hard cuts, or a row."""
+        """The section or the row of each example."""
         ...
 
     @property
     def neighbours(self) -> Ints:
-        """Of each example the number of the one that begins where it ends; -1 where none does."""
+        """For each example the number of the one that begins where it ends; -1 where there is none."""
         ...
 
     def __len__(self) -> int: ...
@@ -47,21 +47,21 @@ class Source(Protocol):
     def ids(self, number: int) -> Ids: ...
 
     def trained(self, number: int) -> Flags | None:
-        """Which ids are learned; None where all are."""
+        """The loss mask of an example; None where all ids are learned."""
         ...
 
     def text(self, number: int) -> str: ...
 
     def place(self, number: int) -> str:
-        """Where the example stands, for a person: 'row 12'."""
+        """The example's position in the file, as users read it: 'row 12'."""
         ...
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One text as it was cut: every token is learned.
+    """The blocks of one text; every token is learned.
 
-    `open_end`: what follows it is kept aside, so its last section does not end and gets no EOS there.
+    `open_end`: the text goes on in the other part of the split, so its last section gets no EOS here.
     """
 
     name: str
@@ -73,7 +73,7 @@ class TextSource:
 
     @cached_property
     def lengths(self) -> Ints:
-        lengths: Ints = self.sliced.lengths - self._unended if self.open_end else self.sliced.lengths
+        lengths: Ints = self.sliced.lengths - self._surplus_eos if self.open_end else self.sliced.lengths
         return lengths
 
     @property
@@ -81,8 +81,11 @@ class TextSource:
         return self.lengths - 1
 
     @property
-    def _unended(self) -> Ints:
-        """1 for each example whose EOS is not the text's; where the last block was left out, none has it."""
+    def _surplus_eos(self) -> Ints:
+        """1 for each block that ends with an EOS that the text does not have, otherwise 0.
+
+        Where the last block was left out, no block has that EOS.
+        """
         units = self.sliced.units
         closed = self.sliced.rules.closing and len(units) and units.ends_section[-1]
         ends: Flags = self.sliced.ends == (units.end[-1] if closed else -1)
@@ -97,10 +100,10 @@ class TextSource:
         import numpy as np
 
         starts, ends, sections = self.sliced.starts, self.sliced.ends, np.asarray(self.sections)
-        found: Ints = np.searchsorted(starts, ends)
-        there = np.minimum(found, max(len(self) - 1, 0))
-        goes_on = (starts[there] == ends) & (sections[there] == sections)
-        return np.where(goes_on, there, -1)
+        positions: Ints = np.searchsorted(starts, ends)
+        candidates = np.minimum(positions, max(len(self) - 1, 0))
+        continues = (starts[candidates] == ends) & (sections[candidates] == sections)
+        return np.where(continues, candidates, -1)
 
     def ids(self, number: int) -> Ids:
         ids = self.sliced.ids_of(self.sliced[number])
@@ -119,15 +122,15 @@ class TextSource:
 
 @dataclass(frozen=True, eq=False)
 class RowSource:
-    """The rows of one data set, their ids one after the other."""
+    """The rows of one file, with their ids in one array."""
 
     name: str
     all_ids: Ids
     all_trained: Flags
-    first: Ints  # of each row, and at the end the number of all ids
-    rows: Ints  # the place of each in its file
-    follows: Flags  # of each whether the one before it here is also the one before it in the file
-    unit: str  # what a place counts: 'line' or 'row'
+    first: Ints  # the first id of each row, then the number of all ids
+    rows: Ints  # the position of each row in its file
+    follows: Flags  # whether the row before it here is also the one before it in the file
+    unit: str  # what a position counts: 'line' or 'row'
     decode: Callable[[Sequence[int]], str] = field(repr=False)
 
     def __len__(self) -> int:
@@ -142,29 +145,31 @@ class RowSource:
     def learned(self) -> Ints:
         import numpy as np
 
-        counted: Ints = np.zeros(len(self), np.int64)
-        for start in range(0, len(self), ROWS_AT_ONCE):  # sums over all would be larger than the data
+        totals: Ints = np.zeros(len(self), np.int64)
+        for start in range(
+            0, len(self), ROWS_AT_ONCE
+        ):  # cumulative sums over all ids would be larger than the data
             bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            places: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
+            positions: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
             second = np.minimum(bounds[:-1] + 1, bounds[1:])
-            counts: Ints = np.searchsorted(places, bounds[1:]) - np.searchsorted(places, second)
-            counted[start : start + len(counts)] = counts
-        return counted
+            counts: Ints = np.searchsorted(positions, bounds[1:]) - np.searchsorted(positions, second)
+            totals[start : start + len(counts)] = counts
+        return totals
 
     @cached_property
     def last_learned(self) -> Ints:
-        """The last id of each row that is learned; -1 where none is."""
+        """The last learned id of each row; -1 where no id is learned."""
         import numpy as np
 
-        found: Ints = np.full(len(self), -1, np.int64)
+        last_ids: Ints = np.full(len(self), -1, np.int64)
         for start in range(0, len(self), ROWS_AT_ONCE):
             bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            places: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
-            last: Ints = np.searchsorted(places, bounds[1:]) - 1
-            some = np.flatnonzero(last >= 0)
-            some = some[places[last[some]] >= bounds[:-1][some]]
-            found[start + some] = self.all_ids[places[last[some]]]
-        return found
+            positions: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
+            last: Ints = np.searchsorted(positions, bounds[1:]) - 1
+            rows = np.flatnonzero(last >= 0)
+            rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
+            last_ids[start + rows] = self.all_ids[positions[last[rows]]]
+        return last_ids
 
     @property
     def sections(self) -> Sequence[int]:
@@ -173,12 +178,14 @@ class RowSource:
 
     @property
     def neighbours(self) -> Ints:
-        """The next row of the file, over blank lines too, or the next piece of this one; none where one is left
-        out between them."""
+        """The next row of the file, blank lines ignored, or the next piece of the same row.
+
+        -1 where a row between the two was left out.
+        """
         import numpy as np
 
-        goes_on = np.append(self.follows[1:], [False])[: len(self)]
-        return np.where(goes_on, np.arange(1, len(self) + 1), -1)
+        continues = np.append(self.follows[1:], [False])[: len(self)]
+        return np.where(continues, np.arange(1, len(self) + 1), -1)
 
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]
@@ -195,7 +202,7 @@ class RowSource:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """The ids of one example, which of them are learned, and the source that it came from."""
+    """The ids of one example, its loss mask, and the source that it is from."""
 
     ids: Ids
     trained: Flags | None
@@ -204,7 +211,7 @@ class Example:
 
     @property
     def labels(self) -> Ids:
-        """What is to be predicted, at its own place; the first has nothing before it to predict it from."""
+        """The labels, not shifted; the first id is ignored, since nothing comes before it to predict it from."""
         import numpy as np
 
         labels = self.ids.copy() if self.trained is None else np.where(self.trained, self.ids, np.int32(IGNORED))
@@ -221,9 +228,9 @@ class Example:
 
 
 class Examples:
-    """All examples of a run in the order of the files; ids are cut out when they are asked for.
+    """All examples of a run in the order of the files; the ids of an example are sliced out on access.
 
-    `picks` are the numbers to take of each source, in that order; None takes each one once.
+    `picks` are the numbers to take of each source, in that order; None takes every example once.
     """
 
     def __init__(self, sources: Sequence[Source], picks: Sequence[Ints | None] | None = None) -> None:
@@ -244,9 +251,9 @@ class Examples:
 
         if not 0 <= number < len(self):
             raise IndexError(number)
-        which = int(np.searchsorted(self._ends, number, side="right"))
-        first = int(self._ends[which - 1]) if which else 0
-        return _example(self._sources[which], int(self._picks[which][number - first]))
+        index = int(np.searchsorted(self._ends, number, side="right"))
+        first = int(self._ends[index - 1]) if index else 0
+        return _example(self._sources[index], int(self._picks[index][number - first]))
 
     def __iter__(self) -> Iterator[Example]:
         return (
@@ -260,53 +267,53 @@ class Examples:
         return self._sources
 
     def lengths(self) -> list[int]:
-        """The tokens of each example."""
-        counted: list[int] = self._of_each("lengths").tolist()
-        return counted
+        """Return the number of tokens of each example."""
+        lengths: list[int] = self._concatenate("lengths").tolist()
+        return lengths
 
     def learned(self) -> list[int]:
-        """How many tokens of each example are learned."""
-        counted: list[int] = self._of_each("learned").tolist()
-        return counted
+        """Return the number of learned tokens of each example."""
+        counts: list[int] = self._concatenate("learned").tolist()
+        return counts
 
     def source_of_each(self) -> list[int]:
-        """For each example the number of its source in `sources`."""
-        return [which for which, pick in enumerate(self._picks) for _ in range(len(pick))]
+        """Return for each example the number of its source in `sources`."""
+        return [index for index, pick in enumerate(self._picks) for _ in range(len(pick))]
 
     def longest(self) -> int:
-        """The tokens of the longest example."""
+        """Return the number of tokens of the longest example."""
         return max(self.lengths(), default=0)
 
     def neighbours(self) -> list[int]:
-        """Of each example the number of the one that begins where it ends; -1 where the run has none."""
-        found: list[int] = []
+        """Return for each example the number of the one that begins where it ends; -1 where the run has none."""
+        result: list[int] = []
         for source, pick in zip(self._sources, self._picks, strict=True):
-            after, numbers = source.neighbours.tolist(), pick.tolist()
-            own, place = [-1] * len(numbers), {-1: -1}
-            for n in reversed(range(len(numbers))):  # of those that come several times, the nearest behind it
-                own[n] = place.get(after[numbers[n]], -1)
-                place[numbers[n]] = len(found) + n
-            found += own
-        return found
+            following, numbers = source.neighbours.tolist(), pick.tolist()
+            own, position = [-1] * len(numbers), {-1: -1}
+            for n in reversed(range(len(numbers))):  # of repeated examples the nearest one after it
+                own[n] = position.get(following[numbers[n]], -1)
+                position[numbers[n]] = len(result) + n
+            result += own
+        return result
 
     def digest(self) -> str:
-        """A fingerprint of all ids in their order, and of what is learned: the same data, cut the same way."""
-        found = hashlib.sha256()
+        """Hash all ids in their order and the loss masks: equal for the same data, cut the same way."""
+        digest = hashlib.sha256()
         for example in self:
-            found.update(example.ids.tobytes() + b"|")
+            digest.update(example.ids.tobytes() + b"|")
             if example.trained is not None:
-                found.update(example.trained.tobytes() + b"|")
-        return found.hexdigest()
+                digest.update(example.trained.tobytes() + b"|")
+        return digest.hexdigest()
 
-    def _of_each(self, column: str) -> Ints:
+    def _concatenate(self, column: str) -> Ints:
         import numpy as np
 
-        found = [
+        arrays = [
             getattr(source, column)[pick]
             for source, pick in zip(self._sources, self._picks, strict=True)
             if len(pick)
         ]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
 def _example(source: Source, number: int) -> Example:

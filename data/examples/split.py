@@ -1,6 +1,6 @@
-"""What is kept aside for testing: whole chapters, rows or conversations, taken out before anything is cut.
+"""Validation split: whole sections, rows or conversations, taken out before the texts are cut into blocks.
 
-Parts that say the same are kept together on one side, so that nothing learned is tested, or the other way round.
+Parts with the same words stay on one side, so that nothing that is learned is also measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORD = re.compile(r"\w+")
 
 
 class Stretch(NamedTuple):
-    """A part of a text that stays whole; `open_end` where the text goes on behind it."""
+    """An unbroken part of a text on one side of the split; `open_end` where the text goes on after it."""
 
     name: str
     text: str
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A chapter, or a tenth of a short text, by its place; hard cuts behind it belong to it."""
+    """A section, or about a tenth of a short text, by its position; the hard cuts after it belong to it."""
 
     file: int
     start: int
@@ -46,56 +46,60 @@ class Part(NamedTuple):
 
 
 def whole(texts: Iterable[ReadText]) -> list[Stretch]:
-    """Texts of which nothing is kept aside."""
+    """Wrap texts that have no validation part."""
     return [Stretch(text.name, text.text, text.notes) for text in texts]
 
 
 def divided(
     texts: Sequence[ReadText], share: float, cut: Cutting, *, seed: int, name: str
 ) -> tuple[list[Stretch], list[Stretch]]:
-    """Texts in what is learned and what is kept aside."""
+    """Split texts into a training part and a validation part."""
     parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, cut.hard_cut)]
     if len(parts) < FEWEST_PARTS:
         parts = _tenths(texts, parts, cut)
     words = [" ".join(_words(texts[p.file].text[p.start : p.end])) for p in parts]
     sizes = [p.end - p.start for p in parts]
-    aside = _chosen(words, sizes, share, chance(seed, name))
-    sides = [[p for n, p in enumerate(parts) if (n in aside) == kept] for kept in (False, True)]
-    learned, kept = (list(_stretches(texts, side)) for side in sides)
-    return learned, kept
+    validation = _choose_parts(words, sizes, share, chance(seed, name))
+    sides = [
+        [p for n, p in enumerate(parts) if (n in validation) == is_validation] for is_validation in (False, True)
+    ]
+    learned, held_out = (list(_join_adjacent(texts, side)) for side in sides)
+    return learned, held_out
 
 
 def divided_rows(source: RowSource, share: float, *, seed: int) -> tuple[RowSource, RowSource]:
-    """Rows in what is learned and what is kept aside."""
+    """Split rows into a training part and a validation part."""
     import numpy as np
 
-    said = [source.ids(number).tobytes() for number in range(len(source))]
-    aside = _chosen(said, [1] * len(said), share, chance(seed, source.name))
-    kept = np.array(sorted(aside), np.int64)
-    return only(source, np.setdiff1d(np.arange(len(source)), kept)), only(source, kept)
+    contents = [source.ids(number).tobytes() for number in range(len(source))]
+    validation = _choose_parts(contents, [1] * len(contents), share, chance(seed, source.name))
+    held_out = np.array(sorted(validation), np.int64)
+    return only(source, np.setdiff1d(np.arange(len(source)), held_out)), only(source, held_out)
 
 
-def _chosen(said: Sequence[Hashable], sizes: Sequence[int], share: float, random: np.random.Generator) -> set[int]:
-    """Parts that make up about the share, those that say the same together; at least one, and never all."""
+def _choose_parts(
+    contents: Sequence[Hashable], sizes: Sequence[int], share: float, rng: np.random.Generator
+) -> set[int]:
+    """Choose parts that make up about the share, equal ones together; at least one, and never all of them."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
-    for number, words in enumerate(said):
-        groups[words].append(number)
-    order, whole = list(groups.values()), sum(sizes)
-    random.shuffle(order)
+    for number, content in enumerate(contents):
+        groups[content].append(number)
+    order, total = list(groups.values()), sum(sizes)
+    rng.shuffle(order)
     chosen: set[int] = set()
-    taken = 0
+    size_so_far = 0
     for group in order:
         size = sum(sizes[number] for number in group)
-        too_much = taken + size - share * whole > share * whole - taken
-        if (chosen and too_much) or len(chosen) + len(group) == len(said):
+        overshoots = size_so_far + size - share * total > share * total - size_so_far
+        if (chosen and overshoots) or len(chosen) + len(group) == len(contents):
             continue
         chosen.update(group)
-        taken += size
+        size_so_far += size
     return chosen
 
 
 def _sections(file: int, text: str, hard_cut: str) -> Iterator[Part]:
-    """The parts between hard cuts that hold more than spaces."""
+    """Yield the parts between hard cuts that hold more than whitespace."""
     start = 0
     ends = [match.end() for match in re.finditer(f"(?:{re.escape(hard_cut)})+", text)] if hard_cut else []
     for end in [*ends, len(text)]:
@@ -105,19 +109,19 @@ def _sections(file: int, text: str, hard_cut: str) -> Iterator[Part]:
 
 
 def _tenths(texts: Sequence[ReadText], sections: Sequence[Part], cut: Cutting) -> list[Part]:
-    """About ten parts out of fewer, divided where blocks may end."""
+    """Split few sections into about ten parts, at places where blocks may end."""
     size = sum(p.end - p.start for p in sections) / FEWEST_PARTS
-    ends = [_ends(text.text, cut) for text in texts]
-    return [part for section in sections for part in _pieces(section, ends[section.file], size)]
+    ends = [_possible_ends(text.text, cut) for text in texts]
+    return [part for section in sections for part in _split_section(section, ends[section.file], size)]
 
 
-def _ends(text: str, cut: Cutting) -> Ints:
-    """Where blocks may end inside of sections: never within a hard cut, nor right before one."""
+def _possible_ends(text: str, cut: Cutting) -> Ints:
+    """Return where blocks may end inside sections: never within a hard cut, nor right before one."""
     sections = sections_of(text, cut.hard_cut)
     return dividing(bounds(text, sections, cut.block_ends).ends, sections)
 
 
-def _pieces(section: Part, ends: Ints, size: float) -> Iterator[Part]:
+def _split_section(section: Part, ends: Ints, size: float) -> Iterator[Part]:
     start = section.start
     for end in ends[(ends > section.start) & (ends < section.end)].tolist():
         if end - start >= size:
@@ -126,61 +130,67 @@ def _pieces(section: Part, ends: Ints, size: float) -> Iterator[Part]:
     yield Part(section.file, start, section.end, True)
 
 
-def _stretches(texts: Sequence[ReadText], parts: Sequence[Part]) -> Iterator[Stretch]:
-    """Neighbouring parts as one text, so that blocks may run on from one to the other."""
-    runs: list[list[Part]] = []
+def _join_adjacent(texts: Sequence[ReadText], parts: Sequence[Part]) -> Iterator[Stretch]:
+    """Join adjacent parts into one text, so that blocks may reach from one part into the next."""
+    groups: list[list[Part]] = []
     for part in parts:
-        if runs and runs[-1][-1].file == part.file and runs[-1][-1].end == part.start:
-            runs[-1].append(part)
+        if groups and groups[-1][-1].file == part.file and groups[-1][-1].end == part.start:
+            groups[-1].append(part)
         else:
-            runs.append([part])
-    for run in runs:
-        text = texts[run[0].file]
-        notes = text.notes if run is runs[0] else ()
-        yield Stretch(text.name, text.text[run[0].start : run[-1].end], notes, not run[-1].ends_section)
+            groups.append([part])
+    for group in groups:
+        text = texts[group[0].file]
+        notes = text.notes if group is groups[0] else ()
+        yield Stretch(text.name, text.text[group[0].start : group[-1].end], notes, not group[-1].ends_section)
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def shared_runs(aside: Iterable[str], learned: Iterable[str]) -> list[str]:
-    """Runs of twenty words that stand on both sides: one for each place where they do, as it begins."""
+def shared_runs(validation: Iterable[str], learned: Iterable[str]) -> list[str]:
+    """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
     import numpy as np
 
-    known: dict[str, int] = {}
-    kept = np.unique(np.concatenate([np.zeros(0, np.uint64), *(_runs(_words(text), known) for text in aside)]))
-    found: list[str] = []
-    for text in learned if len(kept) else ():
+    word_numbers: dict[str, int] = {}
+    known_ngrams = np.unique(
+        np.concatenate(
+            [np.zeros(0, np.uint64), *(_hash_ngrams(_words(text), word_numbers) for text in validation)]
+        )
+    )
+    passages: list[str] = []
+    for text in learned if len(known_ngrams) else ():
         words = _words(text)
-        runs = _runs(words, known)
-        at = np.minimum(np.searchsorted(kept, runs), len(kept) - 1)
-        both = kept[at] == runs
-        first = np.flatnonzero(both & ~np.append(False, both[:-1])[: len(both)])
-        found += [" ".join(words[n : n + RUN_WORDS]) for n in first.tolist()]
-    return found
+        ngrams = _hash_ngrams(words, word_numbers)
+        positions = np.minimum(np.searchsorted(known_ngrams, ngrams), len(known_ngrams) - 1)
+        shared = known_ngrams[positions] == ngrams
+        starts = np.flatnonzero(shared & ~np.append(False, shared[:-1])[: len(shared)])
+        passages += [" ".join(words[n : n + RUN_WORDS]) for n in starts.tolist()]
+    return passages
 
 
-def _runs(words: Sequence[str], known: dict[str, int]) -> Ints:
-    """A number for each run of twenty words, in 64 bits: the same for the same words."""
+def _hash_ngrams(words: Sequence[str], word_numbers: dict[str, int]) -> Ints:
+    """Hash each run of twenty words to 64 bits (a rolling polynomial hash)."""
     import numpy as np
 
     if len(words) < RUN_WORDS:
         return np.zeros(0, np.uint64)
-    numbers = np.fromiter((known.setdefault(word, len(known)) for word in words), np.uint64, len(words))
+    numbers = np.fromiter(
+        (word_numbers.setdefault(word, len(word_numbers)) for word in words), np.uint64, len(words)
+    )
     numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     numbers ^= numbers >> np.uint64(29)
     count = len(words) - RUN_WORDS + 1
-    runs: Ints = np.zeros(count, np.uint64)
-    for step in range(RUN_WORDS):
-        runs = runs * np.uint64(0xD1342543DE82EF95) + numbers[step : step + count]
-    return runs
+    hashes: Ints = np.zeros(count, np.uint64)
+    for offset in range(RUN_WORDS):
+        hashes = hashes * np.uint64(0xD1342543DE82EF95) + numbers[offset : offset + count]
+    return hashes
 
 
-def shared_rows(aside: Sequence[Source], learned: Sequence[Source]) -> int:
-    """How many rows that are kept aside are learned as well."""
-    return len(_said(aside) & _said(learned))
+def shared_rows(validation: Sequence[Source], learned: Sequence[Source]) -> int:
+    """Count the validation rows that are learned as well."""
+    return len(_row_bytes(validation) & _row_bytes(learned))
 
 
-def _said(sources: Sequence[Source]) -> set[bytes]:
+def _row_bytes(sources: Sequence[Source]) -> set[bytes]:
     return {s.ids(n).tobytes() for s in sources if isinstance(s, RowSource) for n in range(len(s))}

@@ -1,4 +1,4 @@
-"""Rows that are longer than the cutoff: left out, cut, or split; and those of which nothing is learned then."""
+"""Truncation: rows longer than the cutoff are left out, cut or split; rows without learned tokens are left out."""
 
 from __future__ import annotations
 
@@ -11,80 +11,84 @@ from .examples import RowSource
 if TYPE_CHECKING:
     from ...chunking import Flags, Ints
 
-    Piece = tuple[int, int, int, bool]  # row, first id, one past the last, whether BOS goes before it
+    Piece = tuple[int, int, int, bool]  # row, first id, one past the last id, whether BOS goes before it
 
 STEP, MOST = 32, 2048
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The rows as they are trained on, and what it cost."""
+    """The rows after truncation, and how many were too long or left out."""
 
     source: RowSource
     too_long: int  # rows longer than the cutoff
-    nothing_learned: int  # examples left out because nothing of them would be learned
+    nothing_learned: int  # examples left out because no token of them would be learned
 
 
 def auto_cutoff(longest: int, context: int) -> int:
-    """The longest row, rounded up, at most 2048 and what the model takes."""
+    """The length of the longest row, rounded up to a multiple of 32; at most 2048 and the model's context."""
     rounded = min(-(-max(longest, 1) // STEP) * STEP, MOST)
     return min(rounded, context) if context else rounded
 
 
-def fitted(source: RowSource, cutoff: int, way: str, bos: int | None) -> Fitted:
-    """Each row at most `cutoff` ids long."""
+def fitted(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> Fitted:
+    """Truncate rows to `cutoff` ids; `too_long` is the value of that setting."""
     import numpy as np
 
     long = np.flatnonzero(source.lengths > cutoff)
-    cut = source if not len(long) else _cut(source, long, cutoff, way, bos)
-    learned = cut.learned > 0
-    kept = cut if learned.all() else only(cut, np.flatnonzero(learned))
-    return Fitted(kept, len(long), len(cut) - len(kept))
+    shortened = source if not len(long) else _cut(source, long, cutoff, too_long, bos)
+    learned = shortened.learned > 0
+    kept = shortened if learned.all() else only(shortened, np.flatnonzero(learned))
+    return Fitted(kept, len(long), len(shortened) - len(kept))
 
 
-def _cut(source: RowSource, long: Ints, cutoff: int, way: str, bos: int | None) -> RowSource:
+def _cut(source: RowSource, long: Ints, cutoff: int, too_long: str, bos: int | None) -> RowSource:
     import numpy as np
 
-    if way in ("drop", "drop_any"):
+    if too_long in ("drop", "drop_any"):
         return only(source, np.flatnonzero(source.lengths <= cutoff))
-    which = set(long.tolist())
+    long_rows = set(long.tolist())
     pieces = [
         piece
         for row in range(len(source))
-        for piece in (_pieces(source, row, cutoff, way, bos) if row in which else [_whole(source, row)])
+        for piece in (_pieces(source, row, cutoff, too_long, bos) if row in long_rows else [_whole(source, row)])
     ]
-    return _joined(source, pieces, bos)
+    return _concatenate(source, pieces, bos)
 
 
 def _whole(source: RowSource, row: int) -> Piece:
     return row, int(source.first[row]), int(source.first[row + 1]), False
 
 
-def _pieces(source: RowSource, row: int, cutoff: int, way: str, bos: int | None) -> Iterator[Piece]:
-    """What is left of a long row; BOS stands before a piece from the middle, if it stood before the row."""
+def _pieces(source: RowSource, row: int, cutoff: int, too_long: str, bos: int | None) -> Iterator[Piece]:
+    """Yield the pieces of a long row; pieces from its middle get a BOS where the row begins with one."""
     _, first, last, _ = _whole(source, row)
-    opened = bos is not None and int(source.all_ids[first]) == bos
-    room = cutoff - opened
-    if way == "cut_end":
+    has_bos = bos is not None and int(source.all_ids[first]) == bos
+    room = cutoff - has_bos
+    if too_long == "cut_end":
         yield row, first, first + cutoff, False
-    elif way == "cut_start":
-        yield row, last - room, last, opened
+    elif too_long == "cut_start":
+        yield row, last - room, last, has_bos
     else:
         yield row, first, first + cutoff, False
         for start in range(first + cutoff, last, room):
-            yield row, start, min(start + room, last), opened
+            yield row, start, min(start + room, last), has_bos
 
 
-def _joined(source: RowSource, pieces: list[Piece], bos: int | None) -> RowSource:
+def _concatenate(source: RowSource, pieces: list[Piece], bos: int | None) -> RowSource:
     import numpy as np
 
-    head = np.array([bos or 0], np.int32)
-    silent: Flags = np.zeros(1, bool)
-    ids = [part for _, a, b, opened in pieces for part in ((head,) if opened else ()) + (source.all_ids[a:b],)]
-    flags = [
-        part for _, a, b, opened in pieces for part in ((silent,) if opened else ()) + (source.all_trained[a:b],)
+    bos_id = np.array([bos or 0], np.int32)
+    not_learned: Flags = np.zeros(1, bool)
+    ids = [
+        part for _, a, b, with_bos in pieces for part in ((bos_id,) if with_bos else ()) + (source.all_ids[a:b],)
     ]
-    lengths = [b - a + opened for _, a, b, opened in pieces]
+    flags = [
+        part
+        for _, a, b, with_bos in pieces
+        for part in ((not_learned,) if with_bos else ()) + (source.all_trained[a:b],)
+    ]
+    lengths = [b - a + with_bos for _, a, b, with_bos in pieces]
     rows = [row for row, *_ in pieces]
     return replace(
         source,
@@ -96,19 +100,19 @@ def _joined(source: RowSource, pieces: list[Piece], bos: int | None) -> RowSourc
     )
 
 
-def only(source: RowSource, which: Ints) -> RowSource:
-    """These rows alone."""
+def only(source: RowSource, numbers: Ints) -> RowSource:
+    """Return a source with only these rows."""
     import numpy as np
 
-    kept: Flags = np.zeros(len(source), bool)
-    kept[which] = True
+    selected: Flags = np.zeros(len(source), bool)
+    selected[numbers] = True
     lengths = source.lengths
-    inside: Flags = np.repeat(kept, lengths)
+    selected_ids: Flags = np.repeat(selected, lengths)
     return replace(
         source,
-        all_ids=source.all_ids[inside],
-        all_trained=source.all_trained[inside],
-        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[kept])]),
-        rows=source.rows[kept],
-        follows=source.follows[kept] & (np.diff(np.flatnonzero(kept), prepend=-1) == 1),
+        all_ids=source.all_ids[selected_ids],
+        all_trained=source.all_trained[selected_ids],
+        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[selected])]),
+        rows=source.rows[selected],
+        follows=source.follows[selected] & (np.diff(np.flatnonzero(selected), prepend=-1) == 1),
     )

@@ -1,4 +1,4 @@
-"""The report of Check: figures, suggestions, and estimates of memory, disk and steps."""
+"""The report of Check: statistics, suggestions, and estimates of memory, disk and steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk that a run is expected to fill: its LoRA, its checkpoints, and what is free for them."""
+"""Estimate of the disk space that a run takes: its LoRA, its checkpoints, and the free space."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from . import memory_estimate
 from .known_architectures import is_known
 
 RECORDS = 2_000_000
-"""Curve, picture, log and samples: about so much beside the LoRA."""
+"""About the size of the graph, its picture, the log and the samples."""
 BACKUPS = 2
 
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """In bytes: what is made, a checkpoint, all that is written, the most there is at once, what is free."""
+    """Sizes in bytes: `written` is the sum of all writes, `most` the most that is on disk at once."""
 
     made: int  # the LoRA, or the model
     checkpoint: int
@@ -30,14 +30,14 @@ class DiskPlan:
     most: int
     free: int
     whole: bool = False
-    """It is a model of its own."""
+    """Whether the result is a whole model."""
     exact: bool = True
-    """Whether its size is known; otherwise it may be some way off, and nothing is refused for it."""
+    """Whether the size is known exactly; a run is never refused for an inexact size."""
     unwritable: str = ""
-    """The folder that nothing can be written into."""
+    """The folder, if it is not writable."""
 
     def words(self) -> str:
-        """'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB at once, 20 GB free'."""
+        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB ..., 20 GB free'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
@@ -49,11 +49,11 @@ class DiskPlan:
         if self.unwritable:
             yield f"Disk: {self.unwritable} may not be written. Mend that, or choose another --user-data."
         if self.exact and self.free < self.made + RECORDS:
-            what = "model that the run makes" if self.whole else "LoRA alone"
-            less = "train a LoRA" if self.whole else "choose a lower rank or fewer layers"
+            model_or_lora = "model that the run makes" if self.whole else "LoRA alone"
+            remedy = "train a LoRA" if self.whole else "choose a lower rank or fewer layers"
             yield (
-                f"Disk: the {what} takes {size(self.made + RECORDS)}, and {size(self.free)} are free. Free "
-                f"some space, or {less}."
+                f"Disk: the {model_or_lora} takes {size(self.made + RECORDS)}, and {size(self.free)} are free. "
+                f"Free some space, or {remedy}."
             )
 
     def advice(self) -> Iterator[str]:
@@ -67,48 +67,51 @@ class DiskPlan:
 def disk_plan(
     settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: Memory | None = None
 ) -> DiskPlan | None:
-    """None where the config does not say how large the model is."""
+    """Estimate the disk space of a run; None where the config does not give the model's size."""
     shape = ModelShape.of(card.config, card.counted)
     if shape is None:
         return None
-    held = memory_estimate.weights_as(card, on_card=memory_estimate.is_on_card(machine))
-    made, kept = _bytes(settings, shape, 4 if held == "float32" else 2)
-    filled = _filled(settings, made, made + kept, len(set(_planned(settings, plan))), free_bytes(folder))
+    precision = memory_estimate.weights_as(card, on_card=memory_estimate.is_on_card(machine))
+    result, state = _result_and_state_bytes(settings, shape, 4 if precision == "float32" else 2)
+    estimate = _estimate(
+        settings, result, result + state, len(set(_saved_steps(settings, plan))), free_bytes(folder)
+    )
     exact = card.counted is not None or is_known(card.config, settings.lora.targets)
-    unwritable = "" if os.access(there := standing(folder), os.W_OK) else str(there)
-    return replace(filled, exact=exact, unwritable=unwritable)
+    unwritable = "" if os.access(parent := standing(folder), os.W_OK) else str(parent)
+    return replace(estimate, exact=exact, unwritable=unwritable)
 
 
-def _bytes(settings: TrainingSettings, shape: ModelShape, own: int) -> tuple[int, int]:
-    """Of what is made, and of what its optimizer keeps; a LoRA is float32, all else has the model's own type."""
+def _result_and_state_bytes(settings: TrainingSettings, shape: ModelShape, weight_bytes: int) -> tuple[int, int]:
+    """Bytes of the result and of the optimizer state; a LoRA is float32, other weights have the model's dtype."""
     state = memory_estimate.state_bytes(settings)
     if settings.lora.whole_model:
         weights = shape.linear_weights + shape.other_weights
-        return own * weights, round(kept_of_a_weight(state, own) * weights)
+        return weight_bytes * weights, round(kept_of_a_weight(state, weight_bytes) * weights)
     lora = shape.lora_weights(settings.lora.rank, memory_estimate.parts(settings))
     head = shape.vocabulary * shape.hidden if settings.lora.train_head else 0
-    learned = head * (1 if shape.tied else 2)  # where they are one tensor, it is still written twice
-    return 4 * lora + own * 2 * head, round(state * lora + kept_of_a_weight(state, own) * learned)
+    trained = head * (1 if shape.tied else 2)  # tied weights are one tensor, but are written twice
+    result = 4 * lora + weight_bytes * 2 * head
+    return result, round(state * lora + kept_of_a_weight(state, weight_bytes) * trained)
 
 
-def _filled(settings: TrainingSettings, made: int, full: int, count: int, free: int) -> DiskPlan:
+def _estimate(settings: TrainingSettings, result: int, full: int, checkpoints: int, free: int) -> DiskPlan:
     saving = settings.saving
-    whole = min(count, saving.keep_checkpoints) + 1  # and the one that is being written
+    full_checkpoints = min(checkpoints, saving.keep_checkpoints) + 1  # and the one being written
     backups = BACKUPS if saving.backup_minutes else 0
-    slimmed = max(0, count - saving.keep_checkpoints)
+    slimmed = max(0, checkpoints - saving.keep_checkpoints)
     return DiskPlan(
-        made=made,
+        made=result,
         checkpoint=full,
-        checkpoints=count,
-        written=count * full + made + RECORDS,
-        most=(whole + backups) * full + slimmed * made + made + RECORDS,
+        checkpoints=checkpoints,
+        written=checkpoints * full + result + RECORDS,
+        most=(full_checkpoints + backups) * full + slimmed * result + result + RECORDS,
         free=free,
         whole=settings.lora.whole_model,
     )
 
 
-def _planned(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
-    """The steps that are saved for sure."""
+def _saved_steps(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
+    """Yield the steps whose checkpoints are certain from the settings."""
     if settings.saving.save_each_epoch:
         yield from range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch)
         yield plan.steps

@@ -1,4 +1,4 @@
-"""The kinds of models whose layers arithmetic knows, to the last weight of a LoRA; others have to be counted."""
+"""Model types whose LoRA weights can be computed exactly from the config; others have to be counted."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ KNOWN = frozenset(
 
 
 def is_known(config: Mapping[str, Any], targets: str | tuple[str, ...]) -> bool:
-    """Whether the weights of a LoRA on these layers follow from the config."""
-    text = config.get("text_config")
-    kind = (text if isinstance(text, Mapping) else config).get("model_type")
-    return kind in KNOWN and _are_usual(targets)
+    """Whether the weights of a LoRA on these layers can be computed from the config."""
+    text_config = config.get("text_config")
+    model_type = (text_config if isinstance(text_config, Mapping) else config).get("model_type")
+    return model_type in KNOWN and _are_usual_layers(targets)
 
 
-def _are_usual(targets: str | tuple[str, ...]) -> bool:
-    """Layers by names that each layer of the model has; a whole name means one layer alone."""
+def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
+    """Whether all targets are modules that every decoder layer has; a full path means only one module."""
     if isinstance(targets, str):
         return targets == ALL or targets in PARTS
     return {name.removesuffix("_proj") for name in targets} <= NAMED

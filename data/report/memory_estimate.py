@@ -1,4 +1,4 @@
-"""The memory that a run is expected to take, from config.json, the settings and the lengths of the examples."""
+"""Estimate of the memory that a run takes, from config.json, the settings and the lengths of the examples."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ NAMED = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 STATE_BYTES = (("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
 ADAM_BYTES = 8.0
 SHORTEST = 32
-ROOM = 0.95  # of what is free: drivers and fragments take the rest
+ROOM = 0.95  # of the free memory: drivers and fragmentation take the rest
 SLOWER_CHECKPOINTED, SLOWER_HALVED, SLOWER_8_BIT = 1.25, 1.03, 1.01
 
 
 @dataclass(frozen=True)
 class Expecting:
-    """What decides on the memory of a run: a model's sizes, its examples, the machine."""
+    """Memory model of a run: the sizes of the model, the lengths of the examples, the machine."""
 
     shape: ModelShape
     card: ModelCard
-    lengths: tuple[int, ...]  # the longest first
-    learned: tuple[int, ...]  # the most first
+    lengths: tuple[int, ...]  # longest first
+    learned: tuple[int, ...]  # largest first
     on_card: bool
-    free: int  # bytes for all of the run, the model included; 0 where nothing is known
+    free: int  # bytes for the whole run with the model; 0 where unknown
 
     @staticmethod
     def of(card: ModelCard, examples: Examples, machine: Memory | None) -> Expecting | None:
-        """None where the config does not say how large the model is."""
+        """Build the memory model; None where the config does not give the model's size."""
         shape, lengths = ModelShape.of(card.config, card.counted), examples.lengths()
         if shape is None or not lengths:
             return None
@@ -49,17 +49,17 @@ class Expecting:
         return Expecting(shape, card, tuple(longest), tuple(most), is_on_card(machine), free)
 
     def checkpoints(self, settings: TrainingSettings) -> bool:
-        """Whether gradient checkpointing is on; auto: where a run without it would not fit on the card."""
-        asked = settings.machine.gradient_checkpointing
-        if asked != "auto":
-            return asked == "on"
+        """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
+        setting = settings.machine.gradient_checkpointing
+        if setting != "auto":
+            return setting == "on"
         return self.on_card and not self.fits(self._memory(settings, checkpointing=False))
 
     def memory(self, settings: TrainingSettings) -> MemoryEstimate:
         return self._memory(settings, checkpointing=self.checkpoints(settings))
 
     def fits(self, estimate: MemoryEstimate) -> bool:
-        """Whether there is so much; where nothing is known, on a card, it is taken not to."""
+        """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
         return estimate.total <= ROOM * self.free if self.free else not self.on_card
 
     def _memory(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
@@ -87,71 +87,73 @@ def is_on_card(machine: Memory | None) -> bool:
 
 
 def weights_as(card: ModelCard, *, on_card: bool) -> str:
-    """How the weights are held: as they were loaded, else in the model's own type (float32 on a CPU)."""
+    """Return the precision of the weights in memory: as loaded, otherwise the model's dtype (float32 on a CPU)."""
     if card.loading in BITS_OF_WEIGHTS:
         return card.loading
     if not on_card:
         return "float32"
-    own: Any = card.config.get("dtype") or card.config.get("torch_dtype") or "bfloat16"
-    named = str(own).removeprefix("torch.")
-    return named if named in BITS_OF_WEIGHTS else "bfloat16"
+    dtype: Any = card.config.get("dtype") or card.config.get("torch_dtype") or "bfloat16"
+    name = str(dtype).removeprefix("torch.")
+    return name if name in BITS_OF_WEIGHTS else "bfloat16"
 
 
-def largest_batch(expecting: Expecting, settings: TrainingSettings, scale: float = 1.0) -> int:
-    """The most examples that fit at once, each as long as the longest ones; 0 where that is not known.
+def largest_batch(model: Expecting, settings: TrainingSettings, scale: float = 1.0) -> int:
+    """Return the largest batch of the longest examples that fits; 0 where the free memory is unknown.
 
-    `scale` is what a probe measured of what grows with the batch, against what was expected of it.
+    `scale` corrects the part that grows with the batch: memory that a probe measured, divided by the estimate.
     """
-    if not expecting.free:
+    if not model.free:
         return 0
-    fitting = 0
-    for batch in range(1, min(len(expecting.lengths), 1024) + 1):
-        if not expecting.fits(_scaled(expecting.memory(changed(settings, {"batch_size": batch})), scale)):
+    largest = 0
+    for batch in range(1, min(len(model.lengths), 1024) + 1):
+        if not model.fits(_scaled(model.memory(changed(settings, {"batch_size": batch})), scale)):
             break
-        fitting = batch
-    return fitting
+        largest = batch
+    return largest
 
 
-def fitted_to_card(expecting: Expecting, settings: TrainingSettings, scale: float = 1.0) -> dict[str, Any]:
-    """The memory settings to change so that the run fits, at the least cost in speed; empty where none need to.
+def fitted_to_card(model: Expecting, settings: TrainingSettings, scale: float = 1.0) -> dict[str, Any]:
+    """Return the settings to change so that the run fits, at the least cost in speed; empty where it fits already.
 
     Only gradient checkpointing, batch size and accumulation (their product stays) and an 8-bit optimizer.
     """
-    fitting = (
-        (slower, changes)
-        for slower, changes in _ways_to_save(settings)
-        if expecting.fits(_scaled(expecting.memory(changed(settings, changes)), scale))
+    candidates = (
+        (slowdown, changes)
+        for slowdown, changes in _memory_changes(settings)
+        if model.fits(_scaled(model.memory(changed(settings, changes)), scale))
     )
-    return min(fitting, key=lambda way: way[0], default=(0.0, {}))[1]
+    return min(candidates, key=lambda candidate: candidate[0], default=(0.0, {}))[1]
 
 
-def _ways_to_save(settings: TrainingSettings) -> Iterator[tuple[float, dict[str, Any]]]:
+def _memory_changes(settings: TrainingSettings) -> Iterator[tuple[float, dict[str, Any]]]:
     steps = settings.steps
-    eighth = [{}, {"optimizer": "adamw_8bit"}] if settings.learning.optimizer.startswith("adamw_torch") else [{}]
+    optimizers = (
+        [{}, {"optimizer": "adamw_8bit"}] if settings.learning.optimizer.startswith("adamw_torch") else [{}]
+    )
     checkpointing = [{}, {"gradient_checkpointing": "on"}]
     divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % d == 0]
-    for first, second, divisor in product(checkpointing, eighth, divisors):
-        slower = SLOWER_CHECKPOINTED ** len(first) * SLOWER_8_BIT ** len(second) * SLOWER_HALVED ** (divisor - 1)
+    for first, second, divisor in product(checkpointing, optimizers, divisors):
+        slowdown = SLOWER_CHECKPOINTED ** len(first) * SLOWER_8_BIT ** len(second) * SLOWER_HALVED ** (divisor - 1)
         sizes = {"batch_size": steps.batch_size // divisor, "accumulation": steps.accumulation * divisor}
-        yield slower, {**first, **second, **(sizes if divisor > 1 else {})}
+        yield slowdown, {**first, **second, **(sizes if divisor > 1 else {})}
 
 
-def remedies(expecting: Expecting, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
-    """What takes less memory where one example alone is too much: the most helpful first, with figures."""
-    alone = changed(settings, {"batch_size": 1})
-    now = expecting.memory(alone).total
-    found = []
-    for changes in _ways_for_one(settings, cutoff):
+def remedies(model: Expecting, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
+    """List what saves memory where one example alone is too much, the most effective first, with figures."""
+    single = changed(settings, {"batch_size": 1})
+    current = model.memory(single).total
+    candidates = []
+    for changes in _changes_for_one_example(settings, cutoff):
         shorter = min(cutoff, int(changes.get("cutoff", cutoff)))
-        there = replace(expecting, lengths=tuple(min(n, shorter) for n in expecting.lengths))
-        saved = now - there.memory(changed(alone, changes)).total
+        shortened = replace(model, lengths=tuple(min(n, shorter) for n in model.lengths))
+        saved = current - shortened.memory(changed(single, changes)).total
         words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
-        found.append((saved, Remedy(f"{words} (about {size(saved)} less)", changes)))
-    helpful = [(saved, remedy) for saved, remedy in found if saved > 0]
-    return [remedy for _, remedy in sorted(helpful, key=lambda one: -one[0])]
+        candidates.append((saved, Remedy(f"{words} (about {size(saved)} less)", changes)))
+    helpful = [(saved, remedy) for saved, remedy in candidates if saved > 0]
+    return [remedy for _, remedy in sorted(helpful, key=lambda candidate: -candidate[0])]
 
 
-def _ways_for_one(settings: TrainingSettings, cutoff: int) -> Iterator[dict[str, Any]]:
+def _changes_for_one_example(settings: TrainingSettings, cutoff: int) -> Iterator[dict[str, Any]]:
     yield {"gradient_checkpointing": "on"}
     yield {"optimizer": "adamw_8bit"}
     if cutoff >= 2 * SHORTEST:
@@ -170,12 +172,12 @@ def changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingS
 
 
 def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:
-    grows = {name: round(getattr(estimate, name) * scale) for name in ("activations", "head")}
-    return replace(estimate, **grows)
+    scaled = {name: round(getattr(estimate, name) * scale) for name in ("activations", "head")}
+    return replace(estimate, **scaled)
 
 
 def state_bytes(settings: TrainingSettings) -> float:
-    """What the optimizer keeps for each trained weight in float32, wherever that lies."""
+    """Bytes of optimizer state for each float32 weight, in GPU or system memory."""
     return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_BYTES)
 
 
@@ -184,8 +186,8 @@ def parts(settings: TrainingSettings) -> frozenset[str] | None:
 
 
 def parts_of(targets: str | tuple[str, ...]) -> frozenset[str] | None:
-    """The layers that are meant, None for all; a list of one's own with other names is taken for all."""
+    """Return the layers of a targets setting, None for all; a list with unknown names counts as all."""
     if isinstance(targets, str):
         return frozenset(PARTS[targets]) if targets in PARTS else None
-    named = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
-    return named if named <= NAMED else None
+    names = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
+    return names if names <= NAMED else None

@@ -1,4 +1,4 @@
-"""Examples as the model will see them: in pieces that are learned or only read, special tokens told apart."""
+"""Preview of examples as the model sees them: learned, only read, and special tokens in separate pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEARNED = ("⟦", "⟧")
 
 @dataclass(frozen=True)
 class Piece:
-    """Neighbouring tokens that are alike."""
+    """A run of tokens that are equally learned or not, special or not."""
 
     text: str
     learned: bool
@@ -23,7 +23,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shown:
-    """One example, with where it came from; `number` counts all of them from 1."""
+    """One example and where it is from; `number` counts all examples from 1."""
 
     number: int
     source: str
@@ -32,40 +32,42 @@ class Shown:
     pieces: tuple[Piece, ...]
 
     def text(self) -> str:
-        """With signs around what is learned."""
-        marked = "".join(f"{LEARNED[0]}{p}{LEARNED[1]}" if on else p for on, p in _runs(self.pieces))
-        around = f"{''.join(LEARNED)} is around what is learned"
-        return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {around}\n{marked}"
+        """Return the text with marks around what is learned."""
+        marked_text = "".join(
+            f"{LEARNED[0]}{p}{LEARNED[1]}" if learned else p for learned, p in _merge_by_learned(self.pieces)
+        )
+        legend = f"{''.join(LEARNED)} is around what is learned"
+        return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {legend}\n{marked_text}"
 
 
 def shown(
-    examples: Examples, wanted: Showing, decode: Callable[[Sequence[int]], str], specials: Collection[int]
+    examples: Examples, query: Showing, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> tuple[Shown, ...]:
-    """Those that are wanted, in the order in which they are found."""
-    return tuple(_shown(number + 1, examples[number], decode, specials) for number in _numbers(examples, wanted))
+    """Preview the examples of a query, in the order of the search."""
+    return tuple(_preview(number + 1, examples[number], decode, specials) for number in _select(examples, query))
 
 
-def _numbers(examples: Examples, wanted: Showing) -> Iterable[int]:
-    if not wanted.first and not wanted.holding:
-        return _firsts(examples, wanted.count)
-    first = max(1, wanted.first) - 1
-    numbers = range(min(first, len(examples) - 1), -1, -1) if wanted.back else range(first, len(examples))
-    words = wanted.holding.casefold()
-    return islice((n for n in numbers if not words or words in examples[n].text.casefold()), wanted.count)
+def _select(examples: Examples, query: Showing) -> Iterable[int]:
+    if not query.first and not query.holding:
+        return _first_of_each_source(examples, query.count)
+    first = max(1, query.first) - 1
+    numbers = range(min(first, len(examples) - 1), -1, -1) if query.back else range(first, len(examples))
+    words = query.holding.casefold()
+    return islice((n for n in numbers if not words or words in examples[n].text.casefold()), query.count)
 
 
-def _firsts(examples: Examples, count: int) -> list[int]:
-    """The first ones, some of each source."""
-    firsts: dict[int, list[int]] = {}
+def _first_of_each_source(examples: Examples, count: int) -> list[int]:
+    """Select the first examples, in turn from each source."""
+    by_source: dict[int, list[int]] = {}
     for number, source in enumerate(examples.source_of_each()):
-        firsts.setdefault(source, []).append(number)
-    taken: list[int] = []
-    for turn in range(count):
-        taken += [numbers[turn] for numbers in firsts.values() if turn < len(numbers)]
-    return sorted(taken[:count])
+        by_source.setdefault(source, []).append(number)
+    selected: list[int] = []
+    for position in range(count):
+        selected += [numbers[position] for numbers in by_source.values() if position < len(numbers)]
+    return sorted(selected[:count])
 
 
-def _shown(
+def _preview(
     number: int, example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> Shown:
     pieces = tuple(_pieces(example, decode, specials))
@@ -75,24 +77,27 @@ def _shown(
 def _pieces(
     example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> Iterator[Piece]:
-    """Runs of tokens that are alike; their texts are what the whole text grows by with them."""
+    """Split an example into pieces.
+
+    The text of a piece is what it adds to the decoded text, since tokens cannot be decoded one by one.
+    """
     ids, labels = example.ids.tolist(), example.labels.tolist()
     kinds = [(label != IGNORED, number in specials) for number, label in zip(ids, labels, strict=True)]
-    written, start = "", 0
+    decoded, start = "", 0
     for end in range(1, len(ids) + 1):
         if end < len(ids) and kinds[end] == kinds[start]:
             continue
         text = decode(ids[:end])
-        yield Piece(text[len(written) :], *kinds[start])
-        written, start = text, end
+        yield Piece(text[len(decoded) :], *kinds[start])
+        decoded, start = text, end
 
 
-def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[bool, str]]:
-    text, on = "", False
+def _merge_by_learned(pieces: Sequence[Piece]) -> Iterator[tuple[bool, str]]:
+    text, learned = "", False
     for piece in pieces:
-        if piece.learned != on and text:
-            yield on, text
+        if piece.learned != learned and text:
+            yield learned, text
             text = ""
-        text, on = text + piece.text, piece.learned
+        text, learned = text + piece.text, piece.learned
     if text:
-        yield on, text
+        yield learned, text

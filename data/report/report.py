@@ -1,4 +1,4 @@
-"""What Check says, and what a run then does: the numbers of a data set, with verdict, problems and advice."""
+"""The report of Check: the figures of the data and the run, with verdict, problems and advice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["ready", "ready with advice", "not ready"]
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long the examples are: in steps of `width` tokens, how many."""
+    """Histogram of the lengths of examples, in columns of `width` tokens."""
 
     width: int = 0
     counts: tuple[int, ...] = ()
@@ -27,11 +27,11 @@ class Lengths:
 
 @dataclass(frozen=True)
 class TextReport:
-    """How a raw text was cut."""
+    """How a raw text was sliced into blocks."""
 
     parts: int = 0
     sentences: int = 0
-    lines: int = 0  # in the parts that are taken by their lines
+    lines: int = 0  # in the sections that are sliced by lines
     parts_by_lines: int = 0
     blocks: int = 0
     overlaps: int = 0
@@ -47,7 +47,7 @@ class TextReport:
 
 @dataclass(frozen=True)
 class RowReport:
-    """What became of rows."""
+    """How many rows were read, left out or truncated."""
 
     rows: int = 0
     unreadable: int = 0
@@ -60,7 +60,7 @@ class RowReport:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One data set: what it is, what became of it, what was left out and why."""
+    """One dataset: what it is, its examples, what was left out and why."""
 
     name: str
     what: str
@@ -75,7 +75,7 @@ class SourceReport:
 
     @property
     def short(self) -> str:
-        """What it is, in one sentence."""
+        """The dataset in one sentence."""
         if self.rows:
             return f"{self.name}: {self.what}, {several(self.examples, 'example')}, {self.tokens:,} tokens."
         text = self.text or TextReport()
@@ -85,7 +85,7 @@ class SourceReport:
 
     @property
     def growth(self) -> float:
-        """By what factor a pass trains more tokens than the text has."""
+        """Tokens trained in an epoch, divided by the tokens of the text."""
         return self.tokens / self.text.text_tokens if self.text and self.text.text_tokens else 0.0
 
     @property
@@ -95,7 +95,7 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class Stops:
-    """How many examples end in a stop token that is learned, of those that should."""
+    """How many ends of rows or sections are learned with a stop token, of how many."""
 
     stopping: int
     of: int
@@ -107,7 +107,7 @@ class Stops:
 
 @dataclass(frozen=True)
 class KeptAside:
-    """What is kept aside for testing: so many chapters or rows, and the examples that they make."""
+    """The validation split: its sections or rows, and the examples made of them."""
 
     parts: int
     examples: int
@@ -121,7 +121,7 @@ class KeptAside:
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """Everything that Check shows; the run that follows has the same numbers, since it is the same code."""
+    """Everything that Check shows; a run computes the same figures with the same code."""
 
     examples: int
     tokens: int
@@ -152,17 +152,17 @@ class DatasetReport:
         return "ready with advice" if self.advice else "ready"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the maps, which are for drawing."""
-        bare = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
-        known = {"verdict": self.verdict, **asdict(bare)}
+        """Return the report for JSON, without the slice maps, which are only for drawing."""
+        without_maps = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
+        content = {"verdict": self.verdict, **asdict(without_maps)}
         if self.memory:
-            known["memory"]["total"] = self.memory.total
+            content["memory"]["total"] = self.memory.total
         if self.disk:
-            del known["disk"]["free"]  # of this moment only
-        return known
+            del content["disk"]["free"]  # true only at this moment
+        return content
 
     def text(self) -> str:
-        """The report as lines of text."""
+        """Return the report as lines of text."""
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
         lines += [f"Suggestion: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
@@ -178,11 +178,11 @@ class DatasetReport:
                 f"({self.trained_tokens} learned from), longest {self.longest} of {self.cutoff}; "
                 f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} an epoch, {self.steps} in all"
             )
-            lines += self._told()
+            lines += self._describe_run()
         return "\n".join([*lines, *(s.text() for s in self.shown)])
 
-    def _told(self) -> Iterator[str]:
-        """Padding, stop tokens, memory, disk."""
+    def _describe_run(self) -> Iterator[str]:
+        """Yield the lines on stop tokens, padding, memory and disk."""
         if self.stops:
             yield f"Will it stop: {self.stops.words()}"
         if self.tokens_known:
@@ -200,21 +200,21 @@ def _without_maps(source: SourceReport) -> SourceReport:
 
 
 def mixture(sources: tuple[SourceReport, ...]) -> str:
-    """Each source's share of what is learned: 'story.txt 60 %, chats.jsonl 40 %'."""
-    whole = sum(s.trained_tokens for s in sources) or 1
-    return ", ".join(f"{s.name} {100 * s.trained_tokens / whole:.0f} %" for s in sources)
+    """Describe each source's share of the learned tokens: 'story.txt 60 %, chats.jsonl 40 %'."""
+    total = sum(s.trained_tokens for s in sources) or 1
+    return ", ".join(f"{s.name} {100 * s.trained_tokens / total:.0f} %" for s in sources)
 
 
 def told(source: SourceReport) -> Iterator[str]:
-    """A source as lines of text."""
+    """Describe a source in lines of text."""
     if source.text:
-        yield from _told_text(source, source.text)
+        yield from _describe_text(source, source.text)
     if source.rows:
-        yield _told_rows(source, source.rows)
+        yield _describe_rows(source, source.rows)
     yield from (f"  {note}" for note in source.notes)
 
 
-def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
+def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
     left_out = f", {text.left_out} too small" if text.left_out else ""
     unit = unit_said(text.sentences, text.lines)
@@ -230,18 +230,18 @@ def _told_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     )
 
 
-def _told_rows(source: SourceReport, rows: RowReport) -> str:
-    said = "".join(f"; {count} {what}" for count, what in left_out(rows) if count)
+def _describe_rows(source: SourceReport, rows: RowReport) -> str:
+    excluded = "".join(f"; {count} {reason}" for count, reason in left_out(rows) if count)
     return (
         f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> "
-        f"{source.examples} {plural(source.examples, 'example')}{said}; "
+        f"{source.examples} {plural(source.examples, 'example')}{excluded}; "
         f"{source.tokens} tokens, {source.trained_tokens} learned from; longest {source.lengths.longest}, then "
         f"{source.lengths.second}"
     )
 
 
 def left_out(rows: RowReport) -> list[tuple[int, str]]:
-    """What of the rows is not learned as it stands, and why."""
+    """Return the number of rows that are left out or truncated, for each reason."""
     return [
         (rows.unreadable, "cannot be read"),
         (rows.without_marker, "without the text to learn after"),

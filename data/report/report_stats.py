@@ -1,4 +1,4 @@
-"""The numbers of a data set: what Check says of each source and of all."""
+"""Statistics of datasets, for the report of each source."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from ..examples import Examples, TextSource
 from ..text import build_slice_map, together
 from .report import KeptAside, Lengths, RowReport, SourceReport, TextReport
 
-COLUMNS = 32  # of a histogram
+COLUMNS = 32  # of the histogram
 
 
 def lengths(values: Sequence[int]) -> Lengths:
-    """How long examples are, in at most so many columns of a round width."""
+    """Make a histogram of lengths; the width of its columns is a power of two."""
     import numpy as np
 
     if not len(values):
         return Lengths()
-    longest = sorted(values)[-2:]
+    two_longest = sorted(values)[-2:]
     width = 8
-    while longest[-1] > width * COLUMNS:
+    while two_longest[-1] > width * COLUMNS:
         width *= 2
     counts = np.bincount((np.asarray(values) - 1) // width)
-    return Lengths(width, tuple(counts.tolist()), longest[-1], longest[0] if len(longest) > 1 else 0)
+    return Lengths(width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0)
 
 
 def of_texts(
-    name: str, what: str, files: int, sources: Sequence[TextSource], taken: Examples, notes: Sequence[str]
+    name: str, what: str, files: int, sources: Sequence[TextSource], examples: Examples, notes: Sequence[str]
 ) -> SourceReport:
-    """A data set of raw text: how it was cut, and what of it is trained on."""
+    """Report on a dataset of raw text: how it was sliced, and the examples that are used."""
     return SourceReport(
         name=name,
         what=what,
         files=files,
-        examples=len(taken),
-        tokens=sum(taken.lengths()),
-        trained_tokens=sum(taken.learned()),
-        lengths=lengths(taken.lengths()),
-        text=_cut(sources),
+        examples=len(examples),
+        tokens=sum(examples.lengths()),
+        trained_tokens=sum(examples.learned()),
+        lengths=lengths(examples.lengths()),
+        text=_text_report(sources),
         notes=tuple(notes),
     )
 
 
-def _cut(sources: Sequence[TextSource]) -> TextReport:
+def _text_report(sources: Sequence[TextSource]) -> TextReport:
     maps = [build_slice_map(source.sliced) for source in sources]
-    seen = together(maps)
+    combined = together(maps)
     return TextReport(
         parts=sum(m.sections for m in maps),
         sentences=sum(m.sentences for m in maps),
@@ -56,30 +56,30 @@ def _cut(sources: Sequence[TextSource]) -> TextReport:
         characters=sum(m.characters for m in maps),
         left_out=sum(m.left_out for m in maps),
         characters_lost=sum(m.lost_characters for m in maps),
-        seen_least=seen.least,
-        seen_mean=seen.mean,
-        seen_most=seen.most,
+        seen_least=combined.least,
+        seen_mean=combined.mean,
+        seen_most=combined.most,
         maps=tuple(zip((s.name for s in sources), maps, strict=True)),
     )
 
 
-def of_rows(what: str, name: str, taken: Examples, report: RowReport, notes: Sequence[str]) -> SourceReport:
-    """A data set of rows, as it is trained on."""
+def of_rows(what: str, name: str, examples: Examples, report: RowReport, notes: Sequence[str]) -> SourceReport:
+    """Report on a dataset of rows."""
     return SourceReport(
         name=name,
         what=what,
         files=1,
-        examples=len(taken),
-        tokens=sum(taken.lengths()),
-        trained_tokens=sum(taken.learned()),
-        lengths=lengths(taken.lengths()),
+        examples=len(examples),
+        tokens=sum(examples.lengths()),
+        trained_tokens=sum(examples.learned()),
+        lengths=lengths(examples.lengths()),
         rows=report,
         notes=tuple(notes),
     )
 
 
 def kept(examples: Examples) -> KeptAside | None:
-    """What is kept aside for testing."""
+    """Report on the validation split; None where there is none."""
     if not examples.sources:
         return None
     parts = sum(len(set(source.sections)) for source in examples.sources)

@@ -1,4 +1,4 @@
-"""Whether the model will learn to stop: which examples end in a stop token that is learned."""
+"""Learned stop tokens: a model without them may not learn to stop."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ LONG_TEXT = 20  # blocks
 
 
 def stops(sources: Sequence[Source], ids: Collection[int]) -> Stops:
-    """Rows by the last id that is learned, texts by the ends of their parts."""
-    found = [_of_rows(s, ids) if isinstance(s, RowSource) else _of_text(s) for s in sources if len(s)]
-    return Stops(sum(s.stopping for s in found), sum(s.of for s in found))
+    """Count the ends of rows and sections that are learned with a stop token."""
+    counts = [_count_rows(s, ids) if isinstance(s, RowSource) else _count_text(s) for s in sources if len(s)]
+    return Stops(sum(s.stopping for s in counts), sum(s.of for s in counts))
 
 
-def _of_rows(source: RowSource, ids: Collection[int]) -> Stops:
+def _count_rows(source: RowSource, ids: Collection[int]) -> Stops:
     import numpy as np
 
-    ending = np.isin(source.last_learned, np.array(sorted(ids), np.int64))
-    return Stops(int(ending.sum()), len(source))
+    is_stop = np.isin(source.last_learned, np.array(sorted(ids), np.int64))
+    return Stops(int(is_stop.sum()), len(source))
 
 
-def _of_text(source: Source) -> Stops:
+def _count_text(source: Source) -> Stops:
     assert isinstance(source, TextSource)
     parts = len(source.sliced.sections) - source.open_end
     rules = source.sliced.rules
-    ended = parts if rules.eos is not None and rules.add_eos != "never" else 0
-    return Stops(ended, parts)
+    stopping = parts if rules.eos is not None and rules.add_eos != "never" else 0
+    return Stops(stopping, parts)
 
 
 def said(sources: Sequence[Source], ids: Collection[int]) -> Iterator[str]:
-    """What is worth saying of it."""
+    """Yield advice for sources with few learned stop tokens."""
     for source in sources:
         if isinstance(source, RowSource) and len(source):
-            found = _of_rows(source, ids)
-            if found.stopping < found.of:
+            count = _count_rows(source, ids)
+            if count.stopping < count.of:
                 yield (
-                    f"{source.name}: only {found.stopping} of {found.of} examples end in a stop token that is "
+                    f"{source.name}: only {count.stopping} of {count.of} examples end in a stop token that is "
                     "learned: the model may not learn to stop."
                 )
     texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
     blocks, parts = Counter[str](), Counter[str]()
-    for text in texts:  # what is kept aside may divide one text into several
+    for text in texts:  # the validation split may divide one text into several
         blocks[text.name] += len(text)
         parts[text.name] += len(text.sliced.sections) - text.open_end
-    yield from (f"{name}: {_ENDS[parts[name]]}" for name in blocks if _few_ends(blocks[name], parts[name]))
+    yield from (
+        f"{name}: {_FEW_ENDS_ADVICE[parts[name]]}" for name in blocks if _has_few_ends(blocks[name], parts[name])
+    )
 
 
-def _few_ends(blocks: int, parts: int) -> bool:
-    return blocks >= LONG_TEXT and parts in _ENDS
+def _has_few_ends(blocks: int, parts: int) -> bool:
+    return blocks >= LONG_TEXT and parts in _FEW_ENDS_ADVICE
 
 
-_ON_AND_ON = "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."
-_ENDS = {
-    0: f"no hard cut was found, and its end is kept aside, so no end token is learned: {_ON_AND_ON}",
-    1: f"no hard cut was found, so an end token stands only at the end of the whole text: {_ON_AND_ON}",
+_GOES_ON = "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."
+_FEW_ENDS_ADVICE = {
+    0: f"no hard cut was found, and its end is kept aside, so no end token is learned: {_GOES_ON}",
+    1: f"no hard cut was found, so an end token stands only at the end of the whole text: {_GOES_ON}",
 }

@@ -1,4 +1,4 @@
-"""What Check would set otherwise: a key, a value and the reason, for a page to put in with one click."""
+"""Suggested settings: key, value and reason; the page applies them with one click."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FEWEST_STEPS, MOST_EPOCHS = 30, 10
 LONG_EPOCH = 500
 PARTS_OF_AN_EPOCH = 5
 Value = int | float | str | bool | tuple[str, ...]
-"""What a setting may be set to."""
+"""The types of a setting's value."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A setting that fits these data better."""
+    """A setting that fits the data better."""
 
     key: str
     value: Value
@@ -27,12 +27,12 @@ class Suggestion:
 
     @property
     def words(self) -> str:
-        """The value as page and console show it."""
+        """The value as the page and the console show it."""
         return value_words(self.value)
 
 
 def value_words(value: Value) -> str:
-    """A value by its type: numbers without idle digits, texts on one line, lists with commas."""
+    """Format a value by its type: numbers without trailing zeros, texts on one line, lists with commas."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -40,22 +40,24 @@ def value_words(value: Value) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(value_words, value)) or "nothing"
     if isinstance(value, str):
-        return "".join(_visible(letter) for letter in value) or "nothing"
+        return "".join(_escape(character) for character in value) or "nothing"
     return str(value)
 
 
-def _visible(letter: str) -> str:
-    """What has no sign of its own as it is written in a setting: a line break as \\n."""
-    return letter if letter.isprintable() else repr(letter)[1:-1]
+def _escape(character: str) -> str:
+    """Escape an unprintable character as in a setting: a line break as \\n."""
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def suggest_settings(
     settings: TrainingSettings, plan: StepPlan, *, longest_row: int, cutoff: int, context: int
 ) -> Iterator[Suggestion]:
-    """Everything worth changing, the cutoff first."""
-    better = truncation.auto_cutoff(longest_row, context)
-    if longest_row > cutoff and better > cutoff:
-        yield Suggestion("cutoff", better, f"The longest row has {longest_row} tokens, the cutoff is {cutoff}.")
+    """Yield settings worth changing, the cutoff first."""
+    auto_cutoff = truncation.auto_cutoff(longest_row, context)
+    if longest_row > cutoff and auto_cutoff > cutoff:
+        yield Suggestion(
+            "cutoff", auto_cutoff, f"The longest row has {longest_row} tokens, the cutoff is {cutoff}."
+        )
     if plan.accumulated < plan.accumulation:
         yield Suggestion(
             "accumulation",
@@ -81,7 +83,7 @@ def suggest_settings(
 
 
 def padding(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
-    """The share of a step that is padding, under each order of the examples, and packed."""
+    """Return the share of padding for each order of the examples, and with packing."""
     import numpy as np
 
     numbers = np.arange(len(lengths))
@@ -90,11 +92,11 @@ def padding(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
         "by_length": batch_order.by_length(numbers, lengths, batch, seed, 0),
         "sequential": numbers,
     }
-    own = np.asarray(lengths)
-    return {name: _wasted(own[order], batch) for name, order in orders.items()} | {"packed": 0.0}
+    array = np.asarray(lengths)
+    return {name: _padding_share(array[order], batch) for name, order in orders.items()} | {"packed": 0.0}
 
 
-def _wasted(lengths: Any, batch: int) -> float:
+def _padding_share(lengths: Any, batch: int) -> float:
     import numpy as np
 
     starts = np.arange(0, len(lengths), batch)

@@ -1,4 +1,4 @@
-"""Rows to token ids: column schemas, chat templates, prompt formats, and the loss mask."""
+"""Rows to token ids: row schemas, chat templates, prompt formats, and the loss mask."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Chats to text through a chat template, and where each message then stands.
+"""Rendering of chats with a chat template, and the position of each message in the text.
 
-Once for each order of roles, the template is filled with signs in place of the contents: the skeleton says what
-stands between the messages. A chat's own text, with the skeleton around it, must come out as the template itself
-writes it; where it does not (templates that look at the contents), each content is changed in turn, and what
-changes in the text with it is its place.
+Once for each order of roles, the template renders placeholders instead of contents: the layout is the text
+between the messages. The contents put into the layout must give the same text as the template itself. Where they
+do not (templates that look at the contents), each content is replaced in turn, and its position is where the
+text changes.
 
-    skeleton   <|im_start|>user\\n  0  <|im_end|>\\n<|im_start|>assistant\\n  1  <|im_end|>\\n
-    learned                                                               |---------------|   a reply and its stop
+    layout    <|im_start|>user\\n  0  <|im_end|>\\n<|im_start|>assistant\\n  1  <|im_end|>\\n
+    learned                                                              |---------------|   a reply and its stop
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ CHATML = (
 
 
 class ChatTemplate(Protocol):
-    """What writes a chat out; a ValueError says why it will not."""
+    """A chat template; `render` raises ValueError where it refuses a chat."""
 
     @property
     def origin(self) -> str:
-        """Whose it is, in words."""
+        """Where the template is from, in words."""
         ...
 
     @property
     def own(self) -> bool:
-        """Whether it is the tokenizer's own, which then also knows about BOS and EOS."""
+        """Whether it is the tokenizer's own template, which then also writes BOS and EOS."""
         ...
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
-        """`opening` adds what stands before a reply."""
+        """Render a chat; `opening` is add_generation_prompt."""
         ...
 
 
 class Turn(NamedTuple):
-    """A message in the text: what of it would be learned, from `start` up to `end`."""
+    """The part of the text that a message takes, from `start` up to `end`: what would be learned of it."""
 
     start: int
     end: int
@@ -55,14 +55,14 @@ class Turn(NamedTuple):
 
 
 class Rendered(NamedTuple):
-    """A chat as text."""
+    """A rendered chat, and the positions of its messages."""
 
     text: str
     turns: tuple[Turn, ...]
 
 
 class Around(NamedTuple):
-    """What belongs to a message beside its content: spaces that lead to it, and its stop token."""
+    """Characters around the content that belong to a message: the spaces before it, and its stop token."""
 
     lead: int
     tail: int
@@ -70,74 +70,74 @@ class Around(NamedTuple):
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The text of a template around contents: fixed pieces, and between them the messages in their order there."""
+    """The fixed texts that a template writes around the messages, and the order of the messages between them."""
 
     pieces: tuple[str, ...]
     order: tuple[int, ...]
     around: tuple[Around, ...]
 
     def filled(self, messages: Sequence[Message], contents: Sequence[str]) -> Rendered:
-        parts, turns, at = [self.pieces[0]], [], len(self.pieces[0])
+        texts, turns, position = [self.pieces[0]], [], len(self.pieces[0])
         for piece, number in zip(self.pieces[1:], self.order, strict=True):
-            end = at + len(contents[number])
+            end = position + len(contents[number])
             lead, tail = self.around[number]
             message = messages[number]
-            turns.append(Turn(at - lead, end + tail, message.role == "assistant", message.learned))
-            parts += (contents[number], piece)
-            at = end + len(piece)
-        return Rendered("".join(parts), tuple(turns))
+            turns.append(Turn(position - lead, end + tail, message.role == "assistant", message.learned))
+            texts += (contents[number], piece)
+            position = end + len(piece)
+        return Rendered("".join(texts), tuple(turns))
 
 
 @dataclass
 class Renderer:
-    """A chat template with what has been found out about it."""
+    """Renders chats with one template; keeps a layout for each order of roles."""
 
     template: ChatTemplate
-    specials: Collection[str]  # texts of special tokens, any of which may be a stop
+    specials: Collection[str]  # texts of special tokens; each may be a stop token
     skeletons: dict[tuple[str, ...], Skeleton | None] = field(default_factory=dict)
     merged_systems: int = 0
 
     def __call__(self, chat: Chat, *, places: bool = True) -> Rendered:
-        """The chat as text, with its turns where they are wanted."""
+        """Render a chat; `places`: with the positions of its messages."""
         try:
-            return self._rendered(chat, places=places)
+            return self._render(chat, places=places)
         except ValueError as error:
             if isinstance(error, BadRowError):
                 raise
-            merged = _merged_system(chat)
-            if merged is None:
+            merged_chat = _merge_system_message(chat)
+            if merged_chat is None:
                 raise BadRowError(f"is refused by {self.template.origin}: {error}") from error
         try:
-            found = self._rendered(merged, places=places)
+            rendered = self._render(merged_chat, places=places)
         except BadRowError:
             raise
         except ValueError as error:
             raise BadRowError(f"is refused by {self.template.origin}: {error}") from error
         self.merged_systems += 1
-        return found
+        return rendered
 
-    def _rendered(self, chat: Chat, *, places: bool) -> Rendered:
+    def _render(self, chat: Chat, *, places: bool) -> Rendered:
         fields = [m.fields for m in chat.messages]
         text = self.template.render(fields, chat.tools, opening=False)
         if not places:
             return Rendered(text, ())
-        return self._by_skeleton(chat, text) or Rendered(text, tuple(self._by_differences(chat, text)))
+        return self._from_layout(chat, text) or Rendered(text, tuple(self._find_turns(chat, text)))
 
-    def _by_skeleton(self, chat: Chat, text: str) -> Rendered | None:
+    def _from_layout(self, chat: Chat, text: str) -> Rendered | None:
         if chat.tools or any(m.fields.keys() != PLAIN_FIELDS for m in chat.messages):
             return None
         roles = tuple(m.role for m in chat.messages)
         if roles not in self.skeletons:
-            self.skeletons[roles] = self._skeleton(roles)
-        skeleton = self.skeletons[roles]
+            self.skeletons[roles] = self._build_layout(roles)
+        layout = self.skeletons[roles]
         contents = [m.content for m in chat.messages]
-        for filling in (contents, [c.strip() for c in contents]):
-            if skeleton and (found := skeleton.filled(chat.messages, filling)).text == text:
-                return found
+        for variant in (contents, [c.strip() for c in contents]):
+            if layout and (rendered := layout.filled(chat.messages, variant)).text == text:
+                return rendered
         return None
 
-    def _skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
-        """The skeleton of an order of roles; None where the template does not write each message once."""
+    def _build_layout(self, roles: tuple[str, ...]) -> Skeleton | None:
+        """Build the layout of an order of roles; None if a message is not written exactly once."""
         messages = [{"role": role, "content": f"\ue0f0{n}\ue0f1"} for n, role in enumerate(roles)]
         text = self.template.render(messages, (), opening=False)
         pieces, order = SIGN.split(text)[::2], tuple(int(n) for n in SIGN.findall(text))
@@ -148,7 +148,7 @@ class Renderer:
         return Skeleton(tuple(pieces), order, tuple(map(Around, leads, tails)))
 
     def _lead(self, messages: Sequence[Mapping[str, Any]], number: int, text: str) -> int:
-        """The spaces between what stands before a reply when the model is asked for one, and the reply."""
+        """Count the spaces between the generation prompt and a reply."""
         if messages[number]["role"] != "assistant":
             return 0
         try:
@@ -159,45 +159,50 @@ class Renderer:
         return len(gap) if text.startswith(opening) and not gap.strip() else 0
 
     def _tails(self, pieces: Sequence[str], order: Sequence[int], roles: Sequence[str]) -> list[int]:
-        """For each message how much of what follows is its stop."""
-        after = dict(zip(order, pieces, strict=True))
-        last = next((after[n] for n in reversed(order) if roles[n] == "assistant"), "")
+        """For each message count the characters after it that are its stop token."""
+        text_after = dict(zip(order, pieces, strict=True))
+        last_text = next((text_after[n] for n in reversed(order) if roles[n] == "assistant"), "")
         return [
-            self._tail(after[number], last) if roles[number] == "assistant" else 0 for number in range(len(roles))
+            self._tail(text_after[number], last_text) if roles[number] == "assistant" else 0
+            for number in range(len(roles))
         ]
 
-    def _tail(self, piece: str, last: str) -> int:
-        """Up to the end of a special token, if only spaces stand before it; else what every reply ends with."""
-        bare = piece.lstrip()
-        stop = max((s for s in self.specials if s and bare.startswith(s)), key=len, default="")
+    def _tail(self, text: str, last_text: str) -> int:
+        """Count the characters that end a reply.
+
+        Up to the end of a special token, if only spaces come before it; otherwise the text that all replies end
+        with.
+        """
+        stripped = text.lstrip()
+        stop = max((s for s in self.specials if s and stripped.startswith(s)), key=len, default="")
         if stop:
-            return len(piece) - len(bare) + len(stop)
-        return len(last[: _alike(piece, last)].rstrip())
+            return len(text) - len(stripped) + len(stop)
+        return len(last_text[: _common_prefix_length(text, last_text)].rstrip())
 
-    def _by_differences(self, chat: Chat, text: str) -> list[Turn]:
-        """Where each message stands, from what changes in the text when another content is put in its place."""
-        wanted = [n for n, m in enumerate(chat.messages) if m.role == "assistant" or m.learned is not None]
-        places = {n: self._place(chat, n, text) for n in wanted}
-        last = text[places[wanted[-1]][1] :] if wanted else ""
-        return [self._turn(chat.messages[n], text, *places[n], last) for n in wanted]
+    def _find_turns(self, chat: Chat, text: str) -> list[Turn]:
+        """Find the messages by replacing each content and comparing the texts."""
+        numbers = [n for n, m in enumerate(chat.messages) if m.role == "assistant" or m.learned is not None]
+        spans = {n: self._locate_content(chat, n, text) for n in numbers}
+        last_text = text[spans[numbers[-1]][1] :] if numbers else ""
+        return [self._turn(chat.messages[n], text, *spans[n], last_text) for n in numbers]
 
-    def _turn(self, message: Message, text: str, start: int, end: int, last: str) -> Turn:
-        reply = message.role == "assistant"
-        tail = self._tail(text[end:], last) if reply else 0
-        return Turn(start, end + tail, reply, message.learned)
+    def _turn(self, message: Message, text: str, start: int, end: int, last_text: str) -> Turn:
+        is_reply = message.role == "assistant"
+        tail = self._tail(text[end:], last_text) if is_reply else 0
+        return Turn(start, end + tail, is_reply, message.learned)
 
-    def _place(self, chat: Chat, number: int, text: str) -> tuple[int, int]:
-        """Where the content of a message begins and ends; a reply begins where the model would be asked for it."""
+    def _locate_content(self, chat: Chat, number: int, text: str) -> tuple[int, int]:
+        """Return where the content of a message begins and ends; a reply begins at the generation prompt's end."""
         fields = [dict(m.fields) for m in chat.messages]
         opening = self._opening(fields[:number], chat.tools)
         if fields[number].get("tool_calls"):
-            return self._place_of_calls(fields[: number + 1], chat.tools, text, opening)
+            return self._locate_tool_calls(fields[: number + 1], chat.tools, text, opening)
         fields[number]["content"] = SIGN_ALONE
-        other = self.template.render(fields, chat.tools, opening=False)
-        start = _alike(text, other)
-        end = len(text) - _alike(text[start:][::-1], other[start:][::-1])
-        asked = chat.messages[number].role == "assistant" and opening and text.startswith(opening)
-        return (min(start, len(opening)) if asked else start), max(start, end)
+        changed = self.template.render(fields, chat.tools, opening=False)
+        start = _common_prefix_length(text, changed)
+        end = len(text) - _common_prefix_length(text[start:][::-1], changed[start:][::-1])
+        begins_at_opening = chat.messages[number].role == "assistant" and opening and text.startswith(opening)
+        return (min(start, len(opening)) if begins_at_opening else start), max(start, end)
 
     def _opening(self, before: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> str:
         try:
@@ -205,10 +210,10 @@ class Renderer:
         except ValueError:
             return ""
 
-    def _place_of_calls(
+    def _locate_tool_calls(
         self, fields: Sequence[Mapping[str, Any]], tools: Sequence[Any], text: str, opening: str
     ) -> tuple[int, int]:
-        """A call of a tool: from where the model is asked up to where the template ends without what follows."""
+        """Return the span of a tool call: from the generation prompt's end to the end of the chat cut after it."""
         whole = self.template.render(fields, tools, opening=False).rstrip()
         if not text.startswith(whole) or not text.startswith(opening):
             raise BadRowError(f"cannot be told apart into messages in what {self.template.origin} makes of it.")
@@ -216,34 +221,34 @@ class Renderer:
 
 
 def own_system(template: ChatTemplate) -> str:
-    """The system message that a template writes where a chat has none; nothing for one that writes none."""
+    """Return the system message that a template writes by itself where a chat has none; may be empty."""
     user = {"role": "user", "content": _QUESTION}
     try:
-        given = template.render([{"role": "system", "content": _SYSTEM}, user], (), opening=False)
-        bare = template.render([user], (), opening=False).partition(_QUESTION)[0]
-    except ValueError:  # refused: then there is none
+        with_system = template.render([{"role": "system", "content": _SYSTEM}, user], (), opening=False)
+        without_system = template.render([user], (), opening=False).partition(_QUESTION)[0]
+    except ValueError:  # a template that refuses a system message has no default
         return ""
-    before, _, rest = given.partition(_SYSTEM)
-    behind = rest.partition(_QUESTION)[0]
-    if not rest or not bare.startswith(before) or not bare.endswith(behind):
+    before, _, rest = with_system.partition(_SYSTEM)
+    after = rest.partition(_QUESTION)[0]
+    if not rest or not without_system.startswith(before) or not without_system.endswith(after):
         return ""
-    return bare[len(before) : len(bare) - len(behind)].strip()
+    return without_system[len(before) : len(without_system) - len(after)].strip()
 
 
 _SYSTEM, _QUESTION = "what the system says", "what is asked"
 
 
-def _alike(one: str, other: str) -> int:
-    """How many letters two texts have in common at their beginnings."""
-    shorter = min(len(one), len(other))
-    return next((n for n in range(shorter) if one[n] != other[n]), shorter)
+def _common_prefix_length(first: str, second: str) -> int:
+    """Count the characters that two texts have in common at their beginnings."""
+    shorter = min(len(first), len(second))
+    return next((n for n in range(shorter) if first[n] != second[n]), shorter)
 
 
-def _merged_system(chat: Chat) -> Chat | None:
-    """The same chat with the system message before the first question, for templates that know none."""
+def _merge_system_message(chat: Chat) -> Chat | None:
+    """Put the system message before the first question, for templates without a system role."""
     messages = chat.messages
     if len(messages) < 2 or messages[0].role != "system" or messages[1].role != "user":
         return None
     content = f"{messages[0].content}\n\n{messages[1].content}"
-    first = Message({**messages[1].fields, "content": content}, messages[1].learned)
-    return Chat((first, *messages[2:]), chat.tools)
+    merged = Message({**messages[1].fields, "content": content}, messages[1].learned)
+    return Chat((merged, *messages[2:]), chat.tools)

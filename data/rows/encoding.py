@@ -1,6 +1,7 @@
-"""Rows to ids, with what of them is learned: borders are places in the text, and each token is told by its own.
+"""Tokenization of rows with their loss mask.
 
-A token that begins before the border is not learned, whatever the tokenizer merged across it.
+What is learned is given as spans of the text. A token is learned if it begins inside a span; a token that begins
+before it is not, even where the tokenizer merged characters across the border.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ LONGEST_CHARS = 5_000_000
 
 
 class RowTokenizer(Protocol):
-    """What rows ask of a tokenizer, beside what a text asks."""
+    """What rows need of a tokenizer, in addition to what texts need."""
 
     @property
     def encode_marked(self) -> Encoder:
-        """Texts to ids with their places, in which special tokens are understood."""
+        """Encodes texts to ids with their positions; special tokens in the text become single ids."""
         ...
 
     @property
@@ -43,7 +44,7 @@ class RowTokenizer(Protocol):
     def specials(self) -> Collection[str]: ...
     @property
     def stops(self) -> Collection[int]:
-        """The ids of special tokens, any of which may end a reply."""
+        """The ids of special tokens; each may end a reply."""
         ...
 
     @property
@@ -51,7 +52,7 @@ class RowTokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """What its ids and its template follow from; empty where that cannot be told: then nothing is kept."""
+        """Identifies the ids and the template; empty where that is not possible: then nothing is cached."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -59,7 +60,7 @@ class RowTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Learning:
-    """What of a row is learned."""
+    """The settings that decide which tokens of a row are learned."""
 
     train_on: str = "auto"
     only_after: str = ""
@@ -68,9 +69,10 @@ class Learning:
 
 
 class Prepared(NamedTuple):
-    """A row as text: what is learned of it (None: everything), and whether BOS and EOS are still to be put.
+    """A row as text, with the spans that are learned.
 
-    `follows`: none was left out between it and the one before it.
+    `spans` are learned (None: everything), `ignored_spans` never; `needs_bos_eos`: the template did not write
+    them; `follows`: no row was left out between this one and the one before it.
     """
 
     number: int
@@ -83,19 +85,19 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Counts:
-    """What became of the rows of a file."""
+    """Counts of the rows of a file that were read, left out or changed."""
 
     rows: int = 0
     bad: list[tuple[int, str]] = field(default_factory=list)
     without_marker: int = 0
     no_reply: int = 0
     merged_systems: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)  # of conversations out of an export
+    left_out: dict[str, int] = field(default_factory=dict)  # messages of chat exports, by reason
 
 
 @dataclass
 class RowEncoder:
-    """The rows of one file through shape, template and tokenizer."""
+    """Encodes the rows of one file with schema, template and tokenizer."""
 
     unit: str
     shape: Shape
@@ -105,13 +107,13 @@ class RowEncoder:
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        self._render = Renderer(self.tokenizer.chat_template, self.tokenizer.specials)
-        self._everything = self.learning.train_on == "everything" or (
+        self._renderer = Renderer(self.tokenizer.chat_template, self.tokenizer.specials)
+        self._learns_everything = self.learning.train_on == "everything" or (
             self.learning.train_on == "auto" and not self.shape.has_replies
         )
 
-    def encoded(self, table: Table, say: Callable[[int], None]) -> RowSource:
-        """All rows that can be learned from; the others are counted."""
+    def encoded(self, table: Table, report_progress: Callable[[int], None]) -> RowSource:
+        """Encode all rows that can be learned; the others are counted."""
         import numpy as np
 
         ids: list[Ids] = []
@@ -119,23 +121,23 @@ class RowEncoder:
         numbers: list[int] = []
         follows: list[bool] = []
         lengths: list[int] = [0]
-        for batch in _batches(self._prepared(table.rows())):
-            own, trained = zip(*self._encoded(batch), strict=True)
-            ids.append(np.concatenate(own))  # an array a row would be larger than what is in it
-            flags.append(np.concatenate(trained))
+        for batch in _batches(self._row_texts(table.rows())):
+            batch_ids, batch_flags = zip(*self._encode_batch(batch), strict=True)
+            ids.append(np.concatenate(batch_ids))  # one array per row would take more memory than the ids in it
+            flags.append(np.concatenate(batch_flags))
             numbers += [row.number for row in batch]
             follows += [row.follows for row in batch]
-            lengths += map(len, own)
-            say(self.counts.rows)
-        self.counts.merged_systems = self._render.merged_systems
+            lengths += map(len, batch_ids)
+            report_progress(self.counts.rows)
+        self.counts.merged_systems = self._renderer.merged_systems
         first = np.cumsum(lengths, dtype=np.int64)
-        joined = np.concatenate(ids) if ids else np.zeros(0, np.int32)
-        trained = np.concatenate(flags) if flags else np.zeros(0, bool)
-        places = (np.array(numbers, np.int64), np.array(follows, bool))
-        return RowSource(table.name, joined, trained, first, *places, table.unit, self.tokenizer.decode)
+        all_ids = np.concatenate(ids) if ids else np.zeros(0, np.int32)
+        all_flags = np.concatenate(flags) if flags else np.zeros(0, bool)
+        positions = (np.array(numbers, np.int64), np.array(follows, bool))
+        return RowSource(table.name, all_ids, all_flags, first, *positions, table.unit, self.tokenizer.decode)
 
-    def _prepared(self, rows: Iterable[Row]) -> Iterator[Prepared]:
-        last = 0
+    def _row_texts(self, rows: Iterable[Row]) -> Iterator[Prepared]:
+        previous = 0
         for row in rows:
             self.counts.rows += 1
             self._count(row.left_out)
@@ -145,54 +147,56 @@ class RowEncoder:
             try:
                 if row.problem:
                     raise BadRowError(row.problem)
-                prepared = self._row(row)
+                row_text = self._to_text(row)
             except BadRowError as error:
                 self.counts.bad.append((row.number, str(error)))
                 continue
-            if prepared is not None:
-                self._inspect(row, prepared)
-                yield prepared._replace(follows=self.counts.rows == last + 1)
-                last = self.counts.rows
+            if row_text is not None:
+                self._inspect(row, row_text)
+                yield row_text._replace(follows=self.counts.rows == previous + 1)
+                previous = self.counts.rows
 
     def _count(self, left_out: Mapping[str, int]) -> None:
-        for what, count in left_out.items():
-            self.counts.left_out[what] = self.counts.left_out.get(what, 0) + count
+        for reason, count in left_out.items():
+            self.counts.left_out[reason] = self.counts.left_out.get(reason, 0) + count
 
-    def _inspect(self, row: Row, prepared: Prepared) -> None:
-        """Look at the row's own words, not at those that a template puts around them."""
-        own = "\n".join(_texts(row.columns.values()))
-        spans = prepared.spans
-        learned = own if spans is None else "\n".join(prepared.text[start:end] for start, end in spans)
-        self.inspector.look(own, learned, f"{self.unit} {row.number}")
+    def _inspect(self, row: Row, row_text: Prepared) -> None:
+        """Inspect the row's own words, without those that a template adds."""
+        own_text = "\n".join(_all_texts(row.columns.values()))
+        spans = row_text.spans
+        learned_text = own_text if spans is None else "\n".join(row_text.text[start:end] for start, end in spans)
+        self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
 
-    def _row(self, row: Row) -> Prepared | None:
-        """A row as text with what is learned of it; nothing where it lacks what is asked for."""
-        meaning = self.shape.of(_with_one_line_end(row.columns))
-        if isinstance(meaning, Chat):
-            rendered, bare = self._chat(meaning), not self.tokenizer.chat_template.own
-            rendered = rendered._replace(text=rendered.text.rstrip()) if bare else rendered
+    def _to_text(self, row: Row) -> Prepared | None:
+        """Write a row as text with its learned spans; None where it has no marker or no reply."""
+        content = self.shape.of(_normalize_line_ends(row.columns))
+        if isinstance(content, Chat):
+            rendered, needs_bos_eos = self._chat(content), not self.tokenizer.chat_template.own
+            rendered = rendered._replace(text=rendered.text.rstrip()) if needs_bos_eos else rendered
         else:
-            rendered, bare = _written(meaning), True
-        _refuse_text(rendered.text)
+            rendered, needs_bos_eos = _render_fixed_text(content), True
+        _check_text(rendered.text)
         if self.learning.only_after:
-            return self._after(row.number, rendered.text, bare)
-        return self._learned(row.number, rendered, bare)
+            return self._after_marker(row.number, rendered.text, needs_bos_eos)
+        return self._mask_turns(row.number, rendered, needs_bos_eos)
 
     def _chat(self, chat: Chat) -> Rendered:
-        flagged = any(m.learned is not None for m in chat.messages)
-        return self._render(chat, places=(not self._everything or flagged) and not self.learning.only_after)
+        has_flags = any(m.learned is not None for m in chat.messages)
+        return self._renderer(
+            chat, places=(not self._learns_everything or has_flags) and not self.learning.only_after
+        )
 
-    def _after(self, number: int, text: str, bare: bool) -> Prepared | None:
-        at = text.find(self.learning.only_after)
-        if at < 0:
+    def _after_marker(self, number: int, text: str, needs_bos_eos: bool) -> Prepared | None:
+        position = text.find(self.learning.only_after)
+        if position < 0:
             self.counts.without_marker += 1
             return None
-        return Prepared(number, text, ((at + len(self.learning.only_after), len(text)),), (), bare)
+        return Prepared(number, text, ((position + len(self.learning.only_after), len(text)),), (), needs_bos_eos)
 
-    def _learned(self, number: int, rendered: Rendered, bare: bool) -> Prepared | None:
-        silent = tuple((t.start, t.end) for t in rendered.turns if t.learned is False)
-        if self._everything:
-            return Prepared(number, rendered.text, None, silent, bare)
+    def _mask_turns(self, number: int, rendered: Rendered, needs_bos_eos: bool) -> Prepared | None:
+        ignored = tuple((t.start, t.end) for t in rendered.turns if t.learned is False)
+        if self._learns_everything:
+            return Prepared(number, rendered.text, None, ignored, needs_bos_eos)
         turns = [t for t in rendered.turns if t.learned or (t.reply and t.learned is None)]
         replies = [t for t in rendered.turns if t.reply]
         if self.learning.train_on == "last_reply":
@@ -200,91 +204,91 @@ class RowEncoder:
         if not turns:
             self.counts.no_reply += 1
             return None
-        return Prepared(number, rendered.text, tuple((t.start, t.end) for t in turns), silent, bare)
+        return Prepared(number, rendered.text, tuple((t.start, t.end) for t in turns), ignored, needs_bos_eos)
 
-    def _encoded(self, batch: Sequence[Prepared]) -> Iterator[tuple[Ids, Flags]]:
-        for row, piece in zip(batch, self.tokenizer.encode_marked([row.text for row in batch]), strict=True):
-            yield self._closed(row, piece, _trained(row, piece))
+    def _encode_batch(self, batch: Sequence[Prepared]) -> Iterator[tuple[Ids, Flags]]:
+        for row, encoded in zip(batch, self.tokenizer.encode_marked([row.text for row in batch]), strict=True):
+            yield self._add_bos_eos(row, encoded, _loss_mask(row, encoded))
 
-    def _closed(self, row: Prepared, piece: Encoded, trained: Flags) -> tuple[Ids, Flags]:
-        """The row with BOS and EOS exactly once, where they belong."""
+    def _add_bos_eos(self, row: Prepared, encoded: Encoded, mask: Flags) -> tuple[Ids, Flags]:
+        """Make BOS and EOS stand exactly once where they belong."""
         import numpy as np
 
-        bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, piece.ids
+        bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, encoded.ids
         while bos is not None and len(ids) > 1 and ids[0] == ids[1] == bos:
-            ids, trained = ids[1:], trained[1:]
+            ids, mask = ids[1:], mask[1:]
         while eos is not None and len(ids) > 1 and ids[-1] == ids[-2] == eos:
-            ids, trained = ids[:-1], trained[:-1]
-        opens = row.bare and self.learning.add_bos and bos is not None and (not len(ids) or ids[0] != bos)
-        closes = row.bare and self.learning.add_eos and eos is not None and (not len(ids) or ids[-1] != eos)
-        if not opens and not closes:
-            return ids, trained
-        edge = np.array([bos], np.int32) if opens else ids[:0]
-        end = np.array([eos], np.int32) if closes else ids[:0]
+            ids, mask = ids[:-1], mask[:-1]
+        add_bos = row.bare and self.learning.add_bos and bos is not None and (not len(ids) or ids[0] != bos)
+        add_eos = row.bare and self.learning.add_eos and eos is not None and (not len(ids) or ids[-1] != eos)
+        if not add_bos and not add_eos:
+            return ids, mask
+        start = np.array([bos], np.int32) if add_bos else ids[:0]
+        end = np.array([eos], np.int32) if add_eos else ids[:0]
         last = len(row.text.rstrip())
-        ended = row.spans is None or row.spans[-1][1] >= last
-        ended = ended and not any(stop >= last for _, stop in row.silent)
-        flags = [np.zeros(len(edge), bool), trained, np.full(len(end), ended)]
-        return np.concatenate([edge, ids, end]), np.concatenate(flags)
+        learns_eos = row.spans is None or row.spans[-1][1] >= last
+        learns_eos = learns_eos and not any(stop >= last for _, stop in row.silent)
+        flags = [np.zeros(len(start), bool), mask, np.full(len(end), learns_eos)]
+        return np.concatenate([start, ids, end]), np.concatenate(flags)
 
 
-def _with_one_line_end(value: Any) -> Any:
-    """A row's value; all texts in it with the line ends of any other text: it may come from Windows."""
+def _normalize_line_ends(value: Any) -> Any:
+    """Normalize the line ends of all texts in a value: rows may have been written on Windows."""
     if isinstance(value, str):
         return one_line_end(value)
     if isinstance(value, Mapping):
-        return {key: _with_one_line_end(inside) for key, inside in value.items()}
+        return {key: _normalize_line_ends(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_with_one_line_end(inside) for inside in value]
+        return [_normalize_line_ends(item) for item in value]
     return value
 
 
-def _texts(values: Iterable[Any]) -> Iterator[str]:
-    """All texts in a row, those of messages too."""
+def _all_texts(values: Iterable[Any]) -> Iterator[str]:
+    """Yield all texts in a row, also those of messages."""
     for value in values:
         if isinstance(value, str):
             yield value
         elif isinstance(value, Mapping):
-            yield from _texts(value[key] for key in value if key in ("content", "value", "text"))
+            yield from _all_texts(value[key] for key in value if key in ("content", "value", "text"))
         elif isinstance(value, (list, tuple)):
-            yield from _texts(value)
+            yield from _all_texts(value)
 
 
-def _written(meaning: Written) -> Rendered:
-    if meaning.reply is None:
-        return Rendered(meaning.text, ())
-    return Rendered(meaning.text, (Turn(meaning.reply, len(meaning.text), True, None),))
+def _render_fixed_text(row: Written) -> Rendered:
+    if row.reply is None:
+        return Rendered(row.text, ())
+    return Rendered(row.text, (Turn(row.reply, len(row.text), True, None),))
 
 
-def _refuse_text(text: str) -> None:
+def _check_text(text: str) -> None:
     if len(text) > LONGEST_CHARS:
         raise BadRowError(f"has {len(text):,} characters. Split it into several rows, or save it as a .txt file.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = text[error.start]
-        raise BadRowError(f"holds half of a character ({half!r}). Save the data anew as UTF-8.") from error
+        surrogate = text[error.start]
+        raise BadRowError(f"holds half of a character ({surrogate!r}). Save the data anew as UTF-8.") from error
 
 
-def _trained(row: Prepared, piece: Encoded) -> Flags:
-    """Which tokens begin inside of what is learned."""
+def _loss_mask(row: Prepared, encoded: Encoded) -> Flags:
+    """Mark the tokens that begin inside a learned span."""
     import numpy as np
 
-    trained: Flags = np.full(len(piece.ids), row.spans is None)
-    for spans, value in ((row.spans or (), True), (row.silent, False)):
+    mask: Flags = np.full(len(encoded.ids), row.spans is None)
+    for spans, learned in ((row.spans or (), True), (row.silent, False)):
         for start, end in spans:
-            trained[np.searchsorted(piece.starts, start) : np.searchsorted(piece.starts, end)] = value
-    return trained
+            mask[np.searchsorted(encoded.starts, start) : np.searchsorted(encoded.starts, end)] = learned
+    return mask
 
 
 def _batches(rows: Iterator[Prepared]) -> Iterator[list[Prepared]]:
-    """So many rows, or so much text, at a time."""
-    while batch := list(islice(_up_to(rows, BATCH_CHARS), BATCH_ROWS)):
+    """Group rows into batches, limited by the number of rows and of characters."""
+    while batch := list(islice(_limit_chars(rows, BATCH_CHARS), BATCH_ROWS)):
         yield batch
 
 
-def _up_to(rows: Iterator[Prepared], most: int) -> Iterator[Prepared]:
+def _limit_chars(rows: Iterator[Prepared], max_chars: int) -> Iterator[Prepared]:
     size = 0
-    while size < most and (row := next(rows, None)) is not None:
+    while size < max_chars and (row := next(rows, None)) is not None:
         size += len(row.text)
         yield row

@@ -1,4 +1,4 @@
-"""Prompt formats that spell a row out: files of templates, each under the columns that it needs."""
+"""Prompt formats: JSON files of templates by the columns that each one needs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ QUESTION, ANSWER = "instruction", "output"
 
 @dataclass(frozen=True)
 class Template:
-    """A text with %places%, cut at them: text and column by turns; the reply is the last column that is one."""
+    """A text with %column% placeholders.
+
+    `pieces` are texts and column names in turn; `reply` is the number of the last column that holds a reply.
+    """
 
     pieces: tuple[str, ...]
     reply: int | None
 
     @staticmethod
     def of(text: str, marks: tuple[Sequence[str], Sequence[str]]) -> Template:
-        """`marks` are what begins and ends a text by itself; spelled out in a template, they come off."""
-        pieces = PLACE.split(_bare(text, *marks))
+        """Parse a template; `marks`, BOS and EOS as text, are removed: every text gets them anyway."""
+        pieces = PLACE.split(_strip_marks(text, *marks))
         columns = pieces[1::2]
         replies = [n for n, column in enumerate(columns) if column.lower() in REPLIES]
         return Template(tuple(pieces), replies[-1] if replies and len(set(columns)) > 1 else None)
@@ -42,16 +45,16 @@ class Template:
         return frozenset(self.pieces[1::2])
 
     def filled(self, columns: Mapping[str, str]) -> Written:
-        """The text with its places filled; a reply begins before the spaces that lead to it."""
-        parts = [columns[piece] if number % 2 else piece for number, piece in enumerate(self.pieces)]
+        """Fill in the columns; the reply begins before the spaces that precede it."""
+        texts = [columns[piece] if number % 2 else piece for number, piece in enumerate(self.pieces)]
         if self.reply is None:
-            return Written("".join(parts))
-        before = "".join(parts[: 2 * self.reply + 1])
-        return Written("".join(parts), len(before.rstrip(" ")))
+            return Written("".join(texts))
+        before_reply = "".join(texts[: 2 * self.reply + 1])
+        return Written("".join(texts), len(before_reply.rstrip(" ")))
 
 
-def _bare(text: str, opening: Sequence[str], closing: Sequence[str]) -> str:
-    """A template without the tokens that begin and end every text."""
+def _strip_marks(text: str, opening: Sequence[str], closing: Sequence[str]) -> str:
+    """Remove BOS and EOS texts from the ends of a template."""
     for mark in opening:
         text = text.removeprefix(mark)
     for mark in closing:
@@ -62,7 +65,7 @@ def _bare(text: str, opening: Sequence[str], closing: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class FormatShape:
-    """The rows of a file through a format: the columns that are filled choose the template."""
+    """Reads rows with a prompt format; the columns that have text decide on the template."""
 
     templates: Mapping[frozenset[str], Template]
     synonyms: Mapping[str, str]
@@ -81,82 +84,86 @@ class FormatShape:
             filled.setdefault("system", self.system)
         if not any(columns <= filled.keys() for columns in self.templates):
             filled |= {key: str(value) for key, value in named.items() if _is_number(value)}
-        return self._template(filled).filled(filled)
+        return self._choose_template(filled).filled(filled)
 
-    def _template(self, filled: Mapping[str, str]) -> Template:
-        """That of exactly these columns, else the one that takes most of them."""
+    def _choose_template(self, filled: Mapping[str, str]) -> Template:
+        """Choose the template with exactly these columns, otherwise the one that uses most of them."""
         if frozenset(filled) in self.templates:
             return self.templates[frozenset(filled)]
-        fitting = [columns for columns in self.templates if columns <= filled.keys()]
-        if not fitting:
-            there = ", ".join(sorted(filled)) or "none"
-            wanted = "; or ".join(", ".join(sorted(columns)) for columns in self.templates)
-            raise BadRowError(f"has these columns with text: {there}. {self.name} needs: {wanted}.")
-        return self.templates[max(fitting, key=len)]
+        candidates = [columns for columns in self.templates if columns <= filled.keys()]
+        if not candidates:
+            existing = ", ".join(sorted(filled)) or "none"
+            required = "; or ".join(", ".join(sorted(columns)) for columns in self.templates)
+            raise BadRowError(f"has these columns with text: {existing}. {self.name} needs: {required}.")
+        return self.templates[max(candidates, key=len)]
 
 
 def _is_number(value: Any) -> bool:
-    """Tables have numbers in columns that a template may well name."""
+    """Tables may have numbers in columns that a template uses."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def format_shape(
-    asked: str, rows: Sequence[Row], folders: Folders, marks: tuple[Sequence[str], Sequence[str]], system: str
+    format_name: str,
+    rows: Sequence[Row],
+    folders: Folders,
+    marks: tuple[Sequence[str], Sequence[str]],
+    system: str,
 ) -> Shape:
-    """The shape of a format by its name, or by a template typed in its place."""
-    spelled = texts(asked, folders)
-    name = "the template" if PLACE.search(asked) else asked
+    """Load the schema of a format; instead of a name a template can be given."""
+    sources = texts(format_name, folders)
+    name = "the template" if PLACE.search(format_name) else format_name
     marks = ((*marks[0], *OPENING_MARKS), (*marks[1], *CLOSING_MARKS))
-    templates = {t.columns: t for t in (Template.of(text, marks) for text in spelled.values())}
-    shape = FormatShape(templates, {}, system, name, f"{name}, as it was chosen")
-    return replace(shape, synonyms=_synonyms(templates, rows))
+    templates = {t.columns: t for t in (Template.of(text, marks) for text in sources.values())}
+    schema = FormatShape(templates, {}, system, name, f"{name}, as it was chosen")
+    return replace(schema, synonyms=_column_synonyms(templates, rows))
 
 
-def texts(asked: str, folders: Folders) -> dict[str, str]:
-    """The templates of a format by its name, or the one that was typed in its place."""
-    return {"": asked} if PLACE.search(asked) else _read(asked, folders)
+def texts(format_name: str, folders: Folders) -> dict[str, str]:
+    """Load the templates of a format; instead of a name a template can be given."""
+    return {"": format_name} if PLACE.search(format_name) else _read_format(format_name, folders)
 
 
-def _synonyms(templates: Mapping[frozenset[str], Template], rows: Sequence[Row]) -> dict[str, str]:
-    """Other names for instruction and output, where the rows have a pair of them and the format has not."""
+def _column_synonyms(templates: Mapping[frozenset[str], Template], rows: Sequence[Row]) -> dict[str, str]:
+    """Map other question and answer columns to instruction and output, where the format does not have them."""
     columns = {str(key).strip().lower(): str(key) for row in rows for key in row.columns}
-    if any(wanted <= columns.keys() for wanted in templates):
+    if any(required <= columns.keys() for required in templates):
         return {}
     pair = pair_in(columns)
     return {columns[pair[0]]: QUESTION, columns[pair[1]]: ANSWER} if pair else {}
 
 
-def _read(name: str, folders: Folders) -> dict[str, str]:
-    """The templates of a format, by their columns; the user's own win over those that ship."""
+def _read_format(name: str, folders: Folders) -> dict[str, str]:
+    """Read the templates of a format by their columns; the user's files take precedence over shipped ones."""
     for folder in (folders.formats, SHIPPED):
         if safe_paths.name_fault(file := f"{name}.json"):
             break
         path = safe_paths.child(folder, file, "Prompt format", refusal=DataError)
         if path.is_file():
-            return _templates(path)
+            return _parse_templates(path)
     raise DataError(
         f"Prompt format: there is no {name!r}. There are: auto, chat, text, {', '.join(names(folders))}."
     )
 
 
 def names(folders: Folders) -> list[str]:
-    """The formats that ship, and the user's own."""
-    found = {path.stem for folder in (SHIPPED, folders.formats) for path in folder.glob("*.json")}
-    return sorted(found, key=str.lower)
+    """List the shipped formats and the user's own."""
+    stems = {path.stem for folder in (SHIPPED, folders.formats) for path in folder.glob("*.json")}
+    return sorted(stems, key=str.lower)
 
 
-def _templates(path: Path) -> dict[str, str]:
+def _parse_templates(path: Path) -> dict[str, str]:
     try:
-        read = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"Prompt format: {path.name} cannot be read ({error}). It must be JSON.") from error
     if (
-        not isinstance(read, dict)
-        or not read
-        or not all(isinstance(v, str) and PLACE.search(v) for v in read.values())
+        not isinstance(content, dict)
+        or not content
+        or not all(isinstance(v, str) and PLACE.search(v) for v in content.values())
     ):
         raise DataError(
             f"Prompt format: {path.name} must hold templates by their columns, such as "
             '{"instruction,output": "%instruction%\\n%output%"}.'
         )
-    return read
+    return content

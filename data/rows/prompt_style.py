@@ -1,4 +1,4 @@
-"""How to talk to what is being trained: what stands around a message in the examples, and prompts out of them."""
+"""Prompt style: the text around a message in the training examples, and sample prompts made from the data."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from ...chunking import Encoder
 
 MESSAGE = "%message%"
-SIGN = "\ue0f00\ue0f1"  # stands in no text
-LOOKED_AT = 24  # examples, spread evenly
-PROMPTS = 3  # out of the data
-BEGINNING = 24  # tokens of a text that one is made of
-LONGEST = 512  # tokens of a prompt out of rows
+SIGN = "\ue0f00\ue0f1"  # private-use characters that no text has
+LOOKED_AT = 24  # examples, evenly spread
+PROMPTS = 3  # made from the data
+BEGINNING = 24  # tokens of a text that a prompt takes
+LONGEST = 512  # tokens of a prompt made from a row
 EXAMPLE_CHARS = 1000
 
 Manner = Literal["text", "chat", "format"]
 
 
 class Speaker(RowTokenizer, Protocol):
-    """A tokenizer for texts and for rows."""
+    """A tokenizer for both texts and rows."""
 
     @property
     def encode(self) -> Encoder: ...
 
 
 class Prompt(NamedTuple):
-    """What the model is asked: for a person, and as it gets it."""
+    """A prompt: the text that users see, and the ids that the model gets."""
 
     text: str
     ids: tuple[int, ...]
@@ -46,30 +46,30 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Speaking:
-    """What stands before and after a message; for a text that is gone on with nothing does."""
+    """The text before and after a message; both are empty where the model continues a text."""
 
     manner: Manner = "text"
     origin: str = ""
     before: str = ""
     after: str = ""
-    turn: str = ""  # of what stands before, that which every message of the user's begins with
+    turn: str = ""  # the end of `before` that begins every user message
     bos: int | None = None
     system: str = ""
 
     def prompt(self, message: str, tokenizer: Speaker) -> Prompt:
-        """A message of the user's own as the model would have met it in training."""
+        """Write a message in the style of the training data."""
         encode = tokenizer.encode if self.manner == "text" else tokenizer.encode_marked
         ids = tuple(encode([f"{self.before}{message}{self.after}"])[0].ids.tolist())
-        opens = self.bos is not None and ids[:1] != (self.bos,)
-        return Prompt(message, (self.bos, *ids) if opens and self.bos is not None else ids)
+        add_bos = self.bos is not None and ids[:1] != (self.bos,)
+        return Prompt(message, (self.bos, *ids) if add_bos and self.bos is not None else ids)
 
     def asked(self, text: str) -> str:
-        """Of a prompt out of the data what somebody said in it."""
-        inside = text.rstrip().removesuffix(self.after.rstrip())
-        return inside.rpartition(self.turn)[2].strip() if self.turn else inside
+        """Extract the last user message from a prompt made from the data."""
+        rest = text.rstrip().removesuffix(self.after.rstrip())
+        return rest.rpartition(self.turn)[2].strip() if self.turn else rest
 
     def as_json(self, settings: TrainingSettings, example: str) -> dict[str, Any]:
-        """For training_prompt.json: how to talk to the LoRA."""
+        """Return the content of training_prompt.json: how to prompt the LoRA."""
         return {
             "kind": self.manner,
             "format": self.origin or "a text that is gone on with",
@@ -84,55 +84,60 @@ class Speaking:
 
 
 def speaking(settings: TrainingSettings, folders: Folders, tokenizer: Speaker, examples: Examples) -> Speaking:
-    """How most of the examples are written: as a chat, in a prompt format, or as texts."""
+    """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
     bos = tokenizer.bos if settings.text.add_bos else None
-    looked_at = [tokenizer.decode(examples[n].ids.tolist()) for n in _spread(len(examples), LOOKED_AT)]
-    for found in (*_formats(settings, folders, tokenizer, bos), *_chats(settings, tokenizer, bos)):
-        signs = [part for part in (found.after.strip(), found.turn.strip()) if part]
-        if signs and 2 * sum(all(sign in text for sign in signs) for text in looked_at) > len(looked_at):
-            return _with_their_system(found, tokenizer, examples) if found.manner == "chat" else found
+    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in _spread_evenly(len(examples), LOOKED_AT)]
+    for style in (*_format_styles(settings, folders, tokenizer, bos), *_chat_styles(settings, tokenizer, bos)):
+        markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
+        if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
+            return _with_common_system(style, tokenizer, examples) if style.manner == "chat" else style
     return Speaking(bos=bos)
 
 
 def in_a_chat(tokenizer: Speaker, bos: int | None, system: str = "") -> Speaking | None:
-    """As the chat template writes a first message; None where it writes none."""
+    """Return the style of the chat template's first message; None where the template refuses it."""
     template = tokenizer.chat_template
-    lead = [{"role": "system", "content": system}] if system else []
+    system_message = [{"role": "system", "content": system}] if system else []
     try:
-        written = template.render([*lead, {"role": "user", "content": SIGN}], (), opening=True)
+        text = template.render([*system_message, {"role": "user", "content": SIGN}], (), opening=True)
     except ValueError:
         return None
-    before, sign, after = written.partition(SIGN)
-    if not sign:
+    before, placeholder, after = text.partition(SIGN)
+    if not placeholder:
         return None
-    own = None if template.own else bos
-    return Speaking("chat", template.origin, before, after, _turn(before, tokenizer), own, system)
+    bos_to_add = None if template.own else bos
+    return Speaking("chat", template.origin, before, after, _turn_start(before, tokenizer), bos_to_add, system)
 
 
-def prompts(asked: str | Sequence[str], way: Speaking, tokenizer: Speaker, examples: Examples) -> list[Prompt]:
-    """The user's own, or with 'auto' beginnings out of the data."""
-    if not isinstance(asked, str):
-        return [way.prompt(message, tokenizer) for message in asked]
-    found: dict[str, Prompt] = {}
-    for start in _spread(len(examples), PROMPTS):
+def prompts(
+    requested: str | Sequence[str], style: Speaking, tokenizer: Speaker, examples: Examples
+) -> list[Prompt]:
+    """Make the sample prompts: the user's own, or for 'auto' beginnings of examples."""
+    if not isinstance(requested, str):
+        return [style.prompt(message, tokenizer) for message in requested]
+    unique: dict[str, Prompt] = {}
+    for start in _spread_evenly(len(examples), PROMPTS):
         for number in range(start, min(start + LOOKED_AT, len(examples))):
-            prompt = _beginning(examples[number], way, tokenizer)
-            if prompt is not None and prompt.text not in found:
-                found[prompt.text] = prompt
+            prompt = _prompt_from(examples[number], style, tokenizer)
+            if prompt is not None and prompt.text not in unique:
+                unique[prompt.text] = prompt
                 break
-    return list(found.values())
+    return list(unique.values())
 
 
-def _beginning(example: Example, way: Speaking, tokenizer: Speaker) -> Prompt | None:
-    """Up to where the first reply begins; of a text the first words. None where that is too long to ask."""
-    ids, first = example.ids.tolist(), _first_learned(example)
-    text = first <= 1
-    end = min(BEGINNING, max(1, len(ids) // 2)) if text else first
+def _prompt_from(example: Example, style: Speaking, tokenizer: Speaker) -> Prompt | None:
+    """Cut a prompt from an example: up to its first reply, or the first words of a text.
+
+    None where it would be too long.
+    """
+    ids, first_learned = example.ids.tolist(), _first_learned(example)
+    is_text = first_learned <= 1
+    end = min(BEGINNING, max(1, len(ids) // 2)) if is_text else first_learned
     if end > LONGEST:
         return None
-    words = tokenizer.decode([n for n in ids[:end] if n != way.bos])
-    asked = words if text else way.asked(words)
-    return Prompt(asked, tuple(ids[:end])) if asked.strip() else None
+    decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
+    message = decoded if is_text else style.asked(decoded)
+    return Prompt(message, tuple(ids[:end])) if message.strip() else None
 
 
 def _first_learned(example: Example) -> int:
@@ -140,37 +145,37 @@ def _first_learned(example: Example) -> int:
     return next((n for n, label in enumerate(labels) if label != IGNORED), len(labels))
 
 
-def _spread(count: int, most: int) -> list[int]:
-    return sorted({count * n // most for n in range(most)}) if count else []
+def _spread_evenly(count: int, limit: int) -> list[int]:
+    return sorted({count * n // limit for n in range(limit)}) if count else []
 
 
-def _chats(settings: TrainingSettings, tokenizer: Speaker, bos: int | None) -> Iterator[Speaking]:
-    """With the user's system message, or without it where the template takes none."""
+def _chat_styles(settings: TrainingSettings, tokenizer: Speaker, bos: int | None) -> Iterator[Speaking]:
+    """Yield the style with the user's system message, or without one where the template refuses it."""
     for system in dict.fromkeys((settings.rows.system, "")):
-        if (way := in_a_chat(tokenizer, bos, system)) is not None:
-            yield way
+        if (style := in_a_chat(tokenizer, bos, system)) is not None:
+            yield style
             return
 
 
-def _with_their_system(way: Speaking, tokenizer: Speaker, examples: Examples) -> Speaking:
-    """Where most chats begin with the same system message, that belongs to how the model is talked to."""
-    numbers = _spread(len(examples), LOOKED_AT)
-    leads = Counter(_lead(examples[n], way, tokenizer) for n in numbers)
+def _with_common_system(style: Speaking, tokenizer: Speaker, examples: Examples) -> Speaking:
+    """Add the system message that most chats begin with."""
+    numbers = _spread_evenly(len(examples), LOOKED_AT)
+    leads = Counter(_text_before_message(examples[n], style, tokenizer) for n in numbers)
     lead, count = leads.most_common(1)[0]
-    if not lead or lead == way.before or 2 * count <= len(numbers):
-        return way
-    return replace(way, before=lead, system=_system_in(lead, tokenizer))
+    if not lead or lead == style.before or 2 * count <= len(numbers):
+        return style
+    return replace(style, before=lead, system=_extract_system(lead, tokenizer))
 
 
-def _lead(example: Example, way: Speaking, tokenizer: Speaker) -> str:
-    """What stands before the first message of the user's."""
+def _text_before_message(example: Example, style: Speaking, tokenizer: Speaker) -> str:
+    """Return the text before the first user message."""
     ids = example.ids.tolist()[: _first_learned(example)]
-    inside = tokenizer.decode([n for n in ids if n != way.bos]).rstrip().removesuffix(way.after.rstrip())
-    before, turn, _ = inside.rpartition(way.turn) if way.turn else ("", "", inside)
+    text = tokenizer.decode([n for n in ids if n != style.bos]).rstrip().removesuffix(style.after.rstrip())
+    before, turn, _ = text.rpartition(style.turn) if style.turn else ("", "", text)
     return before + turn
 
 
-def _system_in(lead: str, tokenizer: Speaker) -> str:
+def _extract_system(lead: str, tokenizer: Speaker) -> str:
     messages = [{"role": "system", "content": SIGN}, {"role": "user", "content": SIGN}]
     try:
         before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(SIGN)
@@ -180,36 +185,36 @@ def _system_in(lead: str, tokenizer: Speaker) -> str:
     return lead[len(before) : len(lead) - len(between)] if fits else ""
 
 
-def _turn(before: str, tokenizer: Speaker) -> str:
-    """What is before every message of the user's: from the last special token on."""
-    places = [before.rfind(special) for special in tokenizer.specials if special]
-    return before[max([*places, 0]) :]
+def _turn_start(before: str, tokenizer: Speaker) -> str:
+    """Return what begins every user message: the text from the last special token on."""
+    positions = [before.rfind(special) for special in tokenizer.specials if special]
+    return before[max([*positions, 0]) :]
 
 
-def _formats(
+def _format_styles(
     settings: TrainingSettings, folders: Folders, tokenizer: Speaker, bos: int | None
 ) -> Iterator[Speaking]:
-    asked, system = settings.rows.format, settings.rows.system
-    if asked in ("auto", "chat", "text"):
+    format_name, system = settings.rows.format, settings.rows.system
+    if format_name in ("auto", "chat", "text"):
         return
     try:
-        shape = prompt_formats.format_shape(asked, (), folders, marks(tokenizer), system)
+        schema = prompt_formats.format_shape(format_name, (), folders, marks(tokenizer), system)
     except DataError:
         return
-    if isinstance(shape, FormatShape):
-        for template in _simplest(shape, system):
-            before, sign, after = _around(template, system)
-            if sign:
-                yield Speaking("format", shape.name, before, after, before, bos, system)
+    if isinstance(schema, FormatShape):
+        for template in _simplest_templates(schema, system):
+            before, placeholder, after = _split_template(template, system)
+            if placeholder:
+                yield Speaking("format", schema.name, before, after, before, bos, system)
 
 
-def _simplest(shape: FormatShape, system: str) -> list[Template]:
-    """With a reply; first the one with a system message if there is one, and with the fewest columns."""
-    found = [template for template in shape.templates.values() if template.reply is not None]
-    return sorted(found, key=lambda t: (("system" in t.columns) != bool(system), len(t.columns)))[:1]
+def _simplest_templates(schema: FormatShape, system: str) -> list[Template]:
+    """Choose a template with a reply: with the system message where one is set, and with the fewest columns."""
+    with_reply = [template for template in schema.templates.values() if template.reply is not None]
+    return sorted(with_reply, key=lambda t: (("system" in t.columns) != bool(system), len(t.columns)))[:1]
 
 
-def _around(template: Template, system: str) -> tuple[str, str, str]:
+def _split_template(template: Template, system: str) -> tuple[str, str, str]:
     columns = template.pieces[1::2]
     reply = columns[template.reply or 0]
     question = next((column for column in columns if column not in (reply, "system")), "")

@@ -1,4 +1,4 @@
-"""What the columns of a row mean: a chat, a filled template or a text; found by their names, with the reason."""
+"""Row schemas: what the columns of a row mean (a chat, a filled prompt format or a text), by their names."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ OURS_ALONE = frozenset({"train", "weight", "from", "value", "role", "content"})
 
 
 class BadRowError(ValueError):
-    """Why a row cannot be learned from, as the end of a sentence that begins with its place."""
+    """A row that cannot be learned; the message ends a sentence that begins with the row's position."""
 
 
 class Message(NamedTuple):
-    """One turn of a chat as a template takes it; `learned` is the row's own word on it, if it has one."""
+    """One message of a chat, as chat templates take it; `learned` is set where the row itself decides on it."""
 
     fields: Mapping[str, Any]
     learned: bool | None = None
@@ -60,7 +60,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Chat:
-    """A row that goes through a chat template."""
+    """A row that a chat template renders."""
 
     messages: tuple[Message, ...]
     tools: Sequence[Any] = ()
@@ -68,35 +68,35 @@ class Chat:
 
 @dataclass(frozen=True)
 class Written:
-    """A row whose text is fixed; `reply` is where its reply begins, None where it has none."""
+    """A row that is text already; `reply` is where its reply begins, None where it has none."""
 
     text: str
     reply: int | None = None
 
 
 class Shape(Protocol):
-    """How the rows of a file are read."""
+    """Reads rows: from columns to a chat or a text."""
 
     @property
     def reason(self) -> str:
-        """What was found, and why."""
+        """What the rows are, and by which columns that was detected; for users."""
         ...
 
     @property
     def has_replies(self) -> bool: ...
 
     def of(self, columns: Mapping[str, Any]) -> Chat | Written:
-        """The row's meaning; BadRowError says what is wrong with it."""
+        """Read a row; raises BadRowError with the reason where that is not possible."""
         ...
 
 
 def found(rows: Sequence[Row], name: str, system: str) -> Shape:
-    """The shape that the columns of the first rows show; a DataError where they show none."""
+    """Detect the schema by the columns of the first rows; raises DataError where none fits."""
     columns = _columns(rows)
     for column in CHAT_COLUMNS:
         if column in columns and _holds_lists(rows, column):
             return Chats(column, system, f"chats, since the rows have '{column}'")
-        if column in columns and _holds_written_lists(rows, column):
+        if column in columns and _holds_serialized_lists(rows, column):
             return Chats(column, system, f"chats, since the rows have lists of messages written out in '{column}'")
     if set(COMPLETION) <= columns.keys():
         if _holds_lists(rows, COMPLETION[0]):
@@ -105,14 +105,14 @@ def found(rows: Sequence[Row], name: str, system: str) -> Shape:
     pair = pair_in(columns)
     if pair:
         return pair_shape(pair, columns, system)
-    text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text(rows)
+    text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text_column(rows)
     if text:
         return Plain(text, f"texts, since the rows have '{text}' and no other columns that are known")
-    raise DataError(_nothing_known(name, columns))
+    raise DataError(_unknown_columns_message(name, columns))
 
 
 def are_known(rows: Sequence[Row]) -> bool:
-    """Whether the columns of these rows mean something."""
+    """Whether a schema fits these rows."""
     try:
         found(rows, "", "")
     except DataError:
@@ -121,16 +121,16 @@ def are_known(rows: Sequence[Row]) -> bool:
 
 
 def pair_shape(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> Pair:
-    """Questions and answers in two columns, with a third where there is one."""
+    """Return the schema of question and answer columns, with a third for additional input."""
     question, answer = columns[pair[0]], columns[pair[1]]
     more = next((columns[c] for c in MORE_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
-    said = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
+    listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
     own_system = columns.get("system", "")
-    return Pair(question, more, answer, own_system, system, f"questions and answers, since the rows have {said}")
+    return Pair(question, more, answer, own_system, system, f"questions and answers, since the rows have {listed}")
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
-    """The columns of some rows: their names in small letters, and as they are."""
+    """Map the lower-case names of the columns to their names as written."""
     return {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
 
 
@@ -138,35 +138,35 @@ def _holds_lists(rows: Sequence[Row], column: str) -> bool:
     return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
 
 
-def _holds_written_lists(rows: Sequence[Row], column: str) -> bool:
-    return any(isinstance(_list_in(_value(row.columns, column)), list) for row in rows)
+def _holds_serialized_lists(rows: Sequence[Row], column: str) -> bool:
+    return any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows)
 
 
-def _list_in(value: Any) -> Any:
-    """A list of messages, also one written out as a table has to hold it: in JSON, or as Python writes it."""
+def _parse_list(value: Any) -> Any:
+    """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
     if not isinstance(value, str) or not WRITTEN_LIST.match(value):
         return value
-    for read in (json.loads, ast.literal_eval):
+    for parse in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return read(value.strip())
+            return parse(value.strip())
     return value
 
 
 def _value(columns: Mapping[str, Any], name: str) -> Any:
-    """A column's value, whatever the case of its name and the spaces around it."""
+    """Return a column's value; case of the name and spaces around it do not matter."""
     if name in columns:
         return columns[name]
     name = name.strip().lower()
     return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
 
 
-def _only_text(rows: Sequence[Row]) -> str:
-    """The one column that holds texts, if it is one."""
-    found = {key for row in rows for key, value in row.columns.items() if isinstance(value, str)}
-    return str(found.pop()) if len(found) == 1 else ""
+def _only_text_column(rows: Sequence[Row]) -> str:
+    """Return the only column that holds texts; empty where there are several."""
+    names = {key for row in rows for key, value in row.columns.items() if isinstance(value, str)}
+    return str(names.pop()) if len(names) == 1 else ""
 
 
-def _nothing_known(name: str, columns: Mapping[str, str]) -> str:
+def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
     there = ", ".join(list(columns.values())[:12])
@@ -193,7 +193,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and what follows it, as they are."""
+    """Prompt and completion, joined as they are."""
 
     prompt: str
     completion: str
@@ -207,7 +207,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Pair:
-    """A question and its answer, as a chat of two turns."""
+    """Question and answer, as a chat of two messages."""
 
     question: str
     more: str
@@ -222,10 +222,10 @@ class Pair:
         if self.more and (more := optional_text_in(columns, self.more)):
             question = f"{question}\n\n{more}"
         system = (optional_text_in(columns, self.own_system) if self.own_system else "") or self.system
-        return Chat((*_system(system), _message("user", question), _message("assistant", answer)))
+        return Chat((*_system_messages(system), _message("user", question), _message("assistant", answer)))
 
 
-def _system(text: str) -> tuple[Message, ...]:
+def _system_messages(text: str) -> tuple[Message, ...]:
     return (_message("system", text),) if text.strip() else ()
 
 
@@ -235,7 +235,7 @@ def _message(role: str, content: str) -> Message:
 
 @dataclass(frozen=True)
 class Chats:
-    """Lists of messages, in one column or in a prompt's and a completion's."""
+    """Lists of messages, in one column or in the two columns prompt and completion."""
 
     column: str | tuple[str, ...]
     system: str
@@ -250,7 +250,7 @@ class Chats:
         own = _value(columns, "system")
         system = own if isinstance(own, str) and own.strip() else self.system
         if messages[0].role != "system":
-            messages = [*_system(system), *messages]
+            messages = [*_system_messages(system), *messages]
         tools = _value(columns, "tools")
         return Chat(tuple(messages), tools if isinstance(tools, list) else ())
 
@@ -260,36 +260,40 @@ def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
     if isinstance(value, str) and name == COMPLETION[0]:
         value = [{"role": "user", "content": value}]
     if name in CHAT_COLUMNS:
-        value = _list_in(value)
+        value = _parse_list(value)
     if value is None:
         raise BadRowError(f"has no '{name}'.")
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(f"'{name}' is {'empty' if value == [] else kind(value)}. It must be a list of messages.")
-    said = [each for each in enumerate(value, start=1) if not _is_no_system(each[1])]
-    return [_read_message(number, message) for number, message in said]
+    numbered = [each for each in enumerate(value, start=1) if not _is_blank_system(each[1])]
+    return [_read_message(number, message) for number, message in numbered]
 
 
-def _is_no_system(value: Any) -> bool:
-    """A blank system message, which some data sets put where there is none."""
+def _is_blank_system(value: Any) -> bool:
+    """Whether it is a blank system message; some datasets have it where they mean none."""
     if not isinstance(value, Mapping) or str(value.get("role", value.get("from"))).strip().lower() != "system":
         return False
     return str(value.get("content", value.get("value")) or "").strip() == ""
 
 
 def _read_message(number: int, value: Any) -> Message:
-    """A message of OpenAI's kind (role, content) or ShareGPT's (from, value)."""
+    """Read a message in OpenAI's format (role, content) or ShareGPT's (from, value)."""
     if not isinstance(value, Mapping):
         raise BadRowError(f"message {number} is {kind(value)}. A message has a role and a content.")
     role = value.get("role", value.get("from"))
     if not isinstance(role, str) or role.strip().lower() not in ROLES:
-        known = "system, user, assistant or tool"
-        raise BadRowError(f"message {number} has {_role_found(role)}. Its role must be {known} (or human, gpt).")
+        roles = "system, user, assistant or tool"
+        raise BadRowError(
+            f"message {number} has {_describe_role(role)}. Its role must be {roles} (or human, gpt)."
+        )
     content = _content(number, value)
-    more = {key: field for key, field in value.items() if key not in OURS_ALONE and field is not None}
-    return Message({"role": ROLES[role.strip().lower()], "content": content, **more}, _learned(number, value))
+    other_fields = {key: field for key, field in value.items() if key not in OURS_ALONE and field is not None}
+    return Message(
+        {"role": ROLES[role.strip().lower()], "content": content, **other_fields}, _learned(number, value)
+    )
 
 
-def _role_found(role: Any) -> str:
+def _describe_role(role: Any) -> str:
     return "no role" if role is None else f"the role {role!r}"
 
 
@@ -310,7 +314,7 @@ def _content(number: int, value: Mapping[str, Any]) -> str:
 
 
 def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
-    """What the row itself says of a message: 'train' true or false, or 'weight' 0 or 1."""
+    """Read whether a message is learned: 'train' true or false, or 'weight' 0 or 1."""
     if isinstance(train := value.get("train"), bool):
         return train
     weight = value.get("weight")
@@ -324,12 +328,12 @@ def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
 
 
 def text_in(columns: Mapping[str, Any], name: str) -> str:
-    """The text of a column that must have one."""
+    """Return the text of a column that must have one."""
     value = _value(columns, name)
     if value is None:
-        there = ", ".join(map(str, columns)) or "none"
+        existing = ", ".join(map(str, columns)) or "none"
         raise BadRowError(
-            f"'{name}' is null." if name in columns else f"has no '{name}'; its columns are: {there}."
+            f"'{name}' is null." if name in columns else f"has no '{name}'; its columns are: {existing}."
         )
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {kind(value)}. It must be a text, in quotes.")
@@ -339,7 +343,7 @@ def text_in(columns: Mapping[str, Any], name: str) -> str:
 
 
 def optional_text_in(columns: Mapping[str, Any], name: str) -> str:
-    """The text of a column that may be missing or blank."""
+    """Return the text of a column that may be missing or blank."""
     value = _value(columns, name)
     if value is None:
         return ""
@@ -348,21 +352,21 @@ def optional_text_in(columns: Mapping[str, Any], name: str) -> str:
     return value.strip() and value
 
 
-def as_chat(shape: Shape, rows: Sequence[Row], name: str, system: str) -> Shape:
-    """The shape with which rows go through the chat template; a DataError where they have no turns."""
-    if isinstance(shape, (Chats, Pair)):
-        return shape
-    if isinstance(shape, Completion):
+def as_chat(schema: Shape, rows: Sequence[Row], name: str, system: str) -> Shape:
+    """Return the schema that reads the rows as chats; raises DataError for plain texts."""
+    if isinstance(schema, (Chats, Pair)):
+        return schema
+    if isinstance(schema, Completion):
         return pair_shape(COMPLETION, _columns(rows), system)
     raise DataError(
         f"{name}: the rows are plain texts, which have no turns for a chat template. Choose auto or text."
     )
 
 
-def as_text(shape: Shape, rows: Sequence[Row], name: str) -> Shape:
-    """The shape with which rows are taken as they are; a DataError where they have no one text."""
-    if isinstance(shape, (Plain, Completion)):
-        return shape
+def as_text(schema: Shape, rows: Sequence[Row], name: str) -> Shape:
+    """Return the schema that reads the rows as text; raises DataError where they have no text column."""
+    if isinstance(schema, (Plain, Completion)):
+        return schema
     text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
     if text:
         return Plain(_columns(rows)[text], f"texts in '{text}', as they are")

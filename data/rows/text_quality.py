@@ -1,4 +1,4 @@
-"""What may be wrong with the words themselves: refusals, broken letters, HTML, template words, the same twice."""
+"""Text quality: refusals, mojibake, HTML, words of prompt templates, and duplicates."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ SAID = {
     "template": "hold words of prompt templates in their text, which the template puts there itself",
 }
 SIMILAR = 0.8
-SHINGLE = 5  # words
+SHINGLE = 5  # words per shingle
 BANDS, ROWS_OF_A_BAND = 5, 4
 MOST_COMPARED = 20_000
-FEWEST_WORDS = 12  # of a text that is compared for likeness
+FEWEST_WORDS = 12  # shorter texts are not compared
 WORDS = re.compile(r"\w+")
 
 
 @dataclass
 class Finding:
-    """How often something was found, where first, and what it was."""
+    """How often an issue was found, the first place, and the words found there."""
 
     count: int = 0
     place: str = ""
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass
 class Inspector:
-    """Looks at texts as they come by, and says in the end what it saw."""
+    """Inspects texts one by one and collects their issues."""
 
     phrases: Sequence[str]
     looked_at: int = 0
@@ -69,11 +69,11 @@ class Inspector:
     _compared: list[tuple[str, str]] = field(default_factory=list)
 
     def look(self, text: str, learned: str, place: str) -> None:
-        """One row or chapter; refusals count only where they would be learned."""
+        """Inspect a row or section; refusals count only where they would be learned."""
         self.looked_at += 1
-        small = learned.lower()
+        lowered = learned.lower()
         for phrase in self.phrases:
-            if phrase in small:
+            if phrase in lowered:
                 self.found["refusals"].add(place, phrase)
                 break
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
@@ -92,17 +92,17 @@ class Inspector:
 
     @cached_property
     def alike(self) -> Finding:
-        """Texts that are nearly the same as an earlier one."""
-        return _alike(self._compared)
+        """The texts that are nearly the same as an earlier one."""
+        return _find_near_duplicates(self._compared)
 
     def said(self, name: str, unit: str) -> Iterator[str]:
-        """Everything worth saying, one sentence each."""
-        for kind, what in SAID.items():
+        """Yield one sentence for each kind of issue."""
+        for kind, description in SAID.items():
             finding = self.found.get(kind)
             if finding:
                 yield (
-                    f"{name}: {finding.count} of {self.looked_at} {unit}s {what}; the first is {finding.place} "
-                    f"({finding.what!r})."
+                    f"{name}: {finding.count} of {self.looked_at} {unit}s {description}; the first is "
+                    f"{finding.place} ({finding.what!r})."
                 )
         if self.again.count:
             yield (
@@ -117,7 +117,7 @@ class Inspector:
 
 
 def refusals(folders: Folders) -> tuple[str, ...]:
-    """The phrases to look for: the user's own list, else ours."""
+    """Load the phrases to look for: the user's list, otherwise the shipped one."""
     path = folders.refusals if folders.refusals.is_file() else SHIPPED
     try:
         lines = path.read_text(encoding="utf-8-sig").lower().splitlines()
@@ -126,26 +126,26 @@ def refusals(folders: Folders) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
-def _alike(texts: Iterable[tuple[str, str]]) -> Finding:
-    """By MinHash: texts that agree in a band are compared shingle by shingle."""
+def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> Finding:
+    """Find near duplicates by MinHash; texts that agree in a band are compared by their shingles."""
     import numpy as np
 
-    random = np.random.default_rng(7)
-    factors = random.integers(1, 2**61, (BANDS * ROWS_OF_A_BAND, 1), dtype=np.uint64) | np.uint64(1)
+    rng = np.random.default_rng(7)
+    factors = rng.integers(1, 2**61, (BANDS * ROWS_OF_A_BAND, 1), dtype=np.uint64) | np.uint64(1)
     buckets: dict[bytes, tuple[str, Ints]] = {}
-    known: dict[str, int] = {}
-    finding = Finding()
+    word_hashes: dict[str, int] = {}
+    duplicates = Finding()
     for place, text in texts:
-        shingles = _shingles(text, known)
+        shingles = _shingles(text, word_hashes)
         if len(shingles):
-            _compare(place, shingles, (shingles * factors).min(axis=1), buckets, finding)
-    return finding
+            _compare(place, shingles, (shingles * factors).min(axis=1), buckets, duplicates)
+    return duplicates
 
 
 def _compare(
     place: str, shingles: Ints, least: Ints, buckets: dict[bytes, tuple[str, Ints]], finding: Finding
 ) -> None:
-    """Against the first text of each band that agrees."""
+    """Compare a text with the first text of each band that agrees."""
     import numpy as np
 
     like = ""
@@ -159,19 +159,19 @@ def _compare(
         finding.add(place, like)
 
 
-def _shingles(text: str, known: dict[str, int]) -> Ints:
-    """Numbers for all runs of some words, each once."""
+def _shingles(text: str, word_hashes: dict[str, int]) -> Ints:
+    """Hash all shingles of a text; each hash once."""
     import numpy as np
 
     words = WORDS.findall(text.lower())
     if len(words) < FEWEST_WORDS:
         return np.zeros(0, np.uint64)  # type: ignore[return-value]
     for word in words:
-        if word not in known:
-            known[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-    numbers = np.array([known[word] for word in words], np.uint64)
-    runs = numbers[: len(numbers) - SHINGLE + 1].copy()
-    for step in range(1, SHINGLE):
-        runs = runs * np.uint64(0x100000001B3) + numbers[step : len(numbers) - SHINGLE + 1 + step]
+        if word not in word_hashes:
+            word_hashes[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    hashes = np.array([word_hashes[word] for word in words], np.uint64)
+    runs = hashes[: len(hashes) - SHINGLE + 1].copy()
+    for offset in range(1, SHINGLE):
+        runs = runs * np.uint64(0x100000001B3) + hashes[offset : len(hashes) - SHINGLE + 1 + offset]
     unique: Ints = np.unique(runs)
     return unique

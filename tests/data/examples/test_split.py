@@ -235,8 +235,8 @@ def test_only_an_example_that_the_open_end_gave_its_end_token_loses_it(end, leng
 
 def test_the_ends_of_a_text_are_worked_out_once_not_for_each_example(tmp_path, monkeypatch):
     """A long text of which a share is kept aside took the square of its length."""
-    ends, found = TextSource._unended.fget, []
-    monkeypatch.setattr(TextSource, "_unended", property(lambda source: found.append(source) or ends(source)))
+    ends, found = TextSource._surplus_eos.fget, []
+    monkeypatch.setattr(TextSource, "_surplus_eos", property(lambda source: found.append(source) or ends(source)))
     data = made(tmp_path, {"a.txt": book(20).replace("\n\n\n", " ")}, eval_share=0.2, cutoff=64)
     assert any(source.open_end for source in data.examples.sources)
     found.clear()
