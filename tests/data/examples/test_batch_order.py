@@ -1,4 +1,4 @@
-"""Orders written out: each example once, the same for the same seed, like lengths together."""
+"""Orders of the examples: each example once, the same for the same seed, similar lengths together."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def test_shuffled_is_another_order_each_epoch_and_the_same_for_the_same_seed():
 
 
 @pytest.mark.parametrize("epoch", range(5))
-def test_like_lengths_stand_together_longest_first_and_the_rest_last(epoch):
+def test_batches_have_similar_lengths_with_the_longest_first_and_an_incomplete_one_last(epoch):
     order = by_length(epoch)
     assert sorted(order) == list(range(len(LENGTHS)))
-    found = batches(order)
-    assert [len(b) for b in found] == [4, 4, 3]
-    lengths = [[LENGTHS[n] for n in b] for b in found]
+    order_batches = batches(order)
+    assert [len(b) for b in order_batches] == [4, 4, 3]
+    lengths = [[LENGTHS[n] for n in b] for b in order_batches]
     assert max(LENGTHS) in lengths[0] or max(LENGTHS) in lengths[-1]
-    for one in lengths:  # no batch reaches over another: sorted, they are one run of the sorted whole
-        low, high = min(one), max(one)
-        assert not any(low < length < high for other in lengths if other is not one for length in other)
+    for batch_lengths in lengths:  # the ranges of the batches do not overlap
+        low, high = min(batch_lengths), max(batch_lengths)
+        assert not any(low < length < high for other in lengths if other is not batch_lengths for length in other)
 
 
 def test_the_longest_batch_comes_first_where_all_are_full():
     lengths = list(range(1, 41))
     order = by_length(lengths=lengths)
     assert sorted(lengths[n] for n in order[:4]) == [37, 38, 39, 40]
-    first = [max(lengths[n] for n in b) for b in batches(order)]
-    assert sorted(first) == list(range(4, 41, 4))
-    assert first[1:] != sorted(first[1:], reverse=True)  # whole batches are shuffled
+    longest = [max(lengths[n] for n in b) for b in batches(order)]
+    assert sorted(longest) == list(range(4, 41, 4))
+    assert longest[1:] != sorted(longest[1:], reverse=True)  # whole batches are shuffled
 
 
-def test_equal_lengths_meet_others_in_another_epoch():
+def test_examples_of_equal_length_share_batches_with_others_in_another_epoch():
     orders = [[tuple(sorted(b)) for b in batches(by_length(e, lengths=[5] * 40))] for e in range(2)]
     assert set(orders[0]) != set(orders[1])
 

@@ -1,4 +1,4 @@
-"""So much of a data set: by name and per cent, spread evenly, by the seed, together with others."""
+"""Dataset shares: parsing, even spread, choice by the seed, and mixtures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHATML = family("ChatML")
 ROWS = [{"instruction": f"Say {n}", "output": f"It is {n}."} for n in range(40)]
 
 
-class Counted:
+class SourceOfLength:
     def __init__(self, count):
         self.count = count
 
@@ -30,12 +30,12 @@ class Counted:
         ("odd:name.txt", Share("odd:name.txt", 100)),
     ],
 )
-def test_names_with_a_per_cent(name, share):
+def test_names_with_a_percentage(name, share):
     assert asked(name) == share
 
 
 @pytest.mark.parametrize("name", ["a.txt:0", "a.txt:1.2.3", "a.txt:99999"])
-def test_a_per_cent_that_is_none(tmp_path, name):
+def test_an_invalid_percentage_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match="Give a number above 0, up to 10000"):
         asked(name)
     with pytest.raises(DataError, match=r"^Data: 'a\.txt:"):
@@ -43,31 +43,31 @@ def test_a_per_cent_that_is_none(tmp_path, name):
 
 
 @pytest.mark.parametrize(("count", "per_cent", "taken"), [(100, 50, 50), (10, 25, 2), (3, 1, 1), (7, 250, 18)])
-def test_so_many_are_taken(count, per_cent, taken):
-    (found,) = picks([Counted(count)], Share("a", per_cent), 1)
-    assert len(found) == taken
-    each = np.bincount(found, minlength=count)
-    assert each.max() - each.min() <= 1
+def test_the_share_decides_how_many_are_taken(count, per_cent, taken):
+    (picked,) = picks([SourceOfLength(count)], Share("a", per_cent), 1)
+    assert len(picked) == taken
+    counts = np.bincount(picked, minlength=count)
+    assert counts.max() - counts.min() <= 1
 
 
-def test_they_are_spread_evenly():
-    (found,) = picks([Counted(1000)], Share("a", 10), 1)
-    assert (np.diff(found) > 0).all()
-    assert [int(n) // 10 for n in found] == list(range(100))
+def test_examples_are_spread_evenly():
+    (picked,) = picks([SourceOfLength(1000)], Share("a", 10), 1)
+    assert (np.diff(picked) > 0).all()
+    assert [int(n) // 10 for n in picked] == list(range(100))
 
 
-def test_they_are_chosen_by_the_seed_and_the_name():
-    one, again, other, another = (
-        picks([Counted(100)], Share(name, 30), seed)[0].tolist()
+def test_examples_are_chosen_by_the_seed_and_the_name():
+    first, repeated, other_seed, other_name = (
+        picks([SourceOfLength(100)], Share(name, 30), seed)[0].tolist()
         for name, seed in (("a", 1), ("a", 1), ("a", 2), ("b", 1))
     )
-    assert one == again
-    assert one != other != another != one
+    assert first == repeated
+    assert first != other_seed != other_name != first
 
 
-def test_the_sources_of_a_data_set_share_it():
-    found = picks([Counted(1), Counted(1), Counted(98)], Share("a", 50), 1)
-    assert sum(map(len, found)) == 50
+def test_the_share_is_that_of_all_sources_of_a_dataset():
+    picked = picks([SourceOfLength(1), SourceOfLength(1), SourceOfLength(98)], Share("a", 50), 1)
+    assert sum(map(len, picked)) == 50
 
 
 def test_a_mixture(tmp_path):
@@ -85,13 +85,13 @@ def test_a_mixture(tmp_path):
 
 def test_the_same_seed_takes_the_same(tmp_path):
     values = {"data": ["rows.jsonl:30"]}
-    one, two, other = (
+    first, second, other = (
         made(tmp_path / str(n), CHATML, {"rows.jsonl": ROWS}, **values, seed=seed).examples.digest()
         for n, seed in enumerate((5, 5, 6))
     )
-    assert one == two != other
+    assert first == second != other
 
 
-def test_a_comma_in_a_share_is_told():
+def test_a_comma_in_a_share_is_refused_with_the_correction():
     with pytest.raises(ValueError, match=r"'notes\.md:12,5' asks for 12,5 per cent\. Write 12\.5, with a point\."):
         asked("notes.md:12,5")

@@ -1,4 +1,4 @@
-"""What is kept aside: whole parts before anything is cut, the same by the same seed, and nothing of it learned."""
+"""The validation split: whole parts taken before slicing, the same for the same seed, none of them learned."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from training_pro.tests.slicing_laws import at_stops, words
 CHATML = family("ChatML")
 
 
-def made(root, files, **values):
-    """As in rowing, with something kept aside."""
+def prepare_files(root, files, **values):
+    """Prepare data as rowing.made does, with a validation split."""
     names = values.pop("data", list(files))
     folders = made_folders(root)
     for name, content in files.items():
@@ -44,7 +44,7 @@ def book(chapters, seed=3):
 @pytest.mark.parametrize("chunking", ["blocks", "dementor"])
 @pytest.mark.parametrize("chapters", [1, 4, 30])
 def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
-    data = made(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
+    data = prepare_files(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
     kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
     assert shared_runs(kept, learned) == []
     assert data.report.advice == ()
@@ -56,8 +56,8 @@ def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
 def test_nothing_of_the_text_is_lost():
     text = ReadText("a.txt", book(12))
     sides = divided([text], 0.2, Cutting(), seed=1, name="a.txt")
-    found = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
-    assert "".join(found) == text.text
+    parts = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
+    assert "".join(parts) == text.text
     assert not any(stretch.open_end for side in sides for stretch in side)
 
 
@@ -70,8 +70,8 @@ def test_a_short_text_is_divided_at_sentences_first():
     assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
 
 
-def test_a_text_that_goes_on_behind_what_is_kept_aside_does_not_end_there(tmp_path):
-    data = made(tmp_path, {"a.txt": book(1)}, eval_share=0.1, cutoff=64, overlap=False)
+def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_path):
+    data = prepare_files(tmp_path, {"a.txt": book(1)}, eval_share=0.1, cutoff=64, overlap=False)
     both = [*data.examples, *data.kept_aside]
     assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
     assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
@@ -89,57 +89,57 @@ def test_parts_that_are_alike_stay_on_one_side():
 def test_a_book_that_repeats_itself_says_so(tmp_path):
     refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
-    data = made(tmp_path, {"a.txt": text}, eval_share=0.1)
+    data = prepare_files(tmp_path, {"a.txt": text}, eval_share=0.1)
     assert any(
-        "in the training text too, 20 words and longer, since the text repeats itself" in said
-        for said in data.report.advice
+        "in the training text too, 20 words and longer, since the text repeats itself" in sentence
+        for sentence in data.report.advice
     )
 
 
-def test_rows_are_kept_aside_whole_and_duplicates_together(tmp_path):
+def test_rows_are_split_whole_and_duplicates_stay_together(tmp_path):
     rows = [chat(f"Q{n % 50}", f"A{n % 50}, at length.") for n in range(100)]
-    data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.1)
+    data = prepare_files(tmp_path, {"rows.jsonl": rows}, eval_share=0.1)
     learned, kept = ({e.text for e in side} for side in (data.examples, data.kept_aside))
     assert learned & kept == set()
     assert (len(data.kept_aside), len(data.examples)) == (10, 90)
     assert data.report.examples == 90
 
 
-def test_data_sets_of_their_own(tmp_path):
+def test_validation_data_of_their_own(tmp_path):
     files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
-    data = made(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
+    data = prepare_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
     assert (len(data.examples), len(data.kept_aside)) == (2, 2)
     assert data.report.advice == (
         "Kept aside: 1 of its rows stand in the training data too. Take them out of one of the two.",
     )
 
 
-def test_the_same_seed_keeps_the_same_aside(tmp_path):
+def test_the_same_seed_makes_the_same_split(tmp_path):
     kept = [
-        made(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).kept_aside.digest()
+        prepare_files(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).kept_aside.digest()
         for n, seed in enumerate((1, 1, 2))
     ]
     assert kept[0] == kept[1] != kept[2]
 
 
-def test_a_text_too_short_to_keep_anything_of(tmp_path):
-    data = made(tmp_path, {"a.txt": "One sentence only."}, eval_share=0.1)
+def test_a_text_too_short_to_split_is_a_problem(tmp_path):
+    data = prepare_files(tmp_path, {"a.txt": "One sentence only."}, eval_share=0.1)
     assert data.report.problems == (
         "a.txt is too short to keep a part of it aside. Keep data sets of their own aside, or set the share to 0.",
     )
 
 
-def test_a_share_of_what_is_left(tmp_path):
+def test_the_split_is_a_share_of_the_rows_that_are_used(tmp_path):
     rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
-    data = made(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
+    data = prepare_files(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
     assert (len(data.kept_aside), len(data.examples)) == (20, 40)
 
 
 def novel(chapters=24, seed=11):
-    """A book as books are: headings, paragraphs, talk, the same names and turns of phrase again and again."""
+    """A realistic book: headings, paragraphs, dialogue, with names and phrases that repeat."""
     rng = random.Random(seed)
-    who = ["Maren", "the boy", "the inspector", "the man with the goat", "nobody"]
-    did = [
+    persons = ["Maren", "the boy", "the inspector", "the man with the goat", "nobody"]
+    actions = [
         "looked at the river",
         "took the rope",
         "said nothing",
@@ -147,7 +147,7 @@ def novel(chapters=24, seed=11):
         "waited by the willow",
         "laughed",
     ]
-    when = [
+    times_of_day = [
         "In the morning",
         "That evening",
         "After the rain",
@@ -155,15 +155,16 @@ def novel(chapters=24, seed=11):
         "All that winter",
         "Once",
     ]
-    said = ["“Not today,” {}.", "“Two coppers,” {}.", "“Is it far?” {}.", "“Look upstream,” {}."]
+    sayings = ["“Not today,” {}.", "“Two coppers,” {}.", "“Is it far?” {}.", "“Look upstream,” {}."]
 
     def sentence():
-        one, other, times = rng.choice(who), rng.choice(who), rng.randrange(99)
+        person, other_person, count = rng.choice(persons), rng.choice(persons), rng.randrange(99)
         return rng.choice(
             [
-                f"{rng.choice(when)} {one} {rng.choice(did)}, and {other} {times} times {rng.choice(did)}.",
-                rng.choice(said).format(f"said {one} to {other}, who had {rng.randrange(999)}"),
-                f"{one.capitalize()} {rng.choice(did)}. It was the {rng.randrange(1, 31)}th of May.",
+                f"{rng.choice(times_of_day)} {person} {rng.choice(actions)}, and {other_person} {count} times "
+                f"{rng.choice(actions)}.",
+                rng.choice(sayings).format(f"said {person} to {other_person}, who had {rng.randrange(999)}"),
+                f"{person.capitalize()} {rng.choice(actions)}. It was the {rng.randrange(1, 31)}th of May.",
             ]
         )
 
@@ -178,26 +179,26 @@ def novel(chapters=24, seed=11):
 
 @pytest.mark.parametrize("chunking", ["blocks", "dementor"])
 @pytest.mark.parametrize("hard_cut", ["\\n\\n\\n", ""])
-def test_a_realistic_book_keeps_its_tenth_to_itself(tmp_path, chunking, hard_cut):
+def test_the_parts_of_a_realistic_book_share_no_passage(tmp_path, chunking, hard_cut):
     values = {"eval_share": 0.1, "chunking": chunking, "hard_cut": hard_cut, "cutoff": 200, "overlap": True}
-    data = made(tmp_path, {"book.txt": novel()}, **values)
+    data = prepare_files(tmp_path, {"book.txt": novel()}, **values)
     kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
-    both = words_in_a_row(kept) & words_in_a_row(learned)
+    both = all_ngrams(kept) & all_ngrams(learned)
     assert both == set()
-    assert [said for said in data.report.advice if not said.startswith("book.txt: no hard cut")] == []
+    assert [sentence for sentence in data.report.advice if not sentence.startswith("book.txt: no hard cut")] == []
     assert 0.05 < sum(map(len, set(kept))) / (sum(map(len, set(kept))) + sum(map(len, set(learned)))) < 0.2
 
 
-def words_in_a_row(texts):
-    """Every twenty words in a row, found the slow way."""
-    found = set()
+def all_ngrams(texts):
+    """All runs of twenty words, without hashing."""
+    ngrams = set()
     for text in texts:
         words = text.lower().split()
-        found |= {tuple(words[n : n + 20]) for n in range(len(words) - 19)}
-    return found
+        ngrams |= {tuple(words[n : n + 20]) for n in range(len(words) - 19)}
+    return ngrams
 
 
-def test_shared_runs_are_those_that_are_found_the_slow_way():
+def test_shared_passages_are_found_as_without_hashing():
     rng = random.Random(4)
     passage = " ".join(f"x{n}" for n in range(23))
     learned = " ".join(rng.choice("abc") for _ in range(500)) + f" {passage} end " + passage
@@ -209,8 +210,8 @@ def test_shared_runs_are_those_that_are_found_the_slow_way():
 
 
 @pytest.mark.parametrize("cut", ["***", "\n***\n", "\n* * *\n\n"])
-def test_a_hard_cut_of_signs_is_never_a_part_and_never_divided(cut):
-    """Found by trying: alone it was all that was kept aside, and half of it was text to learn."""
+def test_a_hard_cut_of_ornaments_is_never_a_part_and_never_divided(cut):
+    """A regression: the hard cut alone was the whole validation split, and half of it was learned as text."""
     rng = random.Random(5)
     for chapters in range(1, 9):
         parts = [" ".join(book(1, rng.random()).split(".")[: rng.randrange(4, 9)]) for _ in range(chapters)]
@@ -225,21 +226,23 @@ def test_a_hard_cut_of_signs_is_never_a_part_and_never_divided(cut):
     ("end", "lengths"),
     [(" Five six seven.", [5, 3]), (" Hi.", [5]), ("\n\n\nHi.", [6]), ("\n\n\nOne two three. Hi.", [6, 4])],
 )
-def test_only_an_example_that_the_open_end_gave_its_end_token_loses_it(end, lengths):
-    """What stood at the end may be left out as too short: then no example has that end token."""
+def test_only_the_example_with_the_eos_of_an_open_end_loses_it(end, lengths):
+    """The last block may be left out as too short: then no example has that EOS."""
     rules = Cutting(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
     cut = sliced("One two. Three four five." + end, words, rules, at_stops)
     source = TextSource("a.txt", cut, open_end=True)
     assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
 
 
-def test_the_ends_of_a_text_are_worked_out_once_not_for_each_example(tmp_path, monkeypatch):
-    """A long text of which a share is kept aside took the square of its length."""
-    ends, found = TextSource._surplus_eos.fget, []
-    monkeypatch.setattr(TextSource, "_surplus_eos", property(lambda source: found.append(source) or ends(source)))
-    data = made(tmp_path, {"a.txt": book(20).replace("\n\n\n", " ")}, eval_share=0.2, cutoff=64)
+def test_the_ends_of_a_text_are_computed_once_not_for_each_example(tmp_path, monkeypatch):
+    """A regression: a long text with a validation share took quadratic time."""
+    surplus_eos, calls = TextSource._surplus_eos.fget, []
+    monkeypatch.setattr(
+        TextSource, "_surplus_eos", property(lambda source: calls.append(source) or surplus_eos(source))
+    )
+    data = prepare_files(tmp_path, {"a.txt": book(20).replace("\n\n\n", " ")}, eval_share=0.2, cutoff=64)
     assert any(source.open_end for source in data.examples.sources)
-    found.clear()
+    calls.clear()
     data.examples.digest()
     assert len(data.examples) > 20
-    assert len(found) <= len(data.examples.sources)
+    assert len(calls) <= len(data.examples.sources)

@@ -1,4 +1,4 @@
-"""The disk that a run is expected to fill, against what it does fill; and what Check says of it."""
+"""The disk estimate against the files that a run writes, and the sentences of Check."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ GIGABYTES = 10**9
 CARD = Memory("NVIDIA", 0, 80 * GIGABYTES)
 
 
-def planned(tmp_path, machine=None, loading="", **more):
+def estimate(tmp_path, machine=None, loading="", **more):
     settings = training_settings({"name": "a", "data": ["x.txt"], **more})
     plan = StepPlan(400, 4, 1, settings.steps.epochs)
     return disk_plan(settings, ModelCard("m", EIGHT, None, loading), plan, tmp_path / "not" / "there", machine)
 
 
 def test_a_checkpoint_of_an_eight_billion_model_is_a_gigabyte(tmp_path):
-    disk = planned(tmp_path, epochs=6)
+    disk = estimate(tmp_path, epochs=6)
     assert disk.made == pytest.approx(336e6, rel=0.01)
     assert disk.checkpoint == pytest.approx(1.0e9, rel=0.02)
     assert (disk.checkpoints, disk.free > 0) == (6, True)
-    # Three whole ones, the one being written, two backups, three slimmed ones and the LoRA.
+    # Three full checkpoints, the one being written, two backups, three slim ones and the LoRA.
     assert disk.most == pytest.approx(6 * disk.checkpoint + 4 * disk.made, rel=0.001)
     assert disk.words().startswith("LoRA 336 MB, 6 checkpoints of 1.01 GB; 6.38 GB are written ")
 
 
-def test_what_is_planned_is_what_is_written(place):
+def test_the_estimate_is_what_is_written(place):
     settings = place.settings(epochs=5, keep_checkpoints=2, save_every=2, rank=64)
     disk = PeftEngine().check(settings, place.host()).disk
     place.train(epochs=5, keep_checkpoints=2, save_every=2, rank=64)
@@ -57,38 +57,38 @@ def test_what_is_planned_is_what_is_written(place):
 
 
 @pytest.mark.parametrize(
-    ("machine", "loading", "of_a_weight"), [(CARD, "", 2), (None, "bfloat16", 2), (None, "", 4)]
+    ("machine", "loading", "bytes_each"), [(CARD, "", 2), (None, "bfloat16", 2), (None, "", 4)]
 )
-def test_a_whole_model_is_written_in_its_own_type(tmp_path, machine, loading, of_a_weight):
-    disk = planned(tmp_path, machine, loading, method="full")
-    assert disk.made == pytest.approx(of_a_weight * 8.03e9, rel=0.01)
+def test_a_whole_model_is_written_in_its_own_dtype(tmp_path, machine, loading, bytes_each):
+    disk = estimate(tmp_path, machine, loading, method="full")
+    assert disk.made == pytest.approx(bytes_each * 8.03e9, rel=0.01)
     assert disk.checkpoint == 3 * disk.made
     assert disk.words().startswith("model ")
     assert list(replace(disk, free=round(disk.made * 1.1)).problems()) == []
-    (said,) = replace(disk, free=disk.made).problems()
-    assert said.startswith("Disk: the model that the run makes takes ") and "train a LoRA" in said
+    (problem,) = replace(disk, free=disk.made).problems()
+    assert problem.startswith("Disk: the model that the run makes takes ") and "train a LoRA" in problem
 
 
 @pytest.mark.parametrize("more", [{"method": "full", "learning_rate": 1e-3}, {"train_head": True}])
-def test_what_is_planned_in_sixteen_bits_is_what_is_written(place, more):
+def test_the_estimate_in_sixteen_bits_is_what_is_written(place, more):
     more = {"epochs": 2, "max_steps": 2, "save_every": 1, **more}
     host, settings = place.host("bfloat16"), place.settings(**more)
     disk = PeftEngine().check(settings, host).disk
-    made = place.train(host, **more).folder
-    (full,) = [c.folder for c in loras.checkpoints(made) if c.step == 1]
-    weights = sum(path.stat().st_size for path in made.glob("*.safetensors"))
+    folder = place.train(host, **more).folder
+    (full,) = [c.folder for c in loras.checkpoints(folder) if c.step == 1]
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     assert weights == pytest.approx(disk.made, rel=0.05)
     assert (full / "optimizer.pt").stat().st_size == pytest.approx(disk.checkpoint - disk.made, rel=0.1)
 
 
-def test_an_optimizer_whose_state_lies_in_the_systems_memory_is_written_all_the_same(tmp_path):
+def test_the_state_of_a_paged_optimizer_is_written_too(tmp_path):
     assert (
-        planned(tmp_path, optimizer="paged_adamw_8bit").checkpoint
-        == planned(tmp_path, optimizer="adamw_8bit").checkpoint
+        estimate(tmp_path, optimizer="paged_adamw_8bit").checkpoint
+        == estimate(tmp_path, optimizer="adamw_8bit").checkpoint
     )
 
 
-def test_check_refuses_what_cannot_be_kept_and_advises_where_it_is_tight(place, monkeypatch):
+def test_check_refuses_a_full_disk_and_advises_where_space_is_short(place, monkeypatch):
     import shutil
 
     usage = shutil.disk_usage(place.folders.user_data)
@@ -104,12 +104,12 @@ def test_check_refuses_what_cannot_be_kept_and_advises_where_it_is_tight(place, 
     assert "free" not in json.loads(json.dumps(report.as_json()))["disk"]
 
 
-def test_layers_by_names_of_their_own_are_counted_at_most_and_never_refused(tmp_path):
-    disk = planned(tmp_path, targets=["special_proj"])
+def test_an_inexact_estimate_never_refuses(tmp_path):
+    disk = estimate(tmp_path, targets=["special_proj"])
     assert not list(replace(disk, free=0).problems())
 
 
-def test_a_folder_that_may_not_be_written_is_said_before_the_run(place, monkeypatch):
+def test_an_unwritable_folder_is_a_problem_before_the_run(place, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     report = PeftEngine().check(place.settings(), place.host())
     assert any(problem.startswith("Disk: ") and "may not be written" in problem for problem in report.problems)

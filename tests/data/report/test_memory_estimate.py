@@ -1,4 +1,4 @@
-"""What a run is expected to take on a card, and what is changed so that it fits: pure arithmetic."""
+"""The memory model of a run, and the settings that are changed so that it fits: arithmetic without a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EIGHT_B = {
 }
 
 
-class Lengths:
+class FakeExamples:
     def __init__(self, *lengths):
         self._lengths = list(lengths)
 
@@ -34,11 +34,11 @@ class Lengths:
         return [n - 1 for n in self._lengths]
 
 
-def expecting(free, loading="auto", device="NVIDIA Some Card", length=1024):
+def memory_model(free, loading="auto", device="NVIDIA Some Card", length=1024):
     machine = Memory(device, 0, int(free * GB))
-    found = Expecting.of(ModelCard("m", EIGHT_B, None, loading), Lengths(*[length] * 64), machine)
-    assert found is not None
-    return found
+    model = Expecting.of(ModelCard("m", EIGHT_B, None, loading), FakeExamples(*[length] * 64), machine)
+    assert model is not None
+    return model
 
 
 def settings(**more):
@@ -46,35 +46,35 @@ def settings(**more):
 
 
 @pytest.mark.parametrize(("free", "on"), [(80, False), (24, True), (0, True)])
-def test_checkpointing_is_on_where_a_run_would_not_fit_without(free, on):
-    assert expecting(free).checkpoints(settings()) is on
-    assert expecting(free).checkpoints(settings(gradient_checkpointing="off")) is False
-    assert expecting(free).checkpoints(settings(gradient_checkpointing="on")) is True
+def test_auto_checkpointing_is_on_where_a_run_would_not_fit_without(free, on):
+    assert memory_model(free).checkpoints(settings()) is on
+    assert memory_model(free).checkpoints(settings(gradient_checkpointing="off")) is False
+    assert memory_model(free).checkpoints(settings(gradient_checkpointing="on")) is True
 
 
-def test_on_a_cpu_it_stays_off():
-    assert expecting(1, device="CPU").checkpoints(settings()) is False
+def test_auto_checkpointing_is_off_on_a_cpu():
+    assert memory_model(1, device="CPU").checkpoints(settings()) is False
 
 
-def test_what_is_held_already_counts_as_free():
+def test_memory_that_the_model_holds_counts_as_free():
     assert Memory("a card", used=20, total=24, held=18).free == 22
 
 
 def test_nothing_changes_where_the_run_fits():
-    assert fitted_to_card(expecting(80), settings()) == {}
+    assert fitted_to_card(memory_model(80), settings()) == {}
 
 
-def test_the_cheapest_way_is_taken_and_the_product_stays():
-    free = expecting(24, "4bit")
-    asked = settings(batch_size=16, gradient_checkpointing="off")
-    changes = fitted_to_card(free, asked)
+def test_the_cheapest_changes_are_chosen_and_the_product_stays():
+    model = memory_model(24, "4bit")
+    requested = settings(batch_size=16, gradient_checkpointing="off")
+    changes = fitted_to_card(model, requested)
     assert changes["batch_size"] * changes["accumulation"] == 16
     assert changes.keys() <= {"batch_size", "accumulation", "gradient_checkpointing", "optimizer"}
     sections = {"steps": {}, "machine": {}, "learning": {}}
     for name in sections:
-        section = getattr(asked, name)
+        section = getattr(requested, name)
         sections[name] = replace(section, **{k: v for k, v in changes.items() if hasattr(section, k)})
-    assert free.fits(free.memory(replace(asked, **sections)))
+    assert model.fits(model.memory(replace(requested, **sections)))
 
 
 @pytest.mark.parametrize(
@@ -87,29 +87,29 @@ def test_the_cheapest_way_is_taken_and_the_product_stays():
         ("float32", False, "sgd", (4, 4, 0)),
     ],
 )
-def test_a_trained_head_is_counted_in_the_models_own_type_and_once_where_it_is_tied(
+def test_a_trained_head_has_the_models_dtype_and_counts_once_where_it_is_tied(
     loading, tied, optimizer, bytes_each
 ):
     card = ModelCard("m", {**EIGHT_B, "tie_word_embeddings": tied}, None, loading)
-    found = Expecting.of(card, Lengths(1024), Memory("NVIDIA Some Card", 0, 80 * GB))
-    without, with_head = (found.memory(settings(train_head=asked, optimizer=optimizer)) for asked in (False, True))
+    model = Expecting.of(card, FakeExamples(1024), Memory("NVIDIA Some Card", 0, 80 * GB))
+    without, with_head = (model.memory(settings(train_head=asked, optimizer=optimizer)) for asked in (False, True))
     weights = 128256 * 4096 * (1 if tied else 2)
-    more = tuple(getattr(with_head, part) - getattr(without, part) for part in ("lora", "gradients", "optimizer"))
-    assert more == tuple(weights * each for each in bytes_each)
+    added = tuple(getattr(with_head, part) - getattr(without, part) for part in ("lora", "gradients", "optimizer"))
+    assert added == tuple(weights * each for each in bytes_each)
 
 
-def test_train_head_wants_an_8_bit_optimizer_where_memory_is_short():
-    asked = settings(train_head=True, batch_size=1, gradient_checkpointing="on")
-    need = expecting(500).memory(asked).total / GB
-    assert fitted_to_card(expecting(need * 0.98), asked) == {"optimizer": "adamw_8bit"}
+def test_train_head_gets_an_8_bit_optimizer_where_memory_is_short():
+    requested = settings(train_head=True, batch_size=1, gradient_checkpointing="on")
+    need = memory_model(500).memory(requested).total / GB
+    assert fitted_to_card(memory_model(need * 0.98), requested) == {"optimizer": "adamw_8bit"}
 
 
-def test_nothing_helps_where_the_weights_alone_are_too_many():
-    assert fitted_to_card(expecting(10), settings()) == {}
+def test_no_changes_where_the_weights_alone_do_not_fit():
+    assert fitted_to_card(memory_model(10), settings()) == {}
 
 
-def test_the_largest_batch_grows_with_the_memory_and_shrinks_with_what_was_measured():
-    small, large = largest_batch(expecting(24), settings()), largest_batch(expecting(80), settings())
+def test_the_largest_batch_grows_with_the_memory_and_shrinks_with_the_measured_scale():
+    small, large = largest_batch(memory_model(24), settings()), largest_batch(memory_model(80), settings())
     assert 0 < small < large
-    assert largest_batch(expecting(80), settings(), scale=2.0) < large
-    assert largest_batch(expecting(0), settings()) == 0
+    assert largest_batch(memory_model(80), settings(), scale=2.0) < large
+    assert largest_batch(memory_model(0), settings()) == 0

@@ -1,4 +1,4 @@
-"""What only the steps of a run say: points that cross, and settings that would never do anything."""
+"""Checks against the steps of a run: schedule points out of order, and settings without effect."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def file_of(count, tokens=4):
     return RowSource("rows", ids, np.ones(len(ids), bool), first, rows, follows, "row", str)
 
 
-def alone(count):
-    """Each row in a file of its own."""
+def separate_files(count):
+    """Rows in separate files, so that no row follows another."""
     return Examples([file_of(1) for _ in range(count)])
 
 
-def asked(**values):
+def settings_of(**values):
     return training_settings({"name": "a", "data": ["x.txt"], "warmup_steps": 0, **values})
 
 
-def advised(epochs, examples=None, context=64, **values):
-    """Five steps an epoch."""
+def advice(epochs, examples=None, context=64, **values):
+    """The advice for a run of five steps per epoch."""
     plan = StepPlan(20, 4, 1, epochs)
-    return list(plan_checks.advice(asked(**values), plan, examples or rows(20), context))
+    return list(plan_checks.advice(settings_of(**values), plan, examples or rows(20), context))
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def advised(epochs, examples=None, context=64, **values):
         ("cosine", 4, []),
     ],
 )
-def test_points_that_stand_in_one_order_and_come_in_another(points, epochs, crossed):
-    found = list(plan_checks.problems(asked(schedule=points), StepPlan(20, 4, 1, epochs)))
-    assert len(found) == len(crossed)
-    for sentence, said in zip(found, crossed, strict=True):
+def test_schedule_points_that_are_out_of_order_in_steps(points, epochs, crossed):
+    problems = list(plan_checks.problems(settings_of(schedule=points), StepPlan(20, 4, 1, epochs)))
+    assert len(problems) == len(crossed)
+    for sentence, expected in zip(problems, crossed, strict=True):
         assert sentence.startswith("LR Scheduler: the point ")
-        assert said in sentence
+        assert expected in sentence
 
 
-def test_points_that_more_epochs_have_moved_say_what_they_do():
+def test_points_out_of_order_still_have_defined_rates():
     phases = schedule_named("0.5:1 3e:0").phases(Plan(40, 5))
     assert described(phases) == "hold at 0 to step 15, rise straight to 1 to step 20, hold at 1 to step 40"
     rates = multipliers(phases, 40)
@@ -70,7 +70,7 @@ def test_points_that_more_epochs_have_moved_say_what_they_do():
     assert rates[19:] == [1] * 21
 
 
-def test_check_and_the_start_alike(place):
+def test_check_and_training_give_the_same_problem(place):
     crossed = {"schedule": "0.5:1 1e:0", "epochs": 4}
     (problem,) = PeftEngine().check(place.settings(**crossed), place.host()).problems
     with pytest.raises(DataError) as error:
@@ -85,7 +85,7 @@ SOONER = "Let it change over after steps, for example at "
 
 
 @pytest.mark.parametrize(
-    ("epochs", "values", "said"),
+    ("epochs", "values", "expected"),
     [
         (1, ORDER, ("Change over at 1: the run has 1 epoch, so", f"{SOONER}2, or take more epochs.")),
         (2, ORDER, None),
@@ -105,35 +105,35 @@ SOONER = "Let it change over after steps, for example at "
         (4, {**PAIRS, "second_switch_at": 9}, ("Second change at 9: the run has 4 epochs", "Use 3 or less.")),
     ],
 )
-def test_changes_that_never_come(epochs, values, said):
-    found = advised(epochs, **values)
-    assert len(found) == (said is not None)
-    if said:
-        assert said[0] in found[0]
-        assert found[0].endswith(said[1])
+def test_order_changes_after_the_end_of_the_run(epochs, values, expected):
+    sentences = advice(epochs, **values)
+    assert len(sentences) == (expected is not None)
+    if expected:
+        assert expected[0] in sentences[0]
+        assert sentences[0].endswith(expected[1])
 
 
 def test_the_advice_on_changes_helps():
-    assert advised(1, **{**ORDER, **STEPS, "switch_at": 2}) == []
-    assert advised(2, **{**PAIRS, **STEPS, "switch_at": 3, "second_switch_at": 6}) == []
+    assert advice(1, **{**ORDER, **STEPS, "switch_at": 2}) == []
+    assert advice(2, **{**PAIRS, **STEPS, "switch_at": 3, "second_switch_at": 6}) == []
 
 
-def test_pairs_that_are_not_there():
-    (sentence,) = advised(3, alone(20), **PAIRS)
+def test_pairs_without_adjacent_examples():
+    (sentence,) = advice(3, separate_files(20), **PAIRS)
     assert sentence.startswith("Pairs in between: none of the 20 examples begins where another one ends")
-    (sentence,) = advised(3, rows(20, tokens=5), 9, **PAIRS)
+    (sentence,) = advice(3, rows(20, tokens=5), 9, **PAIRS)
     assert "more than the 9 tokens that the model takes" in sentence
     assert sentence.endswith("use a cutoff of 4.")
-    assert advised(3, rows(20, tokens=5), 10, **PAIRS) == []
-    assert advised(3, rows(20, tokens=5), 0, **PAIRS) == []
-    assert advised(3, alone(20), **ORDER) == []
+    assert advice(3, rows(20, tokens=5), 10, **PAIRS) == []
+    assert advice(3, rows(20, tokens=5), 0, **PAIRS) == []
+    assert advice(3, separate_files(20), **ORDER) == []
 
 
-ASIDE = {"eval_share": 0.2}
+VALIDATION = {"eval_share": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("epochs", "values", "said"),
+    ("epochs", "values", "expected"),
     [
         (
             3,
@@ -147,19 +147,19 @@ ASIDE = {"eval_share": 0.2}
         (1, {"early_stopping": 0}, None),
     ],
 )
-def test_early_stopping_that_never_comes(epochs, values, said):
-    found = advised(epochs, **ASIDE, **values)
-    assert len(found) == (said is not None)
-    if said:
-        assert said[0] in found[0]
-        assert found[0].endswith(said[1])
+def test_early_stopping_without_enough_evaluations(epochs, values, expected):
+    sentences = advice(epochs, **VALIDATION, **values)
+    assert len(sentences) == (expected is not None)
+    if expected:
+        assert expected[0] in sentences[0]
+        assert sentences[0].endswith(expected[1])
 
 
-def test_a_stop_behind_the_end():
-    assert advised(3, stop_at_epoch=9) == [
+def test_a_stop_epoch_after_the_end():
+    assert advice(3, stop_at_epoch=9) == [
         "Stop at epoch 9: the run ends by itself before that, after 3. Leave it off (0)."
     ]
-    assert advised(3, stop_at_epoch=3) == advised(3, stop_at_epoch=0) == []
+    assert advice(3, stop_at_epoch=3) == advice(3, stop_at_epoch=0) == []
 
 
 @pytest.mark.parametrize(
@@ -175,16 +175,16 @@ def test_a_stop_behind_the_end():
     ],
 )
 def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
-    found = advised(2, schedule=schedule, warmup_steps=warmup)
-    assert len(found) == (until is not None)
+    sentences = advice(2, schedule=schedule, warmup_steps=warmup)
+    assert len(sentences) == (until is not None)
     if until:
-        assert found[0].startswith(
+        assert sentences[0].startswith(
             f"Warm-up {warmup}: the run has 10 steps, and the rate rises until step {until}."
         )
 
 
 @pytest.mark.parametrize(
-    ("values", "kept", "said"),
+    ("values", "validation_rows", "expected"),
     [
         ({}, 0, ["the sample prompts are answered 3 times."]),
         ({"sample_every": "never"}, 0, []),
@@ -197,6 +197,12 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
         ),
     ],
 )
-def test_what_comes_beside_the_ten_steps_is_said_with_how_often(values, kept, said):
-    found = list(plan_checks.notes(asked(**values), StepPlan(20, 4, 1, 2), rows(kept) if kept else Examples([])))
-    assert found == [f"Beside its steps: {words}" for words in said]
+def test_notes_say_how_often_a_run_samples_and_evaluates(values, validation_rows, expected):
+    notes = list(
+        plan_checks.notes(
+            settings_of(**values),
+            StepPlan(20, 4, 1, 2),
+            rows(validation_rows) if validation_rows else Examples([]),
+        )
+    )
+    assert notes == [f"Beside its steps: {activities}" for activities in expected]

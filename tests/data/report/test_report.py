@@ -1,4 +1,4 @@
-"""What Check says, in lines and as JSON."""
+"""The report of Check, in lines and as JSON."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_rows_in_lines_and_the_mixture():
 
 
 def test_the_report_as_json():
-    known = json.loads(json.dumps(REPORT.as_json()))
-    assert [key for key in known if key in KEYS] == KEYS
-    assert known["sources"][0]["name"] == "story.txt"
-    assert known["sources"][0]["text"]["blocks"] == 4
+    content = json.loads(json.dumps(REPORT.as_json()))
+    assert [key for key in content if key in KEYS] == KEYS
+    assert content["sources"][0]["name"] == "story.txt"
+    assert content["sources"][0]["text"]["blocks"] == 4
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows from a file to a report: formats of one's own, what is too long, what is broken."""
+"""Rows from a file to the report: custom formats, truncation, and rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_the_report_of_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "cutoff"), [(1, 32), (40, None), (3000, 2048)])
-def test_auto_cutoff_is_that_of_the_longest_row(tmp_path, count, cutoff):
+def test_auto_cutoff_is_the_rounded_length_of_the_longest_row(tmp_path, count, cutoff):
     data = made(tmp_path, CHATML, {"rows.json": [pair(words(count))]}, too_long="cut_end")
     longest = data.report.longest if count < 3000 else 2048
     assert data.report.cutoff == (cutoff or -(-longest // 32) * 32)
     assert data.report.resolved["cutoff"] == data.report.cutoff
 
 
-def test_auto_cutoff_beside_raw_text_and_within_the_model(tmp_path):
+def test_auto_cutoff_with_raw_text_and_within_the_models_context(tmp_path):
     files = {"rows.json": [pair()], "story.txt": "A story. " * 50}
     assert made(tmp_path / "a", CHATML, files).report.cutoff == 256
     config = {"max_position_embeddings": 128}
@@ -56,9 +56,9 @@ def test_auto_cutoff_beside_raw_text_and_within_the_model(tmp_path):
     assert made(tmp_path / "c", CHATML, {"story.txt": "A story. " * 50}).report.cutoff == 256
 
 
-def long_rows(tmp_path, way, **more):
+def long_rows(tmp_path, too_long, **more):
     rows = [pair(f"{n} {words(n)}") for n in (*range(1, 20), *range(1, 21), 200)]
-    return made(tmp_path, CHATML, {"rows.json": rows}, cutoff=128, too_long=way, **more)
+    return made(tmp_path, CHATML, {"rows.json": rows}, cutoff=128, too_long=too_long, **more)
 
 
 def test_rows_too_long_are_left_out(tmp_path):
@@ -146,7 +146,7 @@ REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{%
 
 
 @pytest.mark.parametrize(
-    ("template", "more", "named"),
+    ("template", "more", "is_named"),
     [
         (OWN + TURNS, {}, True),
         (OWN + TURNS, {"system": "Be short."}, False),
@@ -156,18 +156,18 @@ REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{%
     ],
     ids=["its own", "one is given", "none", "always the same", "refused"],
 )
-def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, template, more, named):
+def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, template, more, is_named):
     notes = (
         made(tmp_path, with_template(CHATML.tokenizer, template), {"rows.json": [pair()] * 2}, **more)
         .report.sources[0]
         .notes
     )
-    said = "Where a chat has no system message, the template writes one: 'You are helpful.'."
-    assert (said in notes) == named and named == any("the template writes one" in note for note in notes)
+    expected = "Where a chat has no system message, the template writes one: 'You are helpful.'."
+    assert (expected in notes) == is_named and is_named == any("the template writes one" in note for note in notes)
 
 
 @pytest.mark.parametrize(
-    ("head", "more", "said"),
+    ("header", "more", "expected"),
     [
         ("question,answer", {}, []),
         ("Question,answer,topic", {}, ["Column 'topic' is not used."]),
@@ -176,55 +176,57 @@ def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, 
         ("q,a,topic", {"columns": "instruction=q output=a"}, ["Column 'topic' is not used."]),
     ],
 )
-def test_columns_that_are_not_used_are_named(tmp_path, head, more, said):
-    lines = [head, *[",".join(f"some words {n}" for _ in head.split(",")) for n in range(4)]]
+def test_columns_that_are_not_used_are_named(tmp_path, header, more, expected):
+    lines = [header, *[",".join(f"some words {n}" for _ in header.split(",")) for n in range(4)]]
     notes = made(tmp_path, CHATML, {"faq.csv": "\n".join(lines)}, **more).report.sources[0].notes
-    assert [note for note in notes if "not used" in note] == said
+    assert [note for note in notes if "not used" in note] == expected
 
 
-def test_where_skipping_would_help_it_is_said_where_that_is_chosen(tmp_path):
-    bad, label = {"instruction": "a"}, "Rows that cannot be read"
-    *places, last = made(tmp_path / "a", CHATML, {"rows.json": [*[pair()] * 18, bad, bad]}).report.problems
-    assert [p.partition(":")[0] for p in places] == ["rows.json, row 19", "rows.json, row 20"]
+def test_the_setting_that_skips_rows_is_named_where_skipping_is_possible(tmp_path):
+    bad_row, label = {"instruction": "a"}, "Rows that cannot be read"
+    *problems, last = made(
+        tmp_path / "a", CHATML, {"rows.json": [*[pair()] * 18, bad_row, bad_row]}
+    ).report.problems
+    assert [p.partition(":")[0] for p in problems] == ["rows.json, row 19", "rows.json, row 20"]
     assert last == f"{label}: 2 of 20. Mend them, or choose: skip them."
-    few = made(tmp_path / "b", CHATML, {"rows.json": [*[pair()] * 2, bad]}).report.problems
+    few = made(tmp_path / "b", CHATML, {"rows.json": [*[pair()] * 2, bad_row]}).report.problems
     assert len(few) == 1 and label not in few[0]
 
 
 def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path):
     with pytest.raises(DataError) as error:
         made(tmp_path, CHATML, {"a.json": "[", "b.jsonl": " ", "c.txt": b"%PDF"})
-    said = str(error.value).splitlines()
-    assert [line.split()[0].rstrip(",") for line in said] == ["a.json", "b.jsonl", "c.txt"]
+    lines = str(error.value).splitlines()
+    assert [line.split()[0].rstrip(",") for line in lines] == ["a.json", "b.jsonl", "c.txt"]
 
 
-def test_half_of_a_character_and_a_row_without_end(tmp_path):
+def test_half_a_surrogate_pair_and_a_huge_row_are_problems(tmp_path):
     lines = '{"text": "a \\ud800 b"}\n{"text": "' + "x" * 6_000_000 + '"}\n{"text": "good"}'
     data = made(tmp_path, CHATML, {"rows.jsonl": lines})
     assert "line 1: the row holds half of a character" in data.report.problems[0]
     assert "line 2: the row has 6,000,000 characters" in data.report.problems[1]
 
 
-def test_a_format_of_one_s_own(tmp_path):
+def test_a_custom_format(tmp_path):
     files = {"rows.json": [{"title": "One", "body": "Text.", "id": 4}], "../formats/mine.json": MINE}
     data = made(tmp_path, CHATML, files, data=["rows.json"], format="mine")
     assert data.examples[0].text == "# One\n\nText.<|im_end|>"
 
 
 @pytest.mark.parametrize("mine", ["[", "[]", "{}", '{"a": 5}', '{"a": "no place"}'])
-def test_a_format_that_is_none(tmp_path, mine):
+def test_a_broken_format_is_refused(tmp_path, mine):
     with pytest.raises(DataError, match=r"Prompt format: mine[.]json"):
         made(tmp_path, CHATML, {"r.json": [pair()], "../formats/mine.json": mine}, data=["r.json"], format="mine")
 
 
-def test_a_format_that_is_not_there(tmp_path):
+def test_a_missing_format_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"Prompt format: there is no 'nowhere'[.] There are: auto, chat, text, alpaca"
     ):
         made(tmp_path, CHATML, {"rows.json": [pair()]}, format="nowhere")
 
 
-def test_columns_that_a_format_lacks(tmp_path):
+def test_columns_that_no_template_of_a_format_has(tmp_path):
     data_rows = [pair(), {"instruction": "a", "other": "b"}]
     data = made(tmp_path, CHATML, {"rows.json": data_rows}, format="alpaca-format")
     assert data.report.problems == (
@@ -266,19 +268,19 @@ def test_folders_of_rows_and_texts(tmp_path):
     ]
 
 
-def test_the_same_data_twice_are_the_same_to_the_bit(tmp_path):
+def test_the_same_data_give_identical_examples(tmp_path):
     rows = [chat("Hi", "No."), chat("You", "Yes.")]
-    one, two = (made(tmp_path / name, CHATML, {"rows.jsonl": rows}) for name in "ab")
-    assert one.examples.digest() == two.examples.digest()
+    first, second = (made(tmp_path / name, CHATML, {"rows.jsonl": rows}) for name in "ab")
+    assert first.examples.digest() == second.examples.digest()
     other = made(tmp_path / "c", CHATML, {"rows.jsonl": rows}, train_on="everything")
-    assert other.examples.digest() != one.examples.digest()
+    assert other.examples.digest() != first.examples.digest()
 
 
-@pytest.mark.parametrize("asked", ["auto", "everything"])
-def test_the_collator_hides_what_is_not_learned(tmp_path, asked):
+@pytest.mark.parametrize("choice", ["auto", "everything"])
+def test_the_collator_hides_what_is_not_learned(tmp_path, choice):
     from training_pro.tests.engine.batches import padded
 
-    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]}, train_on=asked)
+    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]}, train_on=choice)
     batch = padded(list(data.examples))
     for row, example in enumerate(data.examples):
         assert batch["labels"][row, : len(example.ids)].tolist() == example.labels.tolist()
@@ -286,14 +288,14 @@ def test_the_collator_hides_what_is_not_learned(tmp_path, asked):
     assert batch["labels"][:, 0].tolist() == [-100, -100]
 
 
-def test_line_ends_of_windows_inside_of_a_row_are_those_of_any_text(tmp_path):
-    """A program there writes them into cells and JSON: what is learned is the same wherever it was written."""
+def test_windows_line_ends_inside_rows_are_normalized(tmp_path):
+    """Programs on Windows write them into cells and JSON: the learned tokens are the same on all systems."""
     rows = [pair("One.\nTwo.\n", "Say\nit"), chat("Hi\nthere", "No.\nNever.")]
     for number, row in enumerate(rows):
-        there = made(tmp_path / f"{number}a", CHATML, {"rows.json": [row]})
-        ends = json.loads(json.dumps(row).replace("\\n", "\\r\\n"))
-        windows = made(tmp_path / f"{number}b", CHATML, {"rows.json": [ends]})
-        assert windows.examples[0].ids.tolist() == there.examples[0].ids.tolist()
+        unix = made(tmp_path / f"{number}a", CHATML, {"rows.json": [row]})
+        windows_row = json.loads(json.dumps(row).replace("\\n", "\\r\\n"))
+        windows = made(tmp_path / f"{number}b", CHATML, {"rows.json": [windows_row]})
+        assert windows.examples[0].ids.tolist() == unix.examples[0].ids.tolist()
     csv = b'"question","answer"\r\n"Say\r\nit","One.\r\nTwo."\r\n'
     decoded = CHATML.decode(made(tmp_path / "c", CHATML, {"rows.csv": csv}).examples[0].ids.tolist())
     assert "Say\nit" in decoded and "One.\nTwo." in decoded and "\r" not in decoded

@@ -1,4 +1,4 @@
-"""What the columns of rows mean, with the reason, and what is wrong with rows that mean nothing."""
+"""Row schemas by the columns of rows, and the messages for rows that fit none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training_pro.data.readers.json_rows import Row
 from training_pro.data.rows.row_schema import BadRowError, Chat, Written, as_chat, as_text, found
 
 USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
-ASKED = [("user", "q"), ("assistant", "a")]
+TURNS = [("user", "q"), ("assistant", "a")]
 
 
 def shape(*rows, system=""):
@@ -18,13 +18,13 @@ def shape(*rows, system=""):
 
 
 def turns(row, **more):
-    meaning = shape(row, **more).of(row)
-    assert isinstance(meaning, Chat)
-    return [(m.role, m.content) for m in meaning.messages]
+    content = shape(row, **more).of(row)
+    assert isinstance(content, Chat)
+    return [(m.role, m.content) for m in content.messages]
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "reason"),
     [
         ({"messages": [USER, REPLY]}, "chats, since the rows have 'messages'"),
         ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "'conversations'"),
@@ -42,46 +42,46 @@ def turns(row, **more):
         ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages written out in 'conversations'"),
     ],
 )
-def test_shapes_that_are_chats(row, said):
-    assert turns(row) == ASKED
-    assert said in shape(row).reason
+def test_rows_that_are_read_as_chats(row, reason):
+    assert turns(row) == TURNS
+    assert reason in shape(row).reason
     assert shape(row).has_replies
 
 
-def test_rows_that_spell_their_columns_otherwise_than_the_last_one():
+def test_column_names_may_differ_in_case_and_spaces():
     rows = {"instruction": "q", " OUTPUT": "a"}, {"Instruction ": "r", "Output ": "b"}
-    meant = [shape(*rows).of(row) for row in rows]
-    assert [[m.content for m in each.messages] for each in meant] == [["q", "a"], ["r", "b"]]
+    chats = [shape(*rows).of(row) for row in rows]
+    assert [[m.content for m in one_chat.messages] for one_chat in chats] == [["q", "a"], ["r", "b"]]
 
 
-def test_a_text_that_is_no_list_stays_a_text():
+def test_a_text_that_is_not_a_list_stays_a_text():
     for text in ("[INST] Hi", "[{] is no JSON", "[1, 2]"):
         assert shape({"chat": text}).of({"chat": text}) == Written(text)
 
 
-def test_a_written_list_that_is_broken_is_a_bad_row():
+def test_a_broken_serialized_list_is_a_bad_row():
     good, bad = {"messages": json.dumps([USER, REPLY])}, {"messages": json.dumps([USER, REPLY])[:-2]}
     with pytest.raises(BadRowError, match="'messages' is a text"):
         shape(good, bad).of(bad)
 
 
 @pytest.mark.parametrize("blank", ["", " \n", None])
-def test_a_blank_system_message_is_none(blank):
+def test_a_blank_system_message_is_ignored(blank):
     row = {"messages": [{"role": "system", "content": blank}, USER, REPLY]}
-    assert turns(row) == ASKED
-    assert turns(row, system="given") == [("system", "given"), *ASKED]
+    assert turns(row) == TURNS
+    assert turns(row, system="given") == [("system", "given"), *TURNS]
 
 
-def test_an_input_goes_below_its_instruction():
+def test_an_input_follows_its_instruction():
     assert turns({"instruction": "q", "input": "more", "output": "a"})[0] == ("user", "q\n\nmore")
 
 
 @pytest.mark.parametrize(("own", "system"), [("", "given"), ("own", "own")])
 def test_a_system_message(own, system):
     row = {"instruction": "q", "output": "a", "system": own}
-    assert turns(row, system="given") == [("system", system), *ASKED]
+    assert turns(row, system="given") == [("system", system), *TURNS]
     row = {"messages": [*([{"role": "system", "content": own}] if own else []), USER, REPLY]}
-    assert turns(row, system="given") == [("system", system), *ASKED]
+    assert turns(row, system="given") == [("system", system), *TURNS]
 
 
 def test_texts():
@@ -93,16 +93,16 @@ def test_texts():
 def test_prompt_and_completion():
     row = {"prompt": "q ", "completion": "a"}
     assert shape(row).of(row) == Written("q a", 2)
-    asked = as_chat(shape(row), [Row(1, row)], "a.json", "").of(row)
-    assert [m.content for m in asked.messages] == ["q ", "a"]
+    chat_row = as_chat(shape(row), [Row(1, row)], "a.json", "").of(row)
+    assert [m.content for m in chat_row.messages] == ["q ", "a"]
 
 
-def test_columns_that_are_not_known_are_named():
+def test_unknown_columns_are_named():
     with pytest.raises(DataError, match=r"a\.json: the rows have the columns body_a, body_b, which are none"):
         shape({"body_a": "x", "body_b": "y"})
 
 
-def test_what_was_chosen_must_fit():
+def test_the_chosen_format_must_fit_the_rows():
     rows = [Row(1, {"text": "t"})]
     with pytest.raises(DataError, match="plain texts, which have no turns"):
         as_chat(shape({"text": "t"}), rows, "a.json", "")
@@ -115,7 +115,7 @@ def test_what_was_chosen_must_fit():
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "expected"),
     [
         ({"output": "a"}, "has no 'instruction'; its columns are: output."),
         ({"instruction": None, "output": "a"}, "'instruction' is null."),
@@ -125,14 +125,14 @@ def test_what_was_chosen_must_fit():
         ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it, or take the row out."),
     ],
 )
-def test_pairs_that_mean_nothing(row, said):
+def test_bad_question_and_answer_rows(row, expected):
     with pytest.raises(BadRowError) as error:
         shape({"instruction": "q", "output": "a"}).of(row)
-    assert str(error.value) == said
+    assert str(error.value) == expected
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "expected"),
     [
         (None, "has no 'messages'."),
         ([], "'messages' is empty. It must be a list of messages."),
@@ -158,7 +158,7 @@ def test_pairs_that_mean_nothing(row, said):
         ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no', weight = None."),
     ],
 )
-def test_chats_that_mean_nothing(messages, said):
+def test_bad_chats(messages, expected):
     with pytest.raises(BadRowError) as error:
         shape({"messages": [USER, REPLY]}).of({"messages": messages})
-    assert said in str(error.value)
+    assert expected in str(error.value)

@@ -1,4 +1,4 @@
-"""What Check says of the words themselves, and where."""
+"""Text quality: the sentences of Check about the words of texts, and where they are."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from training_pro.tests.rowing import chat, family, made
 CHATML = family("ChatML")
 
 
-def said(*texts):
+def inspect_texts(*texts):
     inspector = Inspector(("as an ai language model",))
     for number, text in enumerate(texts, start=1):
         inspector.look(text, text, f"row {number}")
     return list(inspector.said("a.jsonl", "row"))
 
 
-def test_clean_texts_need_no_word():
-    assert said("Blue is a colour, 3 < 4 & 5 > 2.", "Größe, naïve, Ångström, Â, Ã.", "### A heading, <3") == []
+def test_clean_texts_have_no_issues():
+    assert (
+        inspect_texts("Blue is a colour, 3 < 4 & 5 > 2.", "Größe, naïve, Ångström, Â, Ã.", "### A heading, <3")
+        == []
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "expected"),
     [
         (
             "I am sorry. As an AI language model, I",
@@ -43,46 +46,46 @@ def test_clean_texts_need_no_word():
         ("### Response: a", "hold words of prompt templates"),
     ],
 )
-def test_what_is_wrong_with_a_text(text, what):
-    (sentence,) = said("Clean.", text)
+def test_issues_of_a_text(text, expected):
+    (sentence,) = inspect_texts("Clean.", text)
     assert sentence.startswith("a.jsonl: 1 of 2 rows ")
-    assert what in sentence
+    assert expected in sentence
 
 
-def test_the_same_twice():
-    assert said("One two.", "Three.", "one  TWO.", "one two.") == [
+def test_duplicates():
+    assert inspect_texts("One two.", "Three.", "one  TWO.", "one two.") == [
         "a.jsonl: 2 of 4 rows are there already; row 3 is the same as row 1."
     ]
 
 
-def test_nearly_the_same():
+def test_near_duplicates():
     rng = random.Random(3)
     words = [f"word{rng.randrange(5000)}" for _ in range(80)]
-    like = [*words[:40], "other", *words[41:]]
-    unlike = [f"word{rng.randrange(5000)}" for _ in range(80)]
-    assert said(" ".join(words), " ".join(unlike), " ".join(like)) == [
+    similar = [*words[:40], "other", *words[41:]]
+    different = [f"word{rng.randrange(5000)}" for _ in range(80)]
+    assert inspect_texts(" ".join(words), " ".join(different), " ".join(similar)) == [
         "a.jsonl: 1 row is nearly the same as earlier ones; row 3 is like row 1."
     ]
 
 
-def test_short_texts_are_never_nearly_the_same():
-    assert said("What is one and one? Two.", "What is one and one? 2.") == []
+def test_short_texts_are_never_near_duplicates():
+    assert inspect_texts("What is one and one? Two.", "What is one and one? 2.") == []
 
 
-def test_refusals_count_where_they_are_learned(tmp_path):
-    asked = chat("Say: as an AI language model", "No.")
-    answered = chat("Hi there", "As an AI language model, no.")
-    assert made(tmp_path / "a", CHATML, {"rows.jsonl": [asked]}).report.advice == ()
-    (sentence,) = made(tmp_path / "b", CHATML, {"rows.jsonl": [asked, answered]}).report.advice
+def test_refusals_count_only_where_they_are_learned(tmp_path):
+    in_question = chat("Say: as an AI language model", "No.")
+    in_reply = chat("Hi there", "As an AI language model, no.")
+    assert made(tmp_path / "a", CHATML, {"rows.jsonl": [in_question]}).report.advice == ()
+    (sentence,) = made(tmp_path / "b", CHATML, {"rows.jsonl": [in_question, in_reply]}).report.advice
     assert "the first is line 2" in sentence
 
 
-def test_words_that_a_template_writes_itself_are_no_finding(tmp_path):
+def test_words_that_a_template_adds_are_not_an_issue(tmp_path):
     data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")]})
     assert data.report.verdict == "ready"
 
 
-def test_parts_of_a_text_are_looked_at(tmp_path):
+def test_the_sections_of_a_text_are_inspected(tmp_path):
     text = "A story that is told.\n\n\nAnd its end, with <br> in it.\n\n\nA story that is told."
     advice = made(tmp_path, CHATML, {"a.txt": text}).report.advice
     assert [sentence.split(": ")[1][:24] for sentence in advice] == [
@@ -91,7 +94,7 @@ def test_parts_of_a_text_are_looked_at(tmp_path):
     ]
 
 
-def test_the_list_of_phrases_is_the_user_s(tmp_path):
+def test_the_users_list_of_phrases_replaces_the_shipped_one(tmp_path):
     folders = made_folders(tmp_path)
     assert "as an ai language model" in refusals(folders)
     assert not any(phrase.startswith("#") for phrase in refusals(folders))
