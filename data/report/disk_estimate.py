@@ -52,8 +52,8 @@ class DiskPlan:
             model_or_lora = "model that the run makes" if self.whole else "LoRA alone"
             remedy = "train a LoRA" if self.whole else "choose a lower rank or fewer layers"
             yield (
-                f"Disk: the {model_or_lora} takes {size(self.made + RECORDS)}, and {size(self.free)} are free. "
-                f"Free some space, or {remedy}."
+                f"Disk: the {model_or_lora} takes {size(self.made + RECORDS)}, and "
+                f"{size(self.free)} are free. Free some space, or {remedy}."
             )
 
     def advice(self) -> Iterator[str]:

@@ -106,13 +106,14 @@ class Inspector:
                 )
         if self.again.count:
             yield (
-                f"{name}: {self.again.count} of {self.looked_at} {unit}s are there already; {self.again.place} "
-                f"is the same as {self.again.what}."
+                f"{name}: {self.again.count} of {self.looked_at} {unit}s are there already; "
+                f"{self.again.place} is the same as {self.again.what}."
             )
         if self.alike.count:
             yield (
-                f"{name}: {self.alike.count} {plural(self.alike.count, f'{unit} is', f'{unit}s are')} nearly "
-                f"the same as earlier ones; {self.alike.place} is like {self.alike.what}."
+                f"{name}: {self.alike.count} "
+                f"{plural(self.alike.count, f'{unit} is', f'{unit}s are')} nearly the same "
+                f"as earlier ones; {self.alike.place} is like {self.alike.what}."
             )
 
 
