@@ -169,10 +169,10 @@ def _only_text_column(rows: Sequence[Row]) -> str:
 def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
-    there = ", ".join(list(columns.values())[:12])
-    # No example out of these names: taken as it stands, it would teach the wrong column as well as the right one.
+    existing = ", ".join(list(columns.values())[:12])
+    # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
-        f"{name}: the rows have the columns {there}, which are none that are known. Rename them to instruction "
+        f"{name}: the rows have the columns {existing}, which are none that are known. Rename them to instruction "
         "and output, to messages or to text, or say which is which under Columns (instruction=QUESTIONS "
         "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS; one with spaces in "
         '"quotes"), or choose a format file that names them.'
