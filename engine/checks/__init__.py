@@ -1,4 +1,4 @@
-"""What this model, machine or optimizer cannot do, checked before a run starts."""
+"""Requirements of model, machine and optimizer, checked before a run starts."""
 
 from __future__ import annotations
 

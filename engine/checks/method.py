@@ -1,4 +1,4 @@
-"""A LoRA or the whole model: why not the latter."""
+"""Requirements of full fine-tuning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...settings.definitions import TrainingSettings
 
 
 def problems(settings: TrainingSettings, host: Host) -> list[str]:
-    """Why not the whole model, before anything is loaded."""
+    """Problems with full fine-tuning, known before anything is loaded."""
     if not settings.lora.whole_model:
         return []
     if not host.own_process:
@@ -16,12 +16,14 @@ def problems(settings: TrainingSettings, host: Host) -> list[str]:
             "Method full: inside the webui the model is only lent, and would not come back as it was. Train a "
             f"LoRA, or run it on its own: {launcher()} train --method full"
         ]
-    card, found = host.card(), []
+    card, messages = host.card(), []
     if card.loading in ("8bit", "4bit"):
-        found.append(f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits.")
+        messages.append(
+            f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits."
+        )
     if card.name == settings.what.name:
-        found.append(f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
+        messages.append(f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
     lora = settings.lora
     if lora.dora or lora.rslora or lora.train_head or lora.lora_plus != 1:
-        found.append("Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off.")
-    return found
+        messages.append("Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off.")
+    return messages

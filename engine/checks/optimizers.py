@@ -1,4 +1,4 @@
-"""Optimizers by name: whether this one works here is answered before a run begins."""
+"""Check by name, before a run starts, whether an optimizer works here."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from importlib.metadata import version
 from ...settings.definitions import SETTINGS
 
 _BITSANDBYTES = ("8bit", "paged_", "lion", "ademamix", "bnb")
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),  # before those of bitsandbytes, whose sign they bear
+_PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),  # before bitsandbytes, whose patterns also match them
     "bitsandbytes": _BITSANDBYTES,
     "grokadamw": ("grokadamw",),
     "optimi": ("stable_adamw",),
     "torchdistx": ("adamw_anyprecision",),
     "apex": ("adamw_apex_fused",),
 }
-_GOT_BY = {
+_INSTALL_HINTS = {
     "optimi": "pip install torch-optimi",
     "torchao": "pip install torchao; but PEFT 0.18, which the webui has, fails on torchao 0.18",
     "torchdistx": "pip has none: https://github.com/pytorch/torchdistx",
     "apex": "NVIDIA's, not pip's: https://github.com/NVIDIA/apex",
 }
-_NOT_HERE = {
+_UNSUPPORTED = {
     "adamw_torch_xla": "it is for TPUs",
     "adamw_torch_npu_fused": "it is for Ascend cards",
     "galore": "it replaces LoRA rather than training one",
@@ -34,36 +34,40 @@ _NOT_HERE = {
 }
 
 
-def optimizer_problems(asked: str, device: str) -> Iterator[str]:
-    """Why this one cannot step on such a device ('cpu', 'cuda'), with the remedy; at most one sentence."""
-    package = _package(asked)
-    if asked not in SETTINGS["optimizer"].choices and (unknown := _unknown(asked)):
-        yield unknown
-    elif why := next((why for part, why in _NOT_HERE.items() if part in asked), ""):
-        yield f"Optimizer: {asked} does not work here: {why}. Choose adamw_torch."
+def optimizer_problems(name: str, device: str) -> Iterator[str]:
+    """Problem with an optimizer on a device ('cpu' or 'cuda'), with the remedy; at most one."""
+    package = _required_package(name)
+    if name not in SETTINGS["optimizer"].choices and (message := _unknown_name_message(name)):
+        yield message
+    elif reason := next((reason for pattern, reason in _UNSUPPORTED.items() if pattern in name), ""):
+        yield f"Optimizer: {name} does not work here: {reason}. Choose adamw_torch."
     elif package and importlib.util.find_spec(package) is None:
-        how = _GOT_BY.get(package, f"pip install {package}")
-        yield f"Optimizer: {asked} needs the package {package} ({how}). Install it, or choose adamw_torch."
-    elif package == "bitsandbytes" and device == "cpu" and not _steps_on_a_cpu(asked):
-        yield f"Optimizer: {asked} wants a graphics card here. Choose adamw_torch or adafactor."
+        hint = _INSTALL_HINTS.get(package, f"pip install {package}")
+        yield f"Optimizer: {name} needs the package {package} ({hint}). Install it, or choose adamw_torch."
+    elif package == "bitsandbytes" and device == "cpu" and not _runs_on_cpu(name):
+        yield f"Optimizer: {name} wants a graphics card here. Choose adamw_torch or adafactor."
 
 
-def _unknown(asked: str) -> str:
-    from transformers.training_args import OptimizerNames  # seconds: only for a name that is not declared
+def _unknown_name_message(optimizer: str) -> str:
+    # This import takes seconds, so only for a name that is not among the choices
+    from transformers.training_args import OptimizerNames
 
-    known = [name.value for name in OptimizerNames]
-    if asked in known:
+    names = [name.value for name in OptimizerNames]
+    if optimizer in names:
         return ""
-    near = difflib.get_close_matches(asked, known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"It knows {', '.join(known)}."
-    return f"Optimizer: transformers knows no {asked!r}. {hint}"
+    matches = difflib.get_close_matches(optimizer, names, n=1)
+    hint = f"Did you mean {matches[0]}?" if matches else f"It knows {', '.join(names)}."
+    return f"Optimizer: transformers knows no {optimizer!r}. {hint}"
 
 
-def _package(asked: str) -> str:
-    """The module that it is imported from; empty where transformers and torch have it."""
-    return next((name for name, parts in _NEEDS.items() if any(part in asked for part in parts)), "")
+def _required_package(optimizer: str) -> str:
+    """Package that the optimizer needs; empty if transformers and torch suffice."""
+    return next(
+        (package for package, patterns in _PACKAGES.items() if any(pattern in optimizer for pattern in patterns)),
+        "",
+    )
 
 
-def _steps_on_a_cpu(asked: str) -> bool:
-    """bitsandbytes came to the processor later than to graphics cards."""
-    return "paged" not in asked and tuple(map(int, version("bitsandbytes").split(".")[:2])) >= (0, 50)
+def _runs_on_cpu(optimizer: str) -> bool:
+    """Whether bitsandbytes runs the optimizer on the CPU, which it supports from version 0.50."""
+    return "paged" not in optimizer and tuple(map(int, version("bitsandbytes").split(".")[:2])) >= (0, 50)

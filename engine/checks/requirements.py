@@ -1,6 +1,6 @@
-"""What this model or this machine cannot do, in words: Check, the probe and a run ask it here, before all else.
+"""Problems of model and machine in words; Check, the probe and a run all begin with these functions.
 
-What is only known of a model in memory is asked again, by the same functions, when it is there.
+What is only known of a loaded model is checked again, by the same functions, after loading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.host import Host, ModelCard
 from ...data.report import weights_as
 from ...settings.definitions import SETTINGS, Lora, TrainingSettings
 from ...train_utils import ModelShape
-from .method import problems as of_the_method
+from . import method
 from .optimizers import optimizer_problems
 
 REPORTERS: Mapping[str, tuple[str, ...]] = {
@@ -28,8 +28,10 @@ REPORTERS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Here:
-    """The device ('cpu', 'cuda'), how weights are held ('8bit'), the type of those that are not quantized; empty
-    where it is not known before the model is loaded."""
+    """Device ('cpu', 'cuda'), quantization ('8bit') and dtype of the unquantized weights.
+
+    Empty where it is not known before the model is loaded.
+    """
 
     device: str
     held: str
@@ -37,7 +39,7 @@ class Here:
     own_process: bool
     offloaded: bool = False
     card: int = 0
-    """The number of the only one that the model lies on."""
+    """Index of the GPU, if the model lies on a single one."""
 
     @staticmethod
     def of(host: Host) -> Here:
@@ -45,65 +47,65 @@ class Here:
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
             kind = str(model.dtype).removeprefix("torch.")
-            where = is_offloaded(model), only_card(model)
-            return Here(model.device.type, quantized, kind, host.own_process, *where)
-        card = _card(host)
+            placement = is_offloaded(model), only_card(model)
+            return Here(model.device.type, quantized, kind, host.own_process, *placement)
+        card = _model_card_or_none(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
         held = weights_as(card, on_card=device != "cpu") if card else ""
         return Here(device, held, held if "float" in held else "", host.own_process)
 
 
-def _card(host: Host) -> ModelCard | None:
+def _model_card_or_none(host: Host) -> ModelCard | None:
     try:
         return host.card()
-    except ModelError:  # nothing is chosen, or it sleeps; whoever needs it says so
+    except ModelError:  # no model is chosen, or it is unloaded; whoever needs it reports that
         return None
 
 
 def problems(settings: TrainingSettings, host: Host) -> list[str]:
-    """Everything at once; empty where nothing stands in the way."""
-    here = Here.of(host)
-    said = [said for rule in _RULES for said in rule(settings, here)]
-    return [*of_the_method(settings, host), *said, *_layers(settings, host)]
+    """All problems that prevent a run."""
+    device_info = Here.of(host)
+    messages = [message for rule in _RULES for message in rule(settings, device_info)]
+    return [*method.problems(settings, host), *messages, *_target_layer_problems(settings, host)]
 
 
-def _layers(settings: TrainingSettings, host: Host) -> Iterator[str]:
-    if settings.lora.whole_model or not _is_a_question(settings.lora, host):
+def _target_layer_problems(settings: TrainingSettings, host: Host) -> Iterator[str]:
+    if settings.lora.whole_model or not _needs_layer_check(settings.lora, host):
         return
     from ..lora import lora_problems
 
     yield from lora_problems(settings.lora, host)
 
 
-def _is_a_question(lora: Lora, host: Host) -> bool:
-    """On all layers there are, a plain LoRA sits on any model; what needs no look loads no library."""
+def _needs_layer_check(lora: Lora, host: Host) -> bool:
+    """Whether the target layers need a check; a plain LoRA on all layers fits any model and loads no library."""
     return lora.targets != SETTINGS["targets"].default or ((lora.dropout > 0 or lora.dora) and _has_experts(host))
 
 
 def _has_experts(host: Host) -> bool:
-    card = _card(host)
+    card = _model_card_or_none(host)
     shape = ModelShape.of(card.config) if card else None
     return shape is not None and shape.experts is not None
 
 
 def refuse(settings: TrainingSettings, host: Host) -> None:
-    """SettingsError with all of them."""
+    """Raise SettingsError with all problems that prevent a run."""
     refuse_for(problems(settings, host))
 
 
-def refuse_for(found: Iterator[str] | list[str]) -> None:
-    """SettingsError where there are any."""
-    if said := list(found):
-        raise SettingsError(said)
+def refuse_for(problems: Iterator[str] | list[str]) -> None:
+    """Raise SettingsError if there are any problems."""
+    if messages := list(problems):
+        raise SettingsError(messages)
 
 
 def is_offloaded(model: Any) -> bool:
-    """Whether accelerate brings some of its weights onto the card only when they are used."""
-    return any(weights.device.type == "meta" for weights in model.parameters())
+    """Whether accelerate moves some of the weights to the GPU only when they are used."""
+    return any(parameter.device.type == "meta" for parameter in model.parameters())
 
 
 def offloaded_problems(offloaded: bool) -> Iterator[str]:
-    """Such weights are nowhere for a LoRA that sits on them, nor for an optimizer."""
+    """Offloaded weights cannot be trained, and no LoRA can be put on them."""
     if offloaded:
         yield (
             "Model: it did not fit on the graphics card, so some of its layers were put into the system's memory "
@@ -113,23 +115,23 @@ def offloaded_problems(offloaded: bool) -> Iterator[str]:
 
 
 def only_card(model: Any) -> int:
-    """The number of the card that a model lies on; 0 where it lies on several, or on none."""
-    places = {weights.device for weights in model.parameters()}
-    return (places.pop().index or 0) if len(places) == 1 else 0
+    """Index of the GPU that the model lies on; 0 for several GPUs or none."""
+    devices = {parameter.device for parameter in model.parameters()}
+    return (devices.pop().index or 0) if len(devices) == 1 else 0
 
 
 def card_problems(card: int) -> Iterator[str]:
-    """HF's Trainer works on the first one, and would move the host's model to it."""
-    if card and dist_env.count() == 1:  # of several, each has a card of its own
+    """HF's Trainer uses the first GPU and would move the host's model there."""
+    if card and dist_env.count() == 1:  # with several processes, each has its own GPU
         yield (
             f"Model: it lies on graphics card {card} alone, and a run trains on card 0 or on all that a model is "
             f"spread over. Load it on card 0, or start the program with CUDA_VISIBLE_DEVICES={card}."
         )
 
 
-def float16_problems(settings: TrainingSettings, kind: str) -> Iterator[str]:
-    """The optimizer's small numbers are zero in float16, and what is divided by them is none."""
-    if kind != "float16":
+def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[str]:
+    """In float16 the optimizer's epsilon rounds to 0, and dividing by it gives NaN."""
+    if dtype != "float16":
         return
     if settings.lora.whole_model:
         yield (
@@ -143,14 +145,14 @@ def float16_problems(settings: TrainingSettings, kind: str) -> Iterator[str]:
         )
 
 
-def dora_problems(dora: bool, held: str) -> Iterator[str]:
-    if dora and held == "8bit":
+def dora_problems(dora: bool, quantization: str) -> Iterator[str]:
+    if dora and quantization == "8bit":
         yield "DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."
 
 
-def attention_problems(asked: str, device: str, computed_in: str) -> Iterator[str]:
-    """`computed_in` is empty where that is only known of the model in memory."""
-    if asked != "flash_attention_2":
+def attention_problems(attention: str, device: str, compute_dtype: str) -> Iterator[str]:
+    """`compute_dtype` is empty if the compute dtype is only known after loading."""
+    if attention != "flash_attention_2":
         return
     if device != "cuda":
         yield "Attention: flash_attention_2 wants an NVIDIA card. Choose auto."
@@ -159,15 +161,15 @@ def attention_problems(asked: str, device: str, computed_in: str) -> Iterator[st
             "Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
             "--no-build-isolation), or choose auto."
         )
-    elif computed_in == "float32":
+    elif compute_dtype == "float32":
         yield (
             "Attention: flash_attention_2 works in bfloat16 and float16 only, and this model in float32. Load it "
             "in one of these, or choose auto."
         )
 
 
-def liger_problems(asked: bool, device: str) -> Iterator[str]:
-    if not asked:
+def liger_problems(requested: bool, device: str) -> Iterator[str]:
+    if not requested:
         return
     if find_spec("liger_kernel") is None:
         yield "Liger: the package is missing: pip install liger-kernel. Or leave it off."
@@ -175,28 +177,32 @@ def liger_problems(asked: bool, device: str) -> Iterator[str]:
         yield "Liger: its kernels want a graphics card. Leave it off."
 
 
-def _report_to(settings: TrainingSettings, here: Here) -> Iterator[str]:
-    asked = settings.records.report_to
-    packages = REPORTERS.get(asked, ())
+def _report_to_problems(settings: TrainingSettings, device_info: Here) -> Iterator[str]:
+    reporter = settings.records.report_to
+    packages = REPORTERS.get(reporter, ())
     if packages and not any(find_spec(package) for package in packages):
-        yield f"Report to: {asked} is not installed. Install it (pip install {packages[0]}), or choose none."
+        yield f"Report to: {reporter} is not installed. Install it (pip install {packages[0]}), or choose none."
 
 
-def _workers(settings: TrainingSettings, here: Here) -> Iterator[str]:
-    if settings.machine.workers and not here.own_process:
+def _workers_problems(settings: TrainingSettings, device_info: Here) -> Iterator[str]:
+    if settings.machine.workers and not device_info.own_process:
         yield (
             "Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0."
         )
 
 
 _RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
-    lambda settings, here: offloaded_problems(here.offloaded),
-    lambda settings, here: card_problems(here.card),
-    lambda settings, here: optimizer_problems(settings.learning.optimizer, here.device),
-    lambda settings, here: float16_problems(settings, here.kind),
-    lambda settings, here: dora_problems(settings.lora.dora and not settings.lora.whole_model, here.held),
-    lambda settings, here: attention_problems(settings.machine.attention, here.device, here.held),
-    lambda settings, here: liger_problems(settings.machine.liger, here.device),
-    _report_to,
-    _workers,
+    lambda settings, device_info: offloaded_problems(device_info.offloaded),
+    lambda settings, device_info: card_problems(device_info.card),
+    lambda settings, device_info: optimizer_problems(settings.learning.optimizer, device_info.device),
+    lambda settings, device_info: float16_problems(settings, device_info.kind),
+    lambda settings, device_info: dora_problems(
+        settings.lora.dora and not settings.lora.whole_model, device_info.held
+    ),
+    lambda settings, device_info: attention_problems(
+        settings.machine.attention, device_info.device, device_info.held
+    ),
+    lambda settings, device_info: liger_problems(settings.machine.liger, device_info.device),
+    _report_to_problems,
+    _workers_problems,
 )

@@ -1,4 +1,4 @@
-"""LoRAs on a model: putting them in, on and off, which layers they sit on, and how many parameters they have."""
+"""LoRA adapters on a model: loading, saving, target layers, parameter counts and state guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRAs on a model: which layers, putting one in to train, putting one on and taking it off again."""
+"""LoRA adapters on a model: inject one for training, load one from disk, save it, remove it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
-    """PEFT's config for what the user asked for."""
+    """Build PEFT's LoraConfig from the settings."""
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -46,56 +46,56 @@ def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
 
 
 def _head_and_embeddings(model: Any) -> list[str]:
-    wanted = [model.get_input_embeddings(), model.get_output_embeddings()]
-    return [name for name, module in model.named_modules() if any(module is w for w in wanted)]
+    targets = [model.get_input_embeddings(), model.get_output_embeddings()]
+    return [name for name, module in model.named_modules() if any(module is t for t in targets)]
 
 
 @contextmanager
 def injected(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
-    """A fresh LoRA in the model, to be trained; gone again afterwards, the base bit for bit as before."""
+    """Inject a new LoRA for training; on exit it is removed and the base model is bit for bit as before."""
     try:
-        yield _fresh(base, config)
+        yield _inject(base, config)
     finally:
         take_out(base)
 
 
-def _fresh(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
+def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     try:
         model = get_peft_model(base, config)
     except ValueError as error:
-        if problems := list(_with_experts(config)):
+        if problems := list(_expert_problems(config)):
             raise SettingsError(problems) from error
-        other = "Choose other layers, such as q-k-v-o."
-        raise ModelError(f"No LoRA can be put into this model: {error} {other}") from error
+        hint = "Choose other layers, such as q-k-v-o."
+        raise ModelError(f"No LoRA can be put into this model: {error} {hint}") from error
     tie(model)
     return model
 
 
-def _with_experts(config: LoraConfig) -> Iterator[str]:
-    """What PEFT cannot do on experts; on which it would have, it has written into the config by now."""
+def _expert_problems(config: LoraConfig) -> Iterator[str]:
+    """Settings that PEFT does not support on experts; by now it has set `target_parameters` if it uses any."""
     if not getattr(config, "target_parameters", None):
         return
-    end = "on this model's experts, which lie in one tensor. {}, or choose layers without them (q-k-v-o)."
+    clause = "on this model's experts, which lie in one tensor. {}, or choose layers without them (q-k-v-o)."
     if config.lora_dropout:
-        yield f"Dropout: {config.lora_dropout:g} cannot be done {end.format('Set it to 0')}"
+        yield f"Dropout: {config.lora_dropout:g} cannot be done {clause.format('Set it to 0')}"
     if config.use_dora:
-        yield f"DoRA: it cannot be done {end.format('Leave it off')}"
+        yield f"DoRA: it cannot be done {clause.format('Leave it off')}"
 
 
 def tie(model: PeftModel) -> None:
-    """A head and embeddings that are one tensor in the base are one in what is trained of them."""
+    """Share the trained copies of head and embeddings where the base model ties them."""
     base = model.get_base_model()
-    parts = (base.get_input_embeddings(), base.get_output_embeddings())
-    if not all(isinstance(part, AuxiliaryTrainingWrapper) for part in parts):
+    wrappers = (base.get_input_embeddings(), base.get_output_embeddings())
+    if not all(isinstance(wrapper, AuxiliaryTrainingWrapper) for wrapper in wrappers):
         return
-    first, second = parts
+    first, second = wrappers
     if first.original_module.weight is second.original_module.weight:
         for name in second.modules_to_save:
             second.modules_to_save[name].weight = first.modules_to_save[name].weight
 
 
 def write(model: PeftModel, folder: Path) -> None:
-    """The LoRA as PEFT and the webui load it: two files, the same bytes for the same LoRA."""
+    """Save the LoRA in PEFT's two files; the same LoRA always gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in get_peft_model_state_dict(model).items()}
     with weights_written():
@@ -103,47 +103,47 @@ def write(model: PeftModel, folder: Path) -> None:
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True
     config.base_model_name_or_path = str(model.get_base_model().name_or_path)
-    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
+    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_json_value)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(getattr(value, "value", value))
 
 
 def lora_folder(lora: str | Path, host: Host) -> Path:
-    """The folder of a LoRA: by its name, or NAME/checkpoint-40, or the path that a command was given."""
+    """Folder of a LoRA, from a name, from NAME/checkpoint-40, or from a path given on the command line."""
     return lora if isinstance(lora, Path) else loras.named(lora, host.folders.loras)
 
 
 def loaded_onto(
     base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
 ) -> PeftModel:
-    """The model with a LoRA from disk on it; the base's own flags and modes stay as they are.
+    """Load a LoRA from disk onto the base model; the base model keeps its flags and modes.
 
-    `called` is what the user calls it, where that is not the name.
+    `called` is the user's name for the LoRA where it differs from the adapter name.
     """
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing). Choose another one.")
-    with borrowed(base), ExitStack() as undoing:
-        undoing.callback(take_out, base)
+    with borrowed(base), ExitStack() as cleanup:
+        cleanup.callback(take_out, base)
         try:
-            model = PeftModel.from_pretrained(base, str(folder), adapter_name=_to_peft(name))
+            model = PeftModel.from_pretrained(base, str(folder), adapter_name=_adapter_name(name))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = why(error, folder, base)
             raise SavingError(f"The LoRA {(called or name)!r} does not fit on this model: {reason}") from error
-        undoing.pop_all()
-    _weigh(model, strength)
+        cleanup.pop_all()
+    _scale(model, strength)
     return model
 
 
-def _to_peft(name: str) -> str:
-    """To PEFT it is a module's name: no dot may stand in it, nor may it be a word of torch's, such as 'half'."""
-    free = name.replace(".", "_")
-    return f"{free}_" if hasattr(torch.nn.ModuleDict, free) else free
+def _adapter_name(name: str) -> str:
+    """PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'."""
+    safe = name.replace(".", "_")
+    return f"{safe}_" if hasattr(torch.nn.ModuleDict, safe) else safe
 
 
-def _weigh(model: PeftModel, strength: float) -> None:
+def _scale(model: PeftModel, strength: float) -> None:
     for module in model.modules():
         if isinstance(scaling := getattr(module, "scaling", None), dict):
             for name in scaling:
@@ -151,23 +151,23 @@ def _weigh(model: PeftModel, strength: float) -> None:
 
 
 def put_on(name: str, strength: float, host: Host) -> None:
-    """Put a LoRA, or a checkpoint of one, on the host's model; where it fails, what is on it stays."""
+    """Load a LoRA or one of its checkpoints onto the host's model; after a failure the previous LoRAs stay."""
     folder, loaded = lora_folder(name, host), host.loaded()
     name = folder.relative_to(host.folders.loras).as_posix()
     base = bare(loaded.model)
     try:
-        with ExitStack() as undoing:
-            undoing.callback(take_out(base))
+        with ExitStack() as cleanup:
+            cleanup.callback(take_out(base))
             model = loaded_onto(base, folder, name, strength)
-            undoing.pop_all()
+            cleanup.pop_all()
     except SavingError as error:
-        stays = f" {', '.join(loaded.loras)} stays on." if loaded.loras else ""
-        raise SavingError(f"{error}{stays}") from error
+        remaining = f" {', '.join(loaded.loras)} stays on." if loaded.loras else ""
+        raise SavingError(f"{error}{remaining}") from error
     host.note_loras(model, (name,))
 
 
 def take_off(host: Host) -> tuple[str, ...]:
-    """Take every LoRA off the host's model; the base is bit for bit what it was. Says which were on."""
+    """Remove all LoRAs from the host's model and return their names; the base is bit for bit as before."""
     loaded = host.loaded()
     if isinstance(loaded.model, PeftModel):
         base = bare(loaded.model)
@@ -178,23 +178,23 @@ def take_off(host: Host) -> tuple[str, ...]:
 
 @contextmanager
 def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]]]:
-    """The host's model on loan, with nothing on it, and what was; back on afterwards, the very same."""
+    """Yield the host's model without its LoRAs, and their names; on exit the same LoRAs are put back."""
     loaded = host.loaded()
-    on, base = isinstance(loaded.model, PeftModel), bare(loaded.model)
+    has_loras, base = isinstance(loaded.model, PeftModel), bare(loaded.model)
     with borrowed(base):
-        put_back = take_out(base)
-        if on:
+        restore = take_out(base)
+        if has_loras:
             host.note_loras(base, ())
         try:
             yield base, loaded.loras
         finally:
-            put_back()
-            if on:
+            restore()
+            if has_loras:
                 host.note_loras(loaded.model, loaded.loras)
 
 
-class _Place(NamedTuple):
-    """Where a layer of PEFT's stands in a model, around the model's own."""
+class _LayerPosition(NamedTuple):
+    """Position of a PEFT layer in a model; it wraps one of the model's own layers."""
 
     parent: torch.nn.Module
     name: str
@@ -202,32 +202,36 @@ class _Place(NamedTuple):
 
 
 def take_out(base: torch.nn.Module) -> Callable[[], None]:
-    """Stand the model's own layers where PEFT's stand now; how to put these back. PEFT's unload() would keep a
-    trained head."""
-    places = [
-        _Place(parent, name, layer)
+    """Replace PEFT's layers by the base layers and return a function that undoes it.
+
+    PEFT's own unload() would keep a trained head.
+    """
+    positions = [
+        _LayerPosition(parent, name, layer)
         for parent in base.modules()
         for name, layer in parent.named_children()
         if isinstance(layer, OF_PEFT)
     ]
-    for place in places:
-        setattr(place.parent, place.name, own(place.layer))
-    said = {name: vars(base).pop(name) for name in _SAID_BY_PEFT if name in vars(base)}
-    return partial(_put_back, base, places, said)
+    for position in positions:
+        setattr(position.parent, position.name, own(position.layer))
+    attributes = {name: vars(base).pop(name) for name in _PEFT_ATTRIBUTES if name in vars(base)}
+    return partial(_restore_layers, base, positions, attributes)
 
 
-_SAID_BY_PEFT = ("peft_config", "_hf_peft_config_loaded")
+_PEFT_ATTRIBUTES = ("peft_config", "_hf_peft_config_loaded")
 
 
-def _put_back(base: torch.nn.Module, places: Sequence[_Place], said: Mapping[str, Any]) -> None:
-    vars(base).update(said)
-    for place in reversed(places):  # one inside another comes first
-        setattr(place.parent, place.name, place.layer)
+def _restore_layers(
+    base: torch.nn.Module, positions: Sequence[_LayerPosition], attributes: Mapping[str, Any]
+) -> None:
+    vars(base).update(attributes)
+    for position in reversed(positions):  # a nested layer goes back before the one around it
+        setattr(position.parent, position.name, position.layer)
 
 
 @contextmanager
 def weights_written() -> Iterator[None]:
-    """safetensors has an error of its own where the disk takes no more."""
+    """Turn the error that safetensors raises on a full disk into an OSError."""
     try:
         yield
     except SafetensorError as error:

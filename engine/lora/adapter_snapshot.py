@@ -1,4 +1,4 @@
-"""LoRAs on a model that leaves the memory: kept beside it, and on again when the same model is loaded anew."""
+"""Snapshot of the LoRAs on a model, to restore them after the model was unloaded and loaded again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .state_guards import borrowed
 
 @dataclass(frozen=True)
 class LaidAside:
-    """What is on a model beside its own weights, and nothing of these: they can go."""
+    """The LoRAs on a model, without any of its own weights."""
 
     names: tuple[str, ...] = ()
     adapters: tuple[_Adapter, ...] = ()
@@ -24,15 +24,15 @@ class LaidAside:
     strengths: Mapping[str, Mapping[str, float]] | None = None
 
     def put_on(self, host: Host) -> None:
-        """The very same, as strong as they were; their folders are not asked."""
+        """Restore the same LoRAs with their strengths, without reading their folders."""
         if not self.adapters:
             return
         base = host.loaded().model
         with borrowed(base), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of PEFT; they were said when these were put on first
-            host.note_loras(self._on(base), self.names)
+            warnings.simplefilter("ignore")  # PEFT gave them when these LoRAs were first loaded
+            host.note_loras(self._apply(base), self.names)
 
-    def _on(self, base: Any) -> PeftModel:
+    def _apply(self, base: Any) -> PeftModel:
         first, *others = self.adapters
         model = get_peft_model(base, first.config, adapter_name=first.name)
         for adapter in others:
@@ -60,22 +60,22 @@ class _Adapter:
 
 
 def laid_aside(host: Host) -> LaidAside:
-    """What is on the host's model now; nothing where none is in memory."""
+    """Snapshot the LoRAs on the host's model; empty if no model is loaded."""
     if host.standing().problem or not isinstance(model := host.loaded().model, PeftModel):
         return LaidAside()
     return LaidAside(
         names=host.loaded().loras,
         adapters=tuple(_Adapter.of(model, name) for name in model.peft_config),
         active=tuple(model.active_adapters),
-        strengths={name: dict(layer.scaling) for name, layer in model.named_modules() if _weighs(layer)},
+        strengths={name: dict(layer.scaling) for name, layer in model.named_modules() if _has_scaling(layer)},
     )
 
 
 def off(names: Sequence[str]) -> str:
-    """What became of those that were on a model which is not loaded again."""
-    are, them = ("is", "it") if len(names) == 1 else ("are", "them")
-    return f"{', '.join(names)} {are} off: put {them} on again when the model is loaded."
+    """Message about LoRAs whose model is not loaded again."""
+    verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"{', '.join(names)} {verb} off: put {pronoun} on again when the model is loaded."
 
 
-def _weighs(layer: Any) -> bool:
+def _has_scaling(layer: Any) -> bool:
     return isinstance(getattr(layer, "scaling", None), dict)

@@ -1,4 +1,4 @@
-"""The type that a model is computed in, asked of the model itself."""
+"""Dtype that a model computes in, and autocast to it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ def device(model: torch.nn.Module) -> torch.device:
 
 
 def computing_type(model: Any) -> str:
-    """'bfloat16', 'float16' or 'float32'."""
+    """Compute dtype of a model: 'bfloat16', 'float16' or 'float32'."""
     quantized = getattr(model.config, "quantization_config", None)
-    asked = (
+    quantized_dtype = (
         getattr(quantized, "bnb_4bit_compute_dtype", None) if getattr(model, "is_loaded_in_4bit", False) else None
     )
-    kind = str(asked or model.dtype).removeprefix("torch.")
-    if kind == "float16" and device(model).type == "cpu":
+    dtype = str(quantized_dtype or model.dtype).removeprefix("torch.")
+    if dtype == "float16" and device(model).type == "cpu":
         return "float32"  # the CPU has no scaled float16; the LoRA itself is float32 anyway
-    return kind if kind in HALF else "float32"
+    return dtype if dtype in HALF else "float32"
 
 
 def in_its_type(model: Any) -> AbstractContextManager[Any]:
-    """Inside, float32 parts and those of the model's own type work together as they do in training."""
-    kind = computing_type(model)
-    if kind not in HALF:
+    """Autocast as in training, so that float32 parts and parts in the model's own dtype work together."""
+    dtype = computing_type(model)
+    if dtype not in HALF:
         return nullcontext()
-    inside: AbstractContextManager[Any] = torch.autocast(device(model).type, dtype=getattr(torch, kind))
-    return inside
+    context: AbstractContextManager[Any] = torch.autocast(device(model).type, dtype=getattr(torch, dtype))
+    return context
 
 
 def slow_type_advice(model: Any) -> Iterator[str]:
-    """Cards before RTX 30 only imitate bfloat16."""
+    """GPUs before RTX 30 only emulate bfloat16."""
     if device(model).type != "cuda" or computing_type(model) != "bfloat16":
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -48,6 +48,6 @@ def slow_type_advice(model: Any) -> Iterator[str]:
 
 
 def rounds_to_tf32() -> bool:
-    """Whether float32 products on a card are shortened; asked by the newer name, where torch has it."""
+    """Whether float32 matrix products on a GPU use TF32; read from torch's newer setting if it exists."""
     matmul = torch.backends.cuda.matmul
     return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)

@@ -1,4 +1,4 @@
-"""A model by its config alone, before its weights are loaded: can the LoRA sit on it that is asked for?"""
+"""Build a model on the meta device from its config, to check target layers and count parameters."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from .targets import is_linear, refuse_if_elsewhere, resolved
 
 
 def lora_problems(lora: Lora, host: Host) -> Iterator[str]:
-    """Layers that the model does not have, and what PEFT cannot do on its experts; none where that is only known
-    when it is loaded."""
-    model = _layers(host)
+    """Problems with the target layers, and settings that PEFT does not support on experts.
+
+    Empty if that can only be known after the model is loaded.
+    """
+    model = _base_model(host)
     if model is None:
         return
     try:
         resolved(lora.targets, model)
         if _has_experts(model):
-            _put_on_trial(lora, host)
+            _try_injection(lora, host)
     except SettingsError as error:
         yield from error.problems
     except ModelError as error:
@@ -41,60 +43,60 @@ def _has_experts(model: Any) -> bool:
 
 
 def skeleton(card: ModelCard) -> Any:
-    """The model without any weights."""
-    described = {**card.config}
-    config = AutoConfig.for_model(described.pop("model_type"), **described)
+    """Build the model on the meta device, without weights."""
+    values = {**card.config}
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 
 
-def _layers(host: Host) -> Any:
-    """The model in memory, whatever LoRA is in it, or a skeleton of it."""
-    return _skeleton(host) if host.standing().problem else bare(host.loaded().model)
+def _base_model(host: Host) -> Any:
+    """The loaded model without its LoRAs, else the model on the meta device."""
+    return _meta_model_or_none(host) if host.standing().problem else bare(host.loaded().model)
 
 
-def _skeleton(host: Host) -> Any:
+def _meta_model_or_none(host: Host) -> Any:
     try:
         return skeleton(host.card())
     except (ModelError, KeyError, ValueError, TypeError, AttributeError, ImportError, RuntimeError):
-        return None  # code of the model's own, or a config that says too little
+        return None  # custom model code, or an incomplete config
 
 
-def _put_on_trial(lora: Lora, host: Host) -> None:
-    """Never on the model in memory: another may be using that."""
-    base = _skeleton(host)
+def _try_injection(lora: Lora, host: Host) -> None:
+    """Inject the LoRA on the meta device; the loaded model may be in use by another thread."""
+    base = _meta_model_or_none(host)
     if base is None:
         return
-    with _sitting(lora, base):
+    with _injected_on_meta(lora, base):
         pass
 
 
 @contextmanager
-def _sitting(lora: Lora, base: Any) -> Iterator[Any]:
-    """The very LoRA, of tensors without numbers."""
+def _injected_on_meta(lora: Lora, base: Any) -> Iterator[Any]:
+    """Inject the LoRA on the meta device."""
     targets = resolved(lora.targets, base)
     config = lora_config(lora, base, targets)
     with warnings.catch_warnings(), torch.device("meta"):
-        warnings.simplefilter("ignore")  # of PEFT; the run's log has them
+        warnings.simplefilter("ignore")  # PEFT repeats them in the run, where they are logged
         with injected(base, config) as model:
             refuse_if_elsewhere(targets, model)
             yield model
 
 
 def weights(lora: Lora, card: ModelCard) -> Counted | None:
-    """Counted on a skeleton; None where none can be made of it, or the LoRA cannot sit there."""
+    """Count parameters on the meta device; None if the model cannot be built or the LoRA does not fit."""
     try:
-        return _counted(replace(lora, rank=1, dropout=0.0, dora=False, train_head=False), skeleton(card))
-    except Exception:  # noqa: BLE001 - the code of hundreds of architectures; Check can do without
+        return _count(replace(lora, rank=1, dropout=0.0, dora=False, train_head=False), skeleton(card))
+    except Exception:  # noqa: BLE001 - any of hundreds of architectures may raise anything; Check works without the count
         return None
 
 
-def _counted(lora: Lora, base: Any) -> Counted:
+def _count(lora: Lora, base: Any) -> Counted:
     head = base.get_output_embeddings()
-    linear = sum(m.weight.numel() for m in base.modules() if is_linear(m) and m is not head)
-    everything = sum(own.numel() for own in base.parameters())
+    linear = sum(module.weight.numel() for module in base.modules() if is_linear(module) and module is not head)
+    total = sum(parameter.numel() for parameter in base.parameters())
     if lora.method == "full":
-        return Counted(linear, everything - linear, 0)
-    with _sitting(lora, base) as model:
-        trained = sum(own.numel() for own in model.parameters() if own.requires_grad)
-    return Counted(linear, everything - linear, trained)
+        return Counted(linear, total - linear, 0)
+    with _injected_on_meta(lora, base) as model:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return Counted(linear, total - linear, trained)

@@ -1,4 +1,4 @@
-"""The weights of a model and of the LoRA on it, counted where arithmetic from config.json does not know them."""
+"""Exact parameter counts of model and LoRA where config.json alone is not enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...settings.definitions import TrainingSettings
 
 
 def counted(card: ModelCard, settings: TrainingSettings) -> ModelCard:
-    """The card with what a skeleton says; as it was where that is not needed, or none can be made."""
+    """Add counts from a meta model to the card; unchanged if they are not needed or cannot be made."""
     if is_known(card.config, settings.lora.targets) or not find_spec("torch"):
         return card
     from .meta_model import weights

@@ -1,4 +1,4 @@
-"""The model's own layers by their own names, below what PEFT has put around some of them."""
+"""The base model's own layers under their own names, below PEFT's wrappers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ OF_PEFT = (BaseTunerLayer, AuxiliaryTrainingWrapper)
 
 
 def own(layer: Any) -> Any:
-    """What stands there without PEFT: it puts one around another on experts."""
+    """The base layer below PEFT's wrappers; on experts PEFT nests them."""
     while isinstance(layer, OF_PEFT):
         layer = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer.original_module
     return layer
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """As named_modules, also while a LoRA is in the model: another thread may be training it."""
-    return _below(model, "", set())
+    """Like named_modules, but without PEFT's wrappers: another thread may be training a LoRA in the model."""
+    return _walk(model, "", set())
 
 
-def _below(module: Module, path: str, seen: set[Module]) -> Iterator[tuple[str, Module]]:
+def _walk(module: Module, path: str, seen: set[Module]) -> Iterator[tuple[str, Module]]:
     for name, layer in module.named_children():
-        if (part := own(layer)) not in seen:
-            seen.add(part)
-            yield f"{path}{name}", part
-            yield from _below(part, f"{path}{name}.", seen)
+        if (base_layer := own(layer)) not in seen:
+            seen.add(base_layer)
+            yield f"{path}{name}", base_layer
+            yield from _walk(base_layer, f"{path}{name}.", seen)

@@ -1,4 +1,4 @@
-"""What is borrowed comes back: flags, modes, caches, random states, environment, LoRAs that were on."""
+"""Context managers that restore a borrowed model: flags, modes, caches, random states, environment."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ import torch
 
 @contextmanager
 def borrowed(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, anything may be done to the model's flags and modes; afterwards they are as before."""
-    flags, surroundings = _Flags.of(model), _Surroundings.now()
+    """Restore the model's flags and modes, the random states and the environment on exit."""
+    flags, process = _ModelFlags.of(model), _ProcessState.now()
     try:
         yield
     finally:
-        flags.put_back(model)
-        surroundings.put_back()
+        flags.restore(model)
+        process.restore()
 
 
 @contextmanager
 def same_chance() -> Iterator[None]:
-    """Whatever is drawn inside, afterwards the random states are as before."""
-    surroundings = _Surroundings.now()
+    """Restore the random states on exit."""
+    process = _ProcessState.now()
     try:
         yield
     finally:
-        surroundings.put_back()
+        process.restore()
 
 
 @dataclass(frozen=True)
-class _Flags:
-    """Of every parameter whether it is trained, of every module its mode, and what the config says."""
+class _ModelFlags:
+    """`requires_grad` of all parameters, modes of all modules, and flags of model and config."""
 
     gradients: list[tuple[torch.nn.Parameter, bool]]
     modes: list[tuple[torch.nn.Module, bool]]
@@ -47,7 +47,7 @@ class _Flags:
     attributes: dict[str, Any]
 
     @classmethod
-    def of(cls, model: torch.nn.Module) -> _Flags:
+    def of(cls, model: torch.nn.Module) -> _ModelFlags:
         modules = list(model.modules())
         return cls(
             gradients=[(p, p.requires_grad) for p in model.parameters()],
@@ -55,11 +55,11 @@ class _Flags:
             checkpointing=[(m, m.gradient_checkpointing) for m in modules if hasattr(m, "gradient_checkpointing")],
             hooks=[(m, frozenset(m._forward_hooks)) for m in modules],
             use_cache=getattr(model.config, "use_cache", None),
-            attributes={k: v for k, v in vars(model).items() if k in _LEFT_BEHIND},
+            attributes={k: v for k, v in vars(model).items() if k in _LEFTOVER_ATTRIBUTES},
         )
 
-    def put_back(self, model: torch.nn.Module) -> None:
-        self._put_back_checkpointing(model)
+    def restore(self, model: torch.nn.Module) -> None:
+        self._restore_checkpointing(model)
         for parameter, trained in self.gradients:
             parameter.grad = None
             if parameter.requires_grad != trained:
@@ -68,16 +68,16 @@ class _Flags:
             module.training = mode
         if getattr(model.config, "use_cache", None) != self.use_cache:
             model.config.use_cache = self.use_cache
-        for name in _LEFT_BEHIND:
+        for name in _LEFTOVER_ATTRIBUTES:
             if name in self.attributes:
                 setattr(model, name, self.attributes[name])
             elif name in vars(model):
                 delattr(model, name)
 
-    def go_on(self, model: torch.nn.Module) -> None:
-        """As before, without letting go of anything that training holds."""
-        for module, on in self.checkpointing:
-            module.gradient_checkpointing = on
+    def resume_training(self, model: torch.nn.Module) -> None:
+        """Restore the flags for a training run that continues: gradients and hooks stay."""
+        for module, enabled in self.checkpointing:
+            module.gradient_checkpointing = enabled
         for parameter, trained in self.gradients:
             if parameter.requires_grad != trained:
                 parameter.requires_grad_(trained)
@@ -85,29 +85,30 @@ class _Flags:
             module.training = mode
         model.config.use_cache = self.use_cache
 
-    def _put_back_checkpointing(self, model: torch.nn.Module) -> None:
-        for module, on in self.checkpointing:
-            module.gradient_checkpointing = on
-            if not on:
+    def _restore_checkpointing(self, model: torch.nn.Module) -> None:
+        for module, enabled in self.checkpointing:
+            module.gradient_checkpointing = enabled
+            if not enabled:
                 vars(module).pop("_gradient_checkpointing_func", None)
-        for module, known in self.hooks:  # PEFT too has the input ask for gradients: each of the two leaves a hook
-            for number in module._forward_hooks.keys() - known:
+        # PEFT and the Trainer each leave a hook that makes the embeddings' output require gradients
+        for module, existing in self.hooks:
+            for number in module._forward_hooks.keys() - existing:
                 del module._forward_hooks[number]
 
 
-_LEFT_BEHIND = (
+_LEFTOVER_ATTRIBUTES = (
     "peft_config",
     "_hf_peft_config_loaded",
     "warnings_issued",
     "_require_grads_hook",
     "_require_grads_hooks",
 )
-"""What PEFT, the Trainer and checkpointing leave on a model as attributes of its own."""
+"""Attributes that PEFT, the Trainer and gradient checkpointing leave on a model."""
 
 
 @dataclass(frozen=True)
-class _Surroundings:
-    """The random states that the host's chat draws from, and what accelerate writes into the environment."""
+class _ProcessState:
+    """Random states, which the host's chat uses too, and the environment variables of accelerate."""
 
     python: Any
     numpy: Any
@@ -116,65 +117,65 @@ class _Surroundings:
     environment: dict[str, str]
 
     @classmethod
-    def now(cls) -> _Surroundings:
+    def now(cls) -> _ProcessState:
         return cls(
             python=random.getstate(),
             numpy=np.random.get_state(),
             torch=torch.get_rng_state(),
             cards=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            environment=_accelerates_environment(),
+            environment=_accelerate_environment(),
         )
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
         if self.cards:
             torch.cuda.set_rng_state_all(self.cards)
-        for name in _accelerates_environment().keys() - self.environment.keys():
+        for name in _accelerate_environment().keys() - self.environment.keys():
             del os.environ[name]
         os.environ.update(self.environment)
 
 
 @contextmanager
 def as_it_was(base: Any) -> Iterator[None]:
-    """Whatever is put in place of methods and functions inside, of the model's modules and of its source file."""
-    source = vars(sys.modules[type(base).__module__])
-    kept = [(vars(m), type(m), m) for m in base.modules()]
-    before = [{k: v for k, v in own.items() if k not in _OF_TORCH} for own, _, _ in kept]
-    functions = dict(source)
+    """Restore replaced methods and classes of the model's modules, and functions of its source module, on exit."""
+    module_globals = vars(sys.modules[type(base).__module__])
+    modules = [(vars(m), type(m), m) for m in base.modules()]
+    saved = [{k: v for k, v in attributes.items() if k not in _TORCH_ATTRIBUTES} for attributes, _, _ in modules]
+    saved_globals = dict(module_globals)
     try:
         yield
     finally:
-        _put_back(source, functions)
-        for (own, kind, module), was in zip(kept, before, strict=True):
-            _put_back(own, was, but=_OF_TORCH)
-            if type(module) is not kind:
-                module.__class__ = kind
+        _restore_dict(module_globals, saved_globals)
+        for (attributes, cls, module), old in zip(modules, saved, strict=True):
+            _restore_dict(attributes, old, ignored=_TORCH_ATTRIBUTES)
+            if type(module) is not cls:
+                module.__class__ = cls
 
 
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
-"""What torch itself keeps on a module: parameters, hooks and the like are put back elsewhere."""
+_TORCH_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+"""Attributes that torch keeps on every module, such as parameters and hooks; they are restored elsewhere."""
 
 
-def _put_back(now: dict[str, Any], was: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
-    for name in now.keys() - was.keys() - but:
-        del now[name]
-    now.update(was)
+def _restore_dict(current: dict[str, Any], old: dict[str, Any], ignored: frozenset[str] = frozenset()) -> None:
+    for name in current.keys() - old.keys() - ignored:
+        del current[name]
+    current.update(old)
 
 
 @contextmanager
 def undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, a model in training speaks; afterwards it goes on as if nobody had asked it anything."""
-    flags, surroundings = _Flags.of(model), _Surroundings.now()
+    """Let a model in training generate; on exit training continues as if nothing had happened."""
+    flags, process = _ModelFlags.of(model), _ProcessState.now()
     for module, _ in flags.checkpointing:
         module.gradient_checkpointing = False
     try:
         yield
     finally:
-        flags.go_on(model)
-        surroundings.put_back()
+        flags.resume_training(model)
+        process.restore()
 
 
-def _accelerates_environment() -> dict[str, str]:
+def _accelerate_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k.startswith("ACCELERATE_")}

@@ -1,4 +1,4 @@
-"""A finished LoRA trained further: its weights are where the new run begins; one of another shape is refused."""
+"""Start a run from the weights of a finished LoRA; a LoRA of another shape is refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OLD_WEIGHTS = "adapter_model.bin"
 
 
 def refuse_other_shape(lora: Lora, folder: Path) -> None:
-    """SettingsError with everything in which the LoRA and what is asked for differ; before anything is loaded."""
-    config = _config(folder)
-    pairs = (
+    """SettingsError with all differences between the LoRA and the settings, before anything is loaded."""
+    config = _load_config(folder)
+    fields = (
         ("LoRA Rank", config.get("r"), lora.rank),
         ("LoRA Alpha", config.get("lora_alpha"), lora.alpha),
         ("DoRA", bool(config.get("use_dora")), lora.dora),
@@ -30,39 +30,39 @@ def refuse_other_shape(lora: Lora, folder: Path) -> None:
         ("Train Head", bool(config.get("modules_to_save")), lora.train_head),
     )
     problems = [
-        f"{label}: the LoRA {folder.name!r} has {_plain(there)}, asked for is {_plain(asked)}. To train it "
-        f"further use {_plain(there)}."
-        for label, there, asked in pairs
-        if there is not None and there != asked
+        f"{label}: the LoRA {folder.name!r} has {_as_text(trained)}, asked for is {_as_text(requested)}. To train "
+        f"it further use {_as_text(trained)}."
+        for label, trained, requested in fields
+        if trained is not None and trained != requested
     ]
     if problems:
         raise SettingsError(problems)
 
 
 def begin_with(model: PeftModel, folder: Path) -> None:
-    """Give the fresh LoRA the weights of one on disk; every one of them, or a SavingError."""
-    state = _weights(folder)
-    wanted = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    """Load the weights of a LoRA on disk into the new one; SavingError unless all of them match."""
+    state = _load_weights(folder)
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     try:
-        found = set_peft_model_state_dict(model, state)
+        result = set_peft_model_state_dict(model, state)
     except (RuntimeError, KeyError, ValueError) as error:
-        raise _does_not_fit(folder, first_line(error)) from error
-    missing = wanted & set(found.missing_keys)
-    if missing or found.unexpected_keys:
+        raise _mismatch_error(folder, first_line(error)) from error
+    missing = trainable & set(result.missing_keys)
+    if missing or result.unexpected_keys:
         layers = sorted(
-            {name.split(".lora_")[0].rpartition(".")[2] for name in (*missing, *found.unexpected_keys)}
+            {name.split(".lora_")[0].rpartition(".")[2] for name in (*missing, *result.unexpected_keys)}
         )
-        raise _does_not_fit(folder, f"the layers differ ({', '.join(layers[:8])})")
+        raise _mismatch_error(folder, f"the layers differ ({', '.join(layers[:8])})")
 
 
-def _does_not_fit(folder: Path, why: str) -> SavingError:
+def _mismatch_error(folder: Path, reason: str) -> SavingError:
     return SavingError(
-        f"The LoRA {folder.name!r} cannot be trained further with these settings: {why}. Choose the layers that "
-        "it was trained on (Which layers), and the model it was made for."
+        f"The LoRA {folder.name!r} cannot be trained further with these settings: {reason}. Choose the layers "
+        "that it was trained on (Which layers), and the model it was made for."
     )
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
+def _load_config(folder: Path) -> Mapping[str, Any]:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -72,23 +72,23 @@ def _config(folder: Path) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _weights(folder: Path) -> dict[str, Any]:
-    """Of either kind; an old .bin is read as weights only, so that it can run nothing."""
+def _load_weights(folder: Path) -> dict[str, Any]:
+    """Load safetensors or an old .bin; the latter as weights only, so that no code in it runs."""
     try:
         if (folder / WEIGHTS).is_file():
             return dict(load_file(folder / WEIGHTS))
         return dict(torch.load(folder / OLD_WEIGHTS, map_location="cpu", weights_only=True))
-    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, _pickle_error()) as error:
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, _unpickling_error()) as error:
         raise SavingError(f"The weights in {folder} cannot be read: {error}. Choose another LoRA.") from error
 
 
-def _pickle_error() -> type[Exception]:
+def _unpickling_error() -> type[Exception]:
     from pickle import UnpicklingError
 
     return UnpicklingError
 
 
-def _plain(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)

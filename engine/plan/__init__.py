@@ -1,4 +1,4 @@
-"""What a run does at which step: plan, learning rates, step log, rules for saving and stopping. No torch."""
+"""Plan of a run: settings, learning rates, step log, rules for saving and stopping. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as it was resolved from what the user asked for: everything that is fixed before its first step."""
+"""Run plan: everything about a run that is fixed before its first step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA = "data and slicing"
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What is trained, on what, in how many steps, at which rates, and where it is kept."""
+    """Settings, model, data, learning-rate schedule and folder of a run."""
 
     settings: TrainingSettings
     card: ModelCard
@@ -35,35 +35,35 @@ class Blueprint:
         return self.data.plan
 
     def rates(self, factor: float = 1.0) -> Rates:
-        """The learning rates, as they are planned."""
+        """Learning rates of the schedule."""
         return Rates(self.settings.learning.learning_rate, self.multipliers, factor)
 
     def remedies(self, machine: Memory) -> list[Remedy]:
-        """What would take less memory than these settings."""
-        expecting = Expecting.of(self.card, self.data.examples, machine)
-        return remedies(expecting, self.settings, self.data.report.cutoff) if expecting else []
+        """Changes to the settings that would take less memory."""
+        estimate = Expecting.of(self.card, self.data.examples, machine)
+        return remedies(estimate, self.settings, self.data.report.cutoff) if estimate else []
 
     def sample(self) -> list[dict[str, str]]:
-        """The first examples as trained."""
+        """Text of the first examples, as trained."""
         examples = self.data.examples
-        return [{"value": examples[n].text} for n in range(min(SAMPLE, len(examples)))]
+        return [{"value": examples[i].text} for i in range(min(SAMPLE, len(examples)))]
 
     def unchangeable(self) -> dict[str, Any]:
-        """What a run that goes on must have in common with its checkpoint."""
-        asked = self.settings.values()
-        kept = {key: asked[key] for key, setting in SETTINGS.items() if setting.fixed}
+        """Values that must be the same when a run resumes from its checkpoint."""
+        values = self.settings.values()
+        fixed = {key: values[key] for key, setting in SETTINGS.items() if setting.fixed}
         if self.settings.lora.whole_model:
-            of_a_lora = keys_of("lora")
-            kept = {key: value for key, value in kept.items() if key not in of_a_lora} | {"method": "full"}
+            lora_keys = keys_of("lora")
+            fixed = {key: value for key, value in fixed.items() if key not in lora_keys} | {"method": "full"}
         return {
             DATA: self.data.examples.digest(),
             "model": self.card.name,
-            **kept,
+            **fixed,
             "accumulation": self.plan.accumulated * self.plan.processes,
         }
 
 
 def blueprint(settings: TrainingSettings, card: ModelCard, data: TrainingData, folder: RunFolder) -> Blueprint:
-    """Resolve the schedule for this many steps."""
+    """Build the run plan, with the schedule resolved for the number of steps."""
     phases = plan_checks.phases(settings, data.plan)
     return Blueprint(settings, card, data, tuple(phases), tuple(multipliers(phases, data.plan.steps)), folder)

@@ -1,4 +1,4 @@
-"""When a checkpoint is worth its place, asked after every step; knows neither Trainer nor disk."""
+"""Rules that decide after every step whether to save a checkpoint; independent of Trainer and disk."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ...settings.definitions import Saving
 
 FALL = 0.9
 HOLD = 3
-"""So many steps in a row a smoothed loss has to hold before its fall is believed."""
+"""Steps in a row that the smoothed loss must stay below the level before the drop counts."""
 LOOKS = 10
-"""How often an epoch is looked at for the best smoothed loss, where nothing is kept aside."""
+"""How often per epoch the smoothed loss is compared with the best, without a validation split."""
 BACKUP = "backup"
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A step that is done, and what is known after it; `clock` is in seconds."""
+    """State after a step; `clock` is in seconds."""
 
     step: int
     steps_per_epoch: int
@@ -29,7 +29,7 @@ class Moment:
 
 @dataclass
 class Falls:
-    """Every tenth by which the smoothed loss falls under a value, once it holds."""
+    """Detects each further drop of the smoothed loss by a tenth below a start value, once it holds."""
 
     saved: float | None = None
     held: int = 0
@@ -47,13 +47,13 @@ class Falls:
 
 @dataclass
 class Best:
-    """The best step so far, by a loss or an accuracy; asked for by another measure it begins anew."""
+    """Best step so far by a loss or an accuracy; it starts over when the measure changes."""
 
     measure: str = ""
     value: float | None = None
     step: int = 0
     loss: float | None = None
-    """Beside an accuracy; of two equal ones it decides."""
+    """Loss along with an accuracy; it decides between equal accuracies."""
 
     def look(self, measure: str, value: float, step: int, loss: float | None = None) -> bool:
         if measure != self.measure:
@@ -64,9 +64,9 @@ class Best:
         return True
 
 
-def is_better(measure: str, one: tuple[float, float | None], than: tuple[float, float | None]) -> bool:
-    """A value and the loss beside it, which decides between equal values; the first of equals stays."""
-    (value, loss), (other, other_loss) = one, than
+def is_better(measure: str, candidate: tuple[float, float | None], best: tuple[float, float | None]) -> bool:
+    """Whether a value is better; between equal values the loss decides, and equal losses are no improvement."""
+    (value, loss), (other, other_loss) = candidate, best
     if value == other:
         return loss is not None and other_loss is not None and loss < other_loss
     return value > other if "accuracy" in measure else value < other
@@ -74,14 +74,14 @@ def is_better(measure: str, one: tuple[float, float | None], than: tuple[float, 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation of the part kept aside found; one that was `asked` for tries no patience."""
+    """Result on the validation split; one that the user `asked` for does not count against the patience."""
 
     loss: float
     accuracy: float
     asked: bool = False
 
     def by(self, keep_best: str) -> tuple[str, float]:
-        """The measure that counts, and its value."""
+        """Name and value of the measure that counts."""
         if keep_best == "accuracy":
             return "accuracy of the part kept aside", self.accuracy
         return "loss of the part kept aside", self.loss
@@ -89,77 +89,81 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What asks for a checkpoint beside the rules: the user, the end of the loop; and what an evaluation found."""
+    """Reasons for a checkpoint besides the rules: the user, the end of the loop, an evaluation."""
 
     asked: bool = False
     ends: bool = False
-    """Of the run, or only of HF's loop, which then goes on from it."""
+    """Whether the run ends, or only HF's loop, which then continues from this checkpoint."""
     found: Evaluation | None = None
 
 
 @dataclass
 class SavingRules:
-    """The reasons for a checkpoint; what they remember is part of every checkpoint."""
+    """Reasons for a checkpoint; their state is part of every checkpoint."""
 
     falls: Falls = field(default_factory=Falls)
     best: Best = field(default_factory=Best)
     evaluates: bool = False
-    """Whether a part is kept aside: then the best is told by that alone."""
+    """Whether there is a validation split: then it alone decides which step is best."""
     backed_up: float | None = None
     before: Best = field(default_factory=Best)
-    """The best step before this one."""
+    """Best step before the current one."""
 
     @staticmethod
-    def from_memory(known: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
-        return SavingRules(Falls(**known.get("falls", {})), Best(**known.get("best", {})), evaluates)
+    def from_memory(state: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
+        return SavingRules(Falls(**state.get("falls", {})), Best(**state.get("best", {})), evaluates)
 
     def memory(self) -> dict[str, Any]:
         return {"falls": asdict(self.falls), "best": asdict(self.best)}
 
-    def why(self, saving: Saving, at: Moment, also: Wanted) -> str | None:
-        """The first reason of user, best, epoch, loss names the checkpoint; None for no checkpoint here."""
+    def why(self, saving: Saving, state: Moment, request: Wanted) -> str | None:
+        """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint."""
         self.before = replace(self.best)
-        every = saving.save_every and at.step % saving.save_every == 0
-        epoch, within = divmod(at.step, at.steps_per_epoch)
+        on_interval = saving.save_every and state.step % saving.save_every == 0
+        epoch, remainder = divmod(state.step, state.steps_per_epoch)
         reasons = {
-            "user": also.asked,
-            "best": self._is_best(saving, at, also.found),
-            f"epoch-{epoch}": saving.save_each_epoch and not within,
-            f"loss-{at.smoothed:.2f}".replace(".", "_"): self.falls.look(saving.save_on_loss_drop, at.smoothed),
-            "": bool(every or also.ends) or self._ends_within(saving, at) or self._is_overtaken(saving, at),
-            BACKUP: self._is_due(saving, at.clock),
+            "user": request.asked,
+            "best": self._is_best(saving, state, request.found),
+            f"epoch-{epoch}": saving.save_each_epoch and not remainder,
+            f"loss-{state.smoothed:.2f}".replace(".", "_"): self.falls.look(
+                saving.save_on_loss_drop, state.smoothed
+            ),
+            "": bool(on_interval or request.ends)
+            or self._ends_mid_epoch(saving, state)
+            or self._ends_after_best(saving, state),
+            BACKUP: self._is_backup_due(saving, state.clock),
         }
         why = next((reason for reason, holds in reasons.items() if holds), None)
         if why is not None:
-            self.backed_up = at.clock  # whatever it is for, it is a copy to go on from
+            self.backed_up = state.clock  # a checkpoint for any reason also serves as a backup
         return why
 
     def without_checkpoint(self) -> None:
-        """The checkpoint was not written: what is not on disk is not the best that can be kept."""
+        """Forget the best step of a checkpoint that could not be written."""
         self.best = self.before
 
-    def _is_best(self, saving: Saving, at: Moment, found: Evaluation | None) -> bool:
-        """A part kept aside is looked at when it is evaluated; else the smoothed loss, some times an epoch."""
+    def _is_best(self, saving: Saving, state: Moment, evaluation: Evaluation | None) -> bool:
+        """Whether the step is best by its evaluation, or by the smoothed loss some times per epoch."""
         if saving.keep_best == "no":
             return False
-        if found is not None:
-            return self.best.look(*found.by(saving.keep_best), at.step, found.loss)
+        if evaluation is not None:
+            return self.best.look(*evaluation.by(saving.keep_best), state.step, evaluation.loss)
         if self.evaluates or saving.keep_best == "accuracy":
             return False
-        looks_every = max(1, at.steps_per_epoch // LOOKS)
-        if at.step % looks_every and not at.last:
+        interval = max(1, state.steps_per_epoch // LOOKS)
+        if state.step % interval and not state.last:
             return False
-        return self.best.look("smoothed loss", at.smoothed, at.step)
+        return self.best.look("smoothed loss", state.smoothed, state.step)
 
-    def _ends_within(self, saving: Saving, at: Moment) -> bool:
-        """The end of a run that ends within an epoch counts as that epoch's: more can be asked for later."""
-        return at.last and saving.save_each_epoch
+    def _ends_mid_epoch(self, saving: Saving, state: Moment) -> bool:
+        """Whether the run ends within an epoch; this counts as the epoch's end, as epochs may be added later."""
+        return state.last and saving.save_each_epoch
 
-    def _is_overtaken(self, saving: Saving, at: Moment) -> bool:
-        """The last step of a run that ends as its best one: it stays as a checkpoint."""
-        return at.last and saving.keep_best != "no" and self.best.step != at.step
+    def _ends_after_best(self, saving: Saving, state: Moment) -> bool:
+        """Whether the last step is not the best one; then it is kept as a checkpoint too."""
+        return state.last and saving.keep_best != "no" and self.best.step != state.step
 
-    def _is_due(self, saving: Saving, clock: float) -> bool:
+    def _is_backup_due(self, saving: Saving, clock: float) -> bool:
         if self.backed_up is None:
             self.backed_up = clock
         return bool(saving.backup_minutes) and clock - self.backed_up >= 60 * saving.backup_minutes

@@ -1,4 +1,4 @@
-"""The course of a run so far: its curve, its smoothed loss, and how long its last step took."""
+"""Log of the steps of a run: loss curve, smoothed loss and step times."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from .lr_plan import Rates
 
 
 class Course:
-    """Takes in what each step brought."""
+    """Collects loss, tokens and time of each step."""
 
     def __init__(self, steps_per_epoch: int, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
         self._steps_per_epoch = steps_per_epoch
         self.graph = [dict(entry) for entry in graph]
         self.smoothed = smoothed
-        self._clock = time.monotonic()
-        self._ended: float | None = None
-        self._counted = 0
+        self._step_start = time.monotonic()
+        self._step_end: float | None = None
+        self._tokens_before = 0
         self.tokens: Callable[[], int] = lambda: 0
         self.by_source: Callable[[], Mapping[str, float]] = dict
 
     def begin_step(self) -> None:
-        """The time until now belongs to no step."""
-        self._clock = time.monotonic()
+        """Start the clock of a step; the time until now belongs to no step."""
+        self._step_start = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
-        """So much of the time since the last step belongs to none."""
-        self._clock += seconds
+        """Exclude seconds since the last step from the time of the next one."""
+        self._step_start += seconds
 
     def leave_out_pause(self, seconds: float) -> None:
-        """So much of it was no work at all."""
+        """Exclude a pause from all times, since nothing ran in it."""
         self.leave_out(seconds)
-        self._ended = None if self._ended is None else self._ended + seconds
+        self._step_end = None if self._step_end is None else self._step_end + seconds
 
     def add(self, step: int, loss: float, norm: float | None, rates: Rates) -> Progress:
-        """A step is done."""
+        """Log a finished step."""
         self.smoothed = smoothed(self.smoothed, loss)
         now, tokens = time.monotonic(), self.tokens()
-        seconds, fresh = now - self._clock, tokens - self._counted
-        beside = 0.0 if self._ended is None else max(0.0, self._clock - self._ended)
-        self._clock, self._counted, self._ended = now, tokens, now
+        seconds, new_tokens = now - self._step_start, tokens - self._tokens_before
+        extra_seconds = 0.0 if self._step_end is None else max(0.0, self._step_start - self._step_end)
+        self._step_start, self._tokens_before, self._step_end = now, tokens, now
         progress = Progress(
             step=step,
             steps=rates.steps,
@@ -52,16 +52,16 @@ class Course:
             smoothed=self.smoothed,
             learning_rate=rates.rate(step),
             gradient_norm=norm,
-            tokens=fresh,
+            tokens=new_tokens,
             seconds=seconds,
-            beside=beside,
+            beside=extra_seconds,
             by_source=self.by_source(),
         )
         self.graph.append(graph_entry(progress))
         return progress
 
     def rates_used(self) -> list[float]:
-        """The learning rate of every step that is done."""
+        """Learning rates of all steps so far."""
         return [float(entry["learning_rate"]) for entry in self.graph if "learning_rate" in entry]
 
 

@@ -1,4 +1,4 @@
-"""When a run ends before its last step, asked after every step; knows no Trainer."""
+"""Rules that decide after every step whether a run ends early; independent of the Trainer."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from .saving_rules import Evaluation, Moment, is_better
 
 @dataclass
 class Patience:
-    """How many evaluations in a row brought nothing better; part of every checkpoint."""
+    """Counts evaluations in a row without improvement; part of every checkpoint."""
 
     measure: str = ""
     best: float | None = None
     waited: int = 0
     loss: float | None = None
-    """Beside the best accuracy."""
+    """Loss along with the best accuracy."""
 
-    def look(self, found: Evaluation, keep_best: str) -> None:
-        measure, value = found.by(keep_best)
+    def look(self, evaluation: Evaluation, keep_best: str) -> None:
+        measure, value = evaluation.by(keep_best)
         if measure != self.measure:
             self.measure, self.best = measure, None
-        if self.best is None or is_better(measure, (value, found.loss), (self.best, self.loss)):
-            self.best, self.waited, self.loss = value, 0, found.loss
+        if self.best is None or is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
+            self.best, self.waited, self.loss = value, 0, evaluation.loss
         else:
             self.waited += 1
 
 
-def why_stop(stopping: Stopping, at: Moment, patience: Patience) -> str:
-    """The rule that ends the run here, in words; empty where none does."""
-    if stopping.stop_at_loss and at.smoothed <= stopping.stop_at_loss:
-        return f"the smoothed loss {at.smoothed:.4f} is at or under {stopping.stop_at_loss:g}"
-    if stopping.stop_at_epoch and at.step >= stopping.stop_at_epoch * at.steps_per_epoch:
+def why_stop(stopping: Stopping, state: Moment, patience: Patience) -> str:
+    """The rule that ends the run here, in words; empty if none does."""
+    if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
+        return f"the smoothed loss {state.smoothed:.4f} is at or under {stopping.stop_at_loss:g}"
+    if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch:
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = f"{patience.waited} evaluations" if patience.waited > 1 else "an evaluation"

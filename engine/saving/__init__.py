@@ -1,4 +1,4 @@
-"""Writing what was trained: checkpoints, LoRAs, full models, merged models and GGUF files."""
+"""Save results: checkpoints, LoRAs, full models, merged models and GGUF files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full checkpoints: written aside, renamed when whole, and read back to go on from."""
+"""Full checkpoints: written to a temporary folder, renamed when complete, and read back to resume."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ ABOUT_THE_RUN = frozenset({"name", "if_exists", "seed"})
 
 
 def is_about_files(error: Exception) -> bool:
-    """Whether it is about writing: torch.save has no error of its own for that."""
-    said = str(error)
+    """Whether an error is about writing files; torch.save has no exception type of its own for that."""
+    message = str(error)
     return (
         isinstance(error, OSError)
-        or "PytorchStreamWriter" in said
-        or "irectory" in said
-        or "inline_container" in said
+        or "PytorchStreamWriter" in message
+        or "irectory" in message
+        or "inline_container" in message
     )
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run knows beside what the Trainer keeps: its curve so far, and what it must not change."""
+    """State of a run besides the Trainer's: its loss curve so far, and the values that must stay the same."""
 
     step: int = 0
     smoothed: float | None = None
     graph: list[dict[str, Any]] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
-    changes: list[Any] = field(default_factory=list)  # when the order changed over, as epoch and examples taken
-    steering: dict[str, Any] = field(default_factory=dict)  # live settings, and what the rules remember
+    changes: list[Any] = field(default_factory=list)  # when the batch order switched: epoch and examples taken
+    steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
 
 
 def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
-    """The Trainer's checkpoint of this step, made whole and given its name; one folder a step."""
-    written = folder.aside / f"checkpoint-{state.step}"
-    (written / STATE).write_text(as_json(asdict(state)), encoding="utf-8")
-    settle(written)
+    """Complete the Trainer's checkpoint of this step and rename it; only one folder per step remains."""
+    temporary = folder.aside / f"checkpoint-{state.step}"
+    (temporary / STATE).write_text(as_json(asdict(state)), encoding="utf-8")
+    settle(temporary)
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
     for earlier in loras.of_step(folder.path, state.step):
         loras.remove(earlier)
-    return moved_when_new(written, target)
+    return moved_when_new(temporary, target)
 
 
 def state_of(checkpoint: Path) -> RunState:
@@ -62,10 +62,10 @@ def state_of(checkpoint: Path) -> RunState:
 
 
 def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
-    """A run may only go on as what it was; SavingError names what is different."""
-    then = {**_asked_then(run), **state.unchangeable}
+    """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
+    then = {**_settings_then(run), **state.unchangeable}
     changed = [
-        f"{key} ({_what_changed(run)})" if key == DATA else f"{key} ({then.get(key)} then, {value} now)"
+        f"{key} ({_data_changes(run)})" if key == DATA else f"{key} ({then.get(key)} then, {value} now)"
         for key, value in run.unchangeable().items()
         if then.get(key) != value
     ]
@@ -76,16 +76,16 @@ def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
         )
 
 
-def _asked_then(run: Blueprint) -> dict[str, Any]:
-    """What a checkpoint of an older version does not name was as the run was asked for, or as it always was."""
+def _settings_then(run: Blueprint) -> dict[str, Any]:
+    """Values that a checkpoint of an older version lacks: the run's own settings, else the defaults."""
     return {**TrainingSettings().values(), **read_json(run.folder.path / PARAMETERS, {})}
 
 
-def _what_changed(run: Blueprint) -> str:
-    """The settings of the data that are different; where none is, the files are."""
+def _data_changes(run: Blueprint) -> str:
+    """Data settings that differ; if none does, the files do."""
     then, now = read_json(run.folder.path / PARAMETERS, {}), run.settings.values()
-    apart = [key for key in presets.apart(then, now) if SETTINGS[key].section in OF_THE_DATA and key in then]
+    different = [key for key in presets.apart(then, now) if SETTINGS[key].section in OF_THE_DATA and key in then]
     changes = [
-        f"{SETTINGS[key].label} {then[key]} then, {now[key]} now" for key in apart if key not in ABOUT_THE_RUN
+        f"{SETTINGS[key].label} {then[key]} then, {now[key]} now" for key in different if key not in ABOUT_THE_RUN
     ]
     return "; ".join(changes) or "the files hold something else now"

@@ -1,4 +1,4 @@
-"""The whole model in training instead of a LoRA: refused where it cannot be, written as a model of its own."""
+"""Full fine-tuning: unfreeze all weights and save the result as a model of its own."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ..plan import Blueprint
 
 @contextmanager
 def let_go_afterwards(settings: TrainingSettings, host: Host, job: Job) -> Iterator[None]:
-    """A model that was trained whole is not the one that was loaded: the next use loads it anew."""
+    """Unload a model that was fully fine-tuned; its weights changed, so the next use loads it again."""
     try:
         yield
     finally:
         if settings.lora.whole_model and any(isinstance(event, Planned) for event in job.log.since(0)):
             names = host.standing().loras
             host.unload()
-            words = "The model in memory was trained itself: it is let go of, and loaded anew when it is needed."
+            message = "The model in memory was trained itself: it is let go of, and loaded anew when it is needed."
             if names:
-                words += f" So {off(names)}"
-            job.log.append(Note(text=words))
+                message += f" So {off(names)}"
+            job.log.append(Note(text=message))
 
 
 @contextmanager
 def opened(base: Any) -> Iterator[Any]:
-    """Inside, every weight is trained; the flags are put back with all the others."""
+    """Let all weights be trained; the caller restores the flags together with the others."""
     if getattr(base, "is_quantized", False):
         raise SettingsError(["Method full: a quantized model cannot be trained whole. Load it in 16 or 32 bits."])
     base.requires_grad_(True)
@@ -40,15 +40,15 @@ def opened(base: Any) -> Iterator[Any]:
 
 
 def write(run: Blueprint, model: Any, folder: Path) -> None:
-    """What the run makes: the LoRA, or the model as transformers loads it, in shards, its tokenizer beside it."""
+    """Save the result of a run: the LoRA, or the model in shards with its tokenizer."""
     if not run.settings.lora.whole_model:
         adapter.write(model, folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    cached, model.config.use_cache = model.config.use_cache, True
+    use_cache, model.config.use_cache = model.config.use_cache, True
     try:
         with weights_written():
             model.save_pretrained(folder, max_shard_size=run.settings.machine.shard_size)
     finally:
-        model.config.use_cache = cached
+        model.config.use_cache = use_cache
     run.card.tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""A LoRA as a GGUF file, for llama.cpp: the same numbers under its names; no weights of the model are read."""
+"""Export a LoRA as a GGUF file for llama.cpp, without reading any weights of the model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?P<half>[AB])\.weight$")
 FROZEN = re.compile(r"\.base_layer\.(weight|bias)$")
-"""The model's own head, which PEFT writes beside a LoRA on it, unchanged."""
+"""The base model's own head, which PEFT saves unchanged next to a LoRA on it."""
 OTHER_WAYS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
-"""In PEFT's config: what makes more, or other, than strength x up x down of it."""
+"""Options in PEFT's config that make the delta something other than strength x up x down."""
 BAKE = "Bake it in instead (merge), and convert the merged model with llama.cpp."
 OTHER_LAYERS = " Or train one on q-k-v-o alone."
 Tensors = Mapping[str, Rows]
@@ -34,70 +34,70 @@ Tensors = Mapping[str, Rows]
 
 @dataclass(frozen=True)
 class Layer:
-    """What the LoRA adds to one layer: strength x up x down."""
+    """Delta of one layer: strength x up x down."""
 
     down: Rows
     up: Rows
     strength: float
 
 
-def written(asked: GgufLora, host: Host) -> Path:
-    """The file, written aside and renamed; one under our own name in the LoRA's folder is written anew."""
-    _need_gguf()
-    lora, called = asked.lora, str(asked.lora)
+def written(request: GgufLora, host: Host) -> Path:
+    """Export the LoRA to a GGUF file; a file under the default name in the LoRA's folder is overwritten."""
+    _require_gguf()
+    lora, name = request.lora, str(request.lora)
     folder = (lora if isinstance(lora, Path) else loras.named(lora, host.folders.loras)).absolute()
-    out = Path(asked.out).expanduser().absolute() if asked.out else beside(folder)
-    if asked.out and out.exists():
+    out = Path(request.out).expanduser().absolute() if request.out else beside(folder)
+    if request.out and out.exists():
         raise SavingError(f"{out} is there already. Delete it, or give another name.")
     config = read_json(folder / CONFIG, {})
     if not config:
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing or broken). Choose another one.")
-    base = base_of(_model(asked, config, host))
-    layers = _layers(folder, config, called)
-    tensors, alpha = _as_llama_cpp_has_them(layers, base, called)
+    base = base_of(_find_model(request, config, host))
+    layers = _load_layers(folder, config, name)
+    tensors, alpha = _gguf_tensors(layers, base, name)
     _write(tensors, alpha, base, folder, out)
     return out
 
 
 def beside(folder: Path) -> Path:
-    """Where it goes if nothing is said: into the folder of its run, under the name that tells which it is."""
+    """Default path: in the folder of the run, named after the LoRA or checkpoint."""
     if checkpoint_step(folder.name) is None:
         return folder / f"{folder.name}.gguf"
     run = run_of(folder)
     return run / f"{run.name}-{folder.name}.gguf"
 
 
-def _need_gguf() -> None:
+def _require_gguf() -> None:
     if find_spec("gguf") is None:
         raise ModelError("The package gguf is needed for such a file. Install it with: pip install gguf")
 
 
-def _model(asked: GgufLora, config: Mapping[str, Any], host: Host) -> Path:
-    """The folder with the model's config, or the GGUF file that is meant."""
-    name = asked.model or str(config.get("base_model_name_or_path") or "")
+def _find_model(request: GgufLora, config: Mapping[str, Any], host: Host) -> Path:
+    """Folder with the model's config, or the model's GGUF file."""
+    name = request.model or str(config.get("base_model_name_or_path") or "")
     models = host.folders.models
-    there = (models / name, Path(name), models / Path(name.replace("\\", "/")).name) if name else ()
-    for path in there:
+    candidates = (models / name, Path(name), models / Path(name.replace("\\", "/")).name) if name else ()
+    for path in candidates:
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
             return path
-    if asked.model:
+    if request.model:
         raise ModelError(
             f"There is no model {name!r}: neither in {models} nor as a folder with a config.json or a GGUF file."
         )
-    of = f"{name!r}, the model that it was made on," if name else "The model that it was made on"
+    subject = f"{name!r}, the model that it was made on," if name else "The model that it was made on"
     raise ModelError(
-        f"{of} is not found, and its config says how the layers lie. Name it (--model): its folder, or the GGUF "
-        "file that the LoRA is for."
+        f"{subject} is not found, and its config says how the layers lie. Name it (--model): its folder, or the "
+        "GGUF file that the LoRA is for."
     )
 
 
-def _layers(folder: Path, config: Mapping[str, Any], called: str) -> dict[str, Layer]:
-    """By the layers' names in transformers; what no file of this kind can hold is refused, all at once."""
-    weights = _weights(folder)
+def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dict[str, Layer]:
+    """Layers by their names in transformers; SavingError with all problems if GGUF cannot hold them."""
+    weights = _load_weights(folder)
     if problems := list(_problems(weights, config)):
-        head = f"The LoRA {called!r} cannot be written as GGUF: "
+        start = f"The LoRA {lora_name!r} cannot be written as GGUF: "
         remedy = BAKE + (OTHER_LAYERS if any("experts" in name for name in weights) else "")
-        raise SavingError(f"{head}{'; '.join(problems)}. {remedy}")
+        raise SavingError(f"{start}{'; '.join(problems)}. {remedy}")
     halves = {(m["layer"], m["half"]): weights[m.string] for m in map(KEY.match, weights) if m}
     names = sorted({layer for layer, _ in halves})
     if not names or any((name, half) not in halves for name in names for half in "AB"):
@@ -105,90 +105,90 @@ def _layers(folder: Path, config: Mapping[str, Any], called: str) -> dict[str, L
     return {n: Layer(halves[n, "A"], halves[n, "B"], _strength(n, len(halves[n, "A"]), config)) for n in names}
 
 
-def _weights(folder: Path) -> dict[str, Rows]:
+def _load_weights(folder: Path) -> dict[str, Rows]:
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     file = next(folder / name for name in loras.WEIGHTS if (folder / name).is_file())
     try:
-        found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise SavingError(f"{file} cannot be read: {error}. Choose another LoRA.") from error
-    return {name: tensor.float().numpy() for name, tensor in found.items()}
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
 
 
 def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
-    kind = str(config.get("peft_type", "LORA"))
-    strange = [name for name in weights if not (KEY.match(name) or FROZEN.search(name))]
-    if kind != "LORA":
-        yield f"it is of the kind {kind}, and llama.cpp knows LoRAs only"
-    elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in strange):
+    peft_type = str(config.get("peft_type", "LORA"))
+    extra = [name for name in weights if not (KEY.match(name) or FROZEN.search(name))]
+    if peft_type != "LORA":
+        yield f"it is of the kind {peft_type}, and llama.cpp knows LoRAs only"
+    elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in extra):
         yield "it was trained with DoRA, which llama.cpp does not know"
-    elif any(name.endswith(".bias") for name in strange):
+    elif any(name.endswith(".bias") for name in extra):
         yield "it has biases, for which the format has no place"
-    elif strange:
-        yield f"it holds more than a LoRA on layers, as Train Head makes it ({_some(strange)})"
-    if ways := [way for way in OTHER_WAYS if config.get(way)]:
-        yield f"it was made with {ways[0]}, which llama.cpp does not know"
-    if other := [name for name, weight in weights.items() if KEY.match(name) and weight.ndim != 2]:
-        yield f"it sits on layers that are not linear ({_some(other)})"
+    elif extra:
+        yield f"it holds more than a LoRA on layers, as Train Head makes it ({_examples(extra)})"
+    if options := [option for option in OTHER_WAYS if config.get(option)]:
+        yield f"it was made with {options[0]}, which llama.cpp does not know"
+    if nonlinear := [name for name, weight in weights.items() if KEY.match(name) and weight.ndim != 2]:
+        yield f"it sits on layers that are not linear ({_examples(nonlinear)})"
     if experts := [name for name in weights if "experts" in name]:
-        yield f"it sits on experts, which llama.cpp keeps in one tensor ({_some(experts)})"
+        yield f"it sits on experts, which llama.cpp keeps in one tensor ({_examples(experts)})"
 
 
-def _some(names: list[str]) -> str:
+def _examples(names: list[str]) -> str:
     first = names[0].removeprefix(PREFIX)
     return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
 
 
 def _strength(name: str, rank: int, config: Mapping[str, Any]) -> float:
-    """As PEFT has it: of this layer by its pattern, else the LoRA's; with rsLoRA by the root of the rank."""
+    """PEFT's scaling: alpha of the layer's pattern, else of the LoRA, by the rank or, with rsLoRA, its root."""
     patterns = (config.get("alpha_pattern") or {}).items()
-    own = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", name))
-    alpha = float(next(own, config.get("lora_alpha", rank)))
+    matching = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", name))
+    alpha = float(next(matching, config.get("lora_alpha", rank)))
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _as_llama_cpp_has_them(layers: Mapping[str, Layer], base: Base, called: str) -> tuple[Tensors, float]:
-    """Tensors by llama.cpp's names, and the one alpha of the file.
+def _gguf_tensors(layers: Mapping[str, Layer], base: Base, lora_name: str) -> tuple[Tensors, float]:
+    """Tensors under llama.cpp's names, and the file's single alpha.
 
-    llama.cpp's strength of a layer is alpha by its rank: the first layer's gives alpha, and the numbers of one
-    with another strength are taken times what is missing.
+    llama.cpp computes the strength of a layer as alpha / rank. The first layer sets alpha; a layer with another
+    strength has its `up` scaled to make up the difference.
     """
-    names = _names(layers, base)
+    names = _gguf_names(layers, base)
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
-            f"The LoRA {called!r} cannot be written as GGUF: llama.cpp's {base.architecture} has no place for "
-            f"{_some(missing)}. {BAKE}{OTHER_LAYERS}"
+            f"The LoRA {lora_name!r} cannot be written as GGUF: llama.cpp's {base.architecture} has no place for "
+            f"{_examples(missing)}. {BAKE}{OTHER_LAYERS}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
     alpha = next(filter(None, alphas.values()), 1.0)
     tensors: dict[str, Rows] = {}
     for name, layer in layers.items():
-        tensors[f"{names[name]}.weight.lora_a"] = _ordered(name, layer.down.T, base, OTHER_COLUMNS).T
-        up = _ordered(name, layer.up, base, OTHER_ROWS)
+        tensors[f"{names[name]}.weight.lora_a"] = _reordered(name, layer.down.T, base, OTHER_COLUMNS).T
+        up = _reordered(name, layer.up, base, OTHER_ROWS)
         tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
 
-def _names(layers: Iterable[str], base: Base) -> dict[str, str]:
-    """llama.cpp's of those that it has; where head and embeddings are one tensor, it has no head."""
+def _gguf_names(layers: Iterable[str], base: Base) -> dict[str, str]:
+    """llama.cpp's names of the layers that it has; with tied embeddings it has no head."""
     import gguf
 
-    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    if base.architecture not in numbers:
+    architectures = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
+    if base.architecture not in architectures:
         raise ModelError(
             f"The package gguf here is too old for {base.name} ({base.architecture}). Get a newer one: "
             "pip install --upgrade gguf"
         )
-    known = gguf.get_tensor_name_map(numbers[base.architecture], base.layers)
-    without = (*NOT_ADDED.get(base.architecture, ()), *(["output"] if base.tied else []))
-    found = {layer: known.get_name(layer.replace("language_model.", "")) for layer in layers}
-    return {layer: name for layer, name in found.items() if name and name not in without}
+    name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
+    absent = (*NOT_ADDED.get(base.architecture, ()), *(["output"] if base.tied else []))
+    names = {layer: name_map.get_name(layer.replace("language_model.", "")) for layer in layers}
+    return {layer: name for layer, name in names.items() if name and name not in absent}
 
 
-def _ordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders]) -> Rows:
+def _reordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders]) -> Rows:
     order = orders.get(base.architecture, {}).get(layer.rpartition(".")[2])
     if order is None:
         return rows
@@ -203,8 +203,8 @@ def _ordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders]) -
 
 def _write(tensors: Tensors, alpha: float, base: Base, folder: Path, out: Path) -> None:
     try:
-        with written_whole(out) as aside:
-            _fill(aside, tensors, alpha, base, folder)
+        with written_whole(out) as temporary:
+            _fill(temporary, tensors, alpha, base, folder)
     except OSError as error:
         raise SavingError(f"{out} cannot be written: {why_not_written(error, out.parent)}.") from error
 

@@ -1,4 +1,4 @@
-"""How llama.cpp has a model: by which name it knows the architecture, and in which order a layer's rows lie."""
+"""llama.cpp's names of architectures, and its order of rows in layers."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ NAMES: Mapping[str, str] = {
     "apertus": "apertus",
     "hunyuan_v1_dense": "hunyuan-dense",
 }
-"""`model_type` in config.json -> `general.architecture` in a GGUF file: those whose answers were compared."""
+"""`model_type` in config.json -> `general.architecture` in GGUF, for models whose answers were compared."""
 
 
 @dataclass(frozen=True)
 class LinearHeads:
-    """Of linear attention, in the layers that have it: how many for keys and values, and how long a key is."""
+    """Number of key and value heads of linear attention, and the size of a key."""
 
     keys: int = 0
     values: int = 0
@@ -75,7 +75,7 @@ class LinearHeads:
 
 @dataclass(frozen=True)
 class Base:
-    """What has to be known of the model that a LoRA sits on; no weights."""
+    """What an export needs to know of the base model; no weights."""
 
     name: str
     architecture: str
@@ -83,36 +83,36 @@ class Base:
     heads: int
     key_heads: int
     tied: bool
-    """Whether head and embeddings are one tensor."""
+    """Whether head and embeddings share one tensor."""
     linear: LinearHeads = LinearHeads()
 
 
 Orders: TypeAlias = Mapping[str, Callable[[Rows, Base], Rows]]
-"""By the last word of a layer's name."""
+"""Reordering functions by the last part of a layer's name."""
 
 
 def in_pairs(rows: Rows, heads: int) -> Rows:
-    """What is rotated together side by side; in transformers the halves of a head are."""
+    """Put the two rows of each rotary pair next to each other; transformers keeps them in the halves of a head."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def one_after_another(rows: Rows, heads: int, key_heads: int) -> Rows:
-    """First what asks of all heads, then all keys, then all values; in transformers key by key."""
+    """All queries, then all keys, then all values; transformers groups them by key head."""
     groups = rows.reshape(key_heads, heads // key_heads + 2, -1, rows.shape[1])
-    asking, keys, values = groups[:, :-2], groups[:, -2], groups[:, -1]
-    return np.concatenate([part.reshape(-1, rows.shape[1]) for part in (asking, keys, values)])
+    queries, keys, values = groups[:, :-2], groups[:, -2], groups[:, -1]
+    return np.concatenate([part.reshape(-1, rows.shape[1]) for part in (queries, keys, values)])
 
 
 def value_by_value(rows: Rows, heads: LinearHeads) -> Rows:
-    """First the first value of each key, then the second of each; in transformers key by key."""
-    of_each = heads.values // heads.keys
-    return rows.reshape(heads.keys, of_each, -1, rows.shape[1]).swapaxes(0, 1).reshape(rows.shape)
+    """First value head of every key head, then the second of every one; transformers groups them by key head."""
+    values_per_key = heads.values // heads.keys
+    return rows.reshape(heads.keys, values_per_key, -1, rows.shape[1]).swapaxes(0, 1).reshape(rows.shape)
 
 
 def values_behind(rows: Rows, heads: LinearHeads) -> Rows:
-    """What asks and the keys stay; the values behind them go value by value."""
-    before = 2 * heads.keys * heads.key_size
-    return np.concatenate([rows[:before], value_by_value(rows[before:], heads)])
+    """Reorder only the values, which follow the queries and keys."""
+    value_start = 2 * heads.keys * heads.key_size
+    return np.concatenate([rows[:value_start], value_by_value(rows[value_start:], heads)])
 
 
 ROTATED: Orders = {
@@ -140,72 +140,72 @@ OTHER_ROWS: Mapping[str, Orders] = {
     "qwen35": LINEAR,
     "qwen35moe": LINEAR,
 }
-"""By architecture, the layers whose rows lie in another order than in transformers; in all others they do not."""
+"""Layers, by architecture, whose rows have another order than in transformers."""
 OTHER_COLUMNS: Mapping[str, Orders] = {
     "qwen35": LINEAR_OUT,
     "qwen35moe": LINEAR_OUT,
 }
-"""The same of columns, here given as rows."""
+"""The same for columns, which are passed as rows."""
 
 NOT_ADDED: Mapping[str, tuple[str, ...]] = {"gemma4": ("per_layer_model_proj",)}
-"""Tensors on which llama.cpp reads a LoRA and then passes it over."""
+"""Tensors for which llama.cpp reads a LoRA and then ignores it."""
 
-_LINEAR = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
-_LINEAR_IN_FILE = ("group_count", "time_step_rank", "state_size")
+_CONFIG_KEYS = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
+_GGUF_KEYS = ("group_count", "time_step_rank", "state_size")
 
 
 def base_of(model: Path) -> Base:
-    """Of a folder with a config.json, or of the very GGUF file that the LoRA is for."""
-    found = _of_file(model) if model.is_file() else _of_config(model)
-    if found.architecture not in NAMES.values():
+    """Read the base model's description from a folder with a config.json, or from a GGUF file."""
+    base = _from_gguf(model) if model.is_file() else _from_config(model)
+    if base.architecture not in NAMES.values():
         raise ModelError(
-            f"{found.name} is of the architecture {found.architecture!r}, for which no LoRA can be written as "
+            f"{base.name} is of the architecture {base.architecture!r}, for which no LoRA can be written as "
             "GGUF here. Bake it in instead (merge), and convert the merged model with llama.cpp."
         )
-    return found
+    return base
 
 
-def _of_config(folder: Path) -> Base:
+def _from_config(folder: Path) -> Base:
     config = read_json(folder / "config.json", {})
     text = config.get("text_config") or config
-    heads = _whole(text.get("num_attention_heads", text.get("n_head")))
-    kind = str(text.get("model_type"))
+    heads = _int_or_zero(text.get("num_attention_heads", text.get("n_head")))
+    model_type = str(text.get("model_type"))
     return Base(
         name=folder.resolve().name,
-        architecture=NAMES.get(kind, kind),
-        layers=_whole(text.get("num_hidden_layers", text.get("n_layer"))),
+        architecture=NAMES.get(model_type, model_type),
+        layers=_int_or_zero(text.get("num_hidden_layers", text.get("n_layer"))),
         heads=heads,
         key_heads=_key_heads(text) or heads,
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))),
-        linear=LinearHeads(*(_whole(text.get(name)) for name in _LINEAR)),
+        linear=LinearHeads(*(_int_or_zero(text.get(name)) for name in _CONFIG_KEYS)),
     )
 
 
 def _key_heads(config: Mapping[str, Any]) -> int:
-    """0 where it is not said, then it is all heads; the first Falcons say it in a word of their own."""
+    """Number of key heads, 0 if not given; the first Falcon models give it as `multi_query`."""
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
         return 1
-    return _whole(config.get("num_key_value_heads", config.get("num_kv_heads")))
+    return _int_or_zero(config.get("num_key_value_heads", config.get("num_kv_heads")))
 
 
-def _of_file(file: Path) -> Base:
+def _from_gguf(file: Path) -> Base:
     try:
-        said, names = gguf_header.header(file), gguf_header.tensors(file)
+        fields, tensor_names = gguf_header.header(file), gguf_header.tensors(file)
     except (OSError, ValueError, struct.error) as error:
         raise ModelError(f"{file} cannot be read as a GGUF file: {error}. Name another one (--model).") from error
-    kind = str(said.get("general.architecture"))
-    heads = _whole(said.get(f"{kind}.attention.head_count"))
+    architecture = str(fields.get("general.architecture"))
+    heads = _int_or_zero(fields.get(f"{architecture}.attention.head_count"))
     return Base(
-        name=str(said.get("general.name") or file.stem),
-        architecture=kind,
-        layers=_whole(said.get(f"{kind}.block_count")),
+        name=str(fields.get("general.name") or file.stem),
+        architecture=architecture,
+        layers=_int_or_zero(fields.get(f"{architecture}.block_count")),
         heads=heads,
-        key_heads=_whole(said.get(f"{kind}.attention.head_count_kv")) or heads,
-        tied="output.weight" not in names,
-        linear=LinearHeads(*(_whole(said.get(f"{kind}.ssm.{name}")) for name in _LINEAR_IN_FILE)),
+        key_heads=_int_or_zero(fields.get(f"{architecture}.attention.head_count_kv")) or heads,
+        tied="output.weight" not in tensor_names,
+        linear=LinearHeads(*(_int_or_zero(fields.get(f"{architecture}.ssm.{name}")) for name in _GGUF_KEYS)),
     )
 
 
-def _whole(value: object) -> int:
-    """Some models have a list, each layer its own: then 0, which is of use for no order of rows."""
+def _int_or_zero(value: object) -> int:
+    """The value if it is an integer, else 0; some models list a value per layer, which no row order uses."""
     return value if isinstance(value, int) else 0

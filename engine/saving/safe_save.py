@@ -1,4 +1,4 @@
-"""A LoRA put on disk come what may: tried again, with room made, under another name, elsewhere, or later."""
+"""Save a LoRA despite disk errors: retry, free space, another name, another folder, or later."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ RESCUED = "rescued"
 
 
 def placed(folder: RunFolder, folders: Folders, write: Write, job: Job) -> RunFolder:
-    """The folder that the LoRA is in now; SavingError only where the user gives it up."""
+    """Save the LoRA and return its folder; SavingError only if the user gives it up."""
     while True:
         problems: list[str] = []
-        for place in _places(folder, folders):
-            if _is_placed(place, write, problems):
-                if place is not folder:
-                    job.log.append(Advice(text=f"{problems[0]} The LoRA is in {place.path} instead."))
-                return place
+        for candidate in _candidate_folders(folder, folders):
+            if _try_save(candidate, write, problems):
+                if candidate is not folder:
+                    job.log.append(Advice(text=f"{problems[0]} The LoRA is in {candidate.path} instead."))
+                return candidate
         _wait(problems, job)
 
 
-def _places(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
-    """Its own folder, some times; another name; another folder, perhaps on another disk."""
-    for number in range(TRIES):
-        time.sleep(PAUSE_SECONDS if number else 0)
+def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
+    """Folders to try: its own, several times; another name; another folder, perhaps on another disk."""
+    for attempt in range(TRIES):
+        time.sleep(PAUSE_SECONDS if attempt else 0)
         yield folder
     yield replace(folder, path=folder.path.with_name(loras.free_name(folder.path.parent, folder.name)))
-    for elsewhere in (folders.user_data / RESCUED, Path(tempfile.gettempdir()) / RESCUED):
-        there = (elsewhere / folder.name).exists()
-        name = loras.free_name(elsewhere, folder.name) if there else folder.name
-        yield replace(folder, path=elsewhere / name)
+    for parent in (folders.user_data / RESCUED, Path(tempfile.gettempdir()) / RESCUED):
+        exists = (parent / folder.name).exists()
+        name = loras.free_name(parent, folder.name) if exists else folder.name
+        yield replace(folder, path=parent / name)
 
 
-def _is_placed(place: RunFolder, write: Write, problems: list[str]) -> bool:
-    written = place.aside / "lora"
-    there = place.path.exists()
+def _try_save(candidate: RunFolder, write: Write, problems: list[str]) -> bool:
+    temporary = candidate.aside / "lora"
+    existed = candidate.path.exists()
     try:
-        write(written)
-        place.keep(written)
+        write(temporary)
+        candidate.keep(temporary)
     except OSError as error:
-        problems.append(f"{place.path} could not be written: {why_not_written(error, place.path)}.")
-        full = is_full(error, place.path)  # asked before what is half written goes
-        shutil.rmtree(written if there else place.path, ignore_errors=True)
+        problems.append(f"{candidate.path} could not be written: {why_not_written(error, candidate.path)}.")
+        full = is_full(error, candidate.path)  # checked before the incomplete files are removed
+        shutil.rmtree(temporary if existed else candidate.path, ignore_errors=True)
         if full:
-            retention.make_room(place.path, place.start)
+            retention.make_room(candidate.path, candidate.start)
         return False
     return True
 
 
 def _wait(problems: list[str], job: Job) -> None:
-    """Until there may be room; the LoRA is in memory for as long as the user does not give it up."""
+    """Wait for free space; the LoRA stays in memory until the user gives it up."""
     if job.control.throwing_away:
         raise SavingError("\n".join(["The LoRA could not be saved:", *dict.fromkeys(problems)]))
     job.log.append(
@@ -78,7 +78,7 @@ def _wait(problems: list[str], job: Job) -> None:
 
 
 def record(write: Callable[[], object], folder: Path, log: EventLog) -> None:
-    """Write what is beside the LoRA; where that fails it is said, and the LoRA is kept all the same."""
+    """Write a record next to the LoRA; a failure is logged and the LoRA is kept."""
     try:
         write()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The tokenizer as the slicer and the encoder use it: texts to token ids with character offsets."""
+"""Working copy of a tokenizer: texts to token ids with character offsets."""
 
 from __future__ import annotations
 

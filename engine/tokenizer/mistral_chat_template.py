@@ -1,4 +1,4 @@
-"""Chats in the form of Mistral's own tokenizers, which have no template but write chats out themselves."""
+"""Chat template for Mistral's own tokenizers, which format chats in code instead of a Jinja template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_of_mistral(tokenizer: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class MistralFormat:
-    """They write what a model is asked; a reply is what they put after it when the chat goes on."""
+    """Chat template of a tokenizer of mistral_common; a reply follows the prompt as it would in a longer chat."""
 
     tokenizer: Any
     text: str = "Mistral's own"
@@ -29,46 +29,46 @@ class MistralFormat:
     own: bool = True
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
-        """As a chat template would; calls of tools are not written as replies here, and said so."""
+        """Format a chat; ValueError if it ends with a tool call, which is not supported as a reply."""
         from mistral_common.exceptions import MistralCommonException
 
-        asked, reply = list(map(dict, messages)), ""
-        if asked and asked[-1].get("role") == "assistant":
-            last = asked.pop()
+        prompt, reply = list(map(dict, messages)), ""
+        if prompt and prompt[-1].get("role") == "assistant":
+            last = prompt.pop()
             if last.get("tool_calls"):
                 raise ValueError("a chat must not end with the call of a tool.")
             reply = f"{last['content']}{self.tokenizer.eos_token}"
         try:
-            with _silent():
-                written = self.tokenizer.apply_chat_template(asked, tools=list(tools) or None, tokenize=False)
+            with _silenced():
+                text = self.tokenizer.apply_chat_template(prompt, tools=list(tools) or None, tokenize=False)
         except (MistralCommonException, TypeError, KeyError) as error:
             raise ValueError(" ".join(str(error).split())) from error
-        return f"{written}{reply}"
+        return f"{text}{reply}"
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """It warns at each chat that text is unsafe: special tokens in it are read one by one below."""
+def _silenced() -> Iterator[None]:
+    """Silence the warning that every chat as text is unsafe; `by_specials` encodes its special tokens."""
     logger = logging.getLogger(MODULE)
-    before, logger.disabled = logger.disabled, True
+    was_disabled, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.disabled = was_disabled
 
 
 def by_specials(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
-    """The same ids, with each special token in the text as its own, which they would read as letters."""
-    own = {str(token): tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
-    pattern = re.compile("|".join(re.escape(token) for token in sorted(own, key=len, reverse=True)))
+    """Encoder that turns special tokens in a text into their ids, where the tokenizer would read them as text."""
+    special_ids = {str(token): tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
+    pattern = re.compile("|".join(re.escape(token) for token in sorted(special_ids, key=len, reverse=True)))
 
-    def ids(text: str) -> list[int]:
-        found: list[int] = []
-        at = 0
+    def encode(text: str) -> list[int]:
+        ids: list[int] = []
+        position = 0
         for match in pattern.finditer(text):
-            found += ids_of(text[at : match.start()]) if match.start() > at else []
-            found.append(own[match[0]])
-            at = match.end()
-        return found + (ids_of(text[at:]) if at < len(text) else [])
+            ids += ids_of(text[position : match.start()]) if match.start() > position else []
+            ids.append(special_ids[match[0]])
+            position = match.end()
+        return ids + (ids_of(text[position:]) if position < len(text) else [])
 
-    return ids
+    return encode

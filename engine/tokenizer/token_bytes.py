@@ -1,4 +1,4 @@
-"""The bytes that the tokens of a vocabulary stand for: where these, joined, are a text, they tell its places."""
+"""Bytes of each token of a vocabulary; where they join up to a text, their lengths give the offsets."""
 
 from __future__ import annotations
 
@@ -15,113 +15,115 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
-NO_TEXT = b"\xff"  # stands in no UTF-8, so a text never equals anything with it
+NO_TEXT = b"\xff"  # never occurs in UTF-8, so no text matches it
 
 
 @dataclass(frozen=True, eq=False)
 class Surfaces:
-    """The bytes that each id of a vocabulary stands for in running text."""
+    """Bytes that each id of a vocabulary stands for in a text."""
 
     of_id: list[bytes]
     lengths: Numbers
 
     @staticmethod
     def of(vocabulary: dict[str, int], added: dict[int, str]) -> Surfaces:
-        """Read a vocabulary in the way that it is written; added tokens are written out in any."""
+        """Decode a vocabulary by its own scheme; added tokens are plain text in all of them."""
         import numpy as np
 
-        read = _reading(vocabulary)
+        decode = _decoder_for(vocabulary)
         of_id = [NO_TEXT] * (max(vocabulary.values(), default=0) + 1)
-        for token, number in vocabulary.items():
-            of_id[number] = read(token)
-        for number, token in added.items():
-            of_id[number] = read(token) if read is _sentencepiece else token.encode()
-        return Surfaces(of_id, np.array([len(surface) for surface in of_id], np.int32))
+        for token, token_id in vocabulary.items():
+            of_id[token_id] = decode(token)
+        for token_id, token in added.items():
+            of_id[token_id] = decode(token) if decode is _decode_sentencepiece else token.encode()
+        return Surfaces(of_id, np.array([len(data) for data in of_id], np.int32))
 
     def placed(self, texts: Sequence[str], ids: Sequence[list[int]]) -> list[Encoded | None]:
-        """Each text's ids with their places, where their bytes are that text; nothing where they are not."""
-        data = [text.encode() for text in texts]
-        heads = [self._head(piece, own) for piece, own in zip(data, ids, strict=True)]
-        good = [number for number, head in enumerate(heads) if head is not None]
-        found = self._places([data[n] for n in good], [ids[n] for n in good], [heads[n] or 0 for n in good])
-        encoded = dict(zip(good, found, strict=True))
-        return [encoded.get(number) for number in range(len(texts))]
+        """Add offsets to the ids of each text; None where their bytes do not join up to the text."""
+        encoded_texts = [text.encode() for text in texts]
+        prefixes = [self._prefix_length(data, own_ids) for data, own_ids in zip(encoded_texts, ids, strict=True)]
+        matching = [index for index, prefix in enumerate(prefixes) if prefix is not None]
+        offsets = self._offsets(
+            [encoded_texts[i] for i in matching], [ids[i] for i in matching], [prefixes[i] or 0 for i in matching]
+        )
+        encodings = dict(zip(matching, offsets, strict=True))
+        return [encodings.get(index) for index in range(len(texts))]
 
-    def _head(self, data: bytes, ids: list[int]) -> int | None:
-        """How many bytes the tokenizer put before a text: 0, or 1 for a space; nothing if it is not that text."""
+    def _prefix_length(self, data: bytes, ids: list[int]) -> int | None:
+        """Number of bytes put before a text: 0, or 1 for a space; None if the bytes are not the text."""
         try:
             joined = b"".join(map(self.of_id.__getitem__, ids))
-        except IndexError:  # an id that is in no vocabulary
+        except IndexError:  # an id outside the vocabulary
             return None
         if joined == data:
             return 0
         return 1 if joined == b" " + data else None
 
-    def _places(self, data: list[bytes], ids: list[list[int]], heads: list[int]) -> Iterator[Encoded]:
-        """All at once, because many short sections cost more by the piece than by the id."""
+    def _offsets(self, data: list[bytes], ids: list[list[int]], prefixes: list[int]) -> Iterator[Encoded]:
+        """Offsets of all texts at once: with many short sections the cost per text would exceed that per id."""
         import numpy as np
 
-        counts = [len(piece) for piece in ids]
-        last = np.cumsum([0, *counts])
-        numbers = np.fromiter(chain.from_iterable(ids), np.int32, int(last[-1]))
-        lengths = self.lengths[numbers]
-        filled = [number for number, count in enumerate(counts) if count]
-        lengths[last[filled]] -= np.array([heads[number] for number in filled], np.int32)
-        end = np.cumsum(lengths, dtype=np.int64)
-        starts, ends, base = _characters(data, end - lengths, end)
-        for number in range(len(ids)):
-            own = slice(last[number], last[number + 1])
-            yield Encoded(numbers[own], starts[own] - base[number], ends[own] - base[number])
+        counts = [len(own_ids) for own_ids in ids]
+        bounds = np.cumsum([0, *counts])
+        all_ids = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
+        lengths = self.lengths[all_ids]
+        nonempty = [index for index, count in enumerate(counts) if count]
+        lengths[bounds[nonempty]] -= np.array([prefixes[index] for index in nonempty], np.int32)
+        byte_ends = np.cumsum(lengths, dtype=np.int64)
+        starts, ends, base = _character_offsets(data, byte_ends - lengths, byte_ends)
+        for index in range(len(ids)):
+            part = slice(bounds[index], bounds[index + 1])
+            yield Encoded(all_ids[part], starts[part] - base[index], ends[part] - base[index])
 
 
-def _characters(data: list[bytes], start: Numbers, end: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Places in bytes as places in characters, outwards where they cut one, and where each text begins."""
+def _character_offsets(data: list[bytes], start: Numbers, end: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Byte offsets as character offsets, rounded outwards inside a character, and the start of each text."""
     import numpy as np
 
     base = np.cumsum([0, *map(len, data)])
     joined = np.frombuffer(b"".join(data), np.uint8)
-    leads = np.append((joined & 0xC0) != 0x80, True)
-    if leads.all():
+    is_first_byte = np.append((joined & 0xC0) != 0x80, True)
+    if is_first_byte.all():
         return start, end, base
-    before = np.concatenate([[0], np.cumsum(leads[:-1])])
-    return before[start] - ~leads[start], before[end], before[base]
+    characters_before = np.concatenate([[0], np.cumsum(is_first_byte[:-1])])
+    return characters_before[start] - ~is_first_byte[start], characters_before[end], characters_before[base]
 
 
-def _reading(vocabulary: dict[str, int]) -> Callable[[str], bytes]:
-    """How tokens are written: with a sign for each byte, as bare bytes, or as SentencePiece does."""
+def _decoder_for(vocabulary: dict[str, int]) -> Callable[[str], bytes]:
+    """Decoder for the vocabulary's scheme: byte-level, bare bytes or SentencePiece."""
     if "Ġ" in vocabulary or "Ċ" in vocabulary:
-        return _byte_level
-    return _bare_byte if all(chr(byte) in vocabulary for byte in range(256)) else _sentencepiece
+        return _decode_byte_level
+    return _decode_bare_byte if all(chr(byte) in vocabulary for byte in range(256)) else _decode_sentencepiece
 
 
-def _bare_byte(token: str) -> bytes:
+def _decode_bare_byte(token: str) -> bytes:
     return token.encode("latin-1") if len(token) == 1 and token <= "\xff" else NO_TEXT
 
 
-def _byte_level(token: str) -> bytes:
+def _decode_byte_level(token: str) -> bytes:
     try:
         return token.translate(BYTE_LEVEL).encode("latin-1")
     except UnicodeEncodeError:
         return NO_TEXT
 
 
-def _byte_level_alphabet() -> dict[int, int]:
-    """The signs by which byte-level vocabularies write bytes: visible ones themselves, the rest from 256 on."""
+def _build_byte_level_alphabet() -> dict[int, int]:
+    """Byte-level alphabet: visible bytes stand for themselves, the others are characters from 256 on."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = [byte for byte in range(256) if byte not in visible]
-    return {256 + place: byte for place, byte in enumerate(hidden)}
+    return {256 + index: byte for index, byte in enumerate(hidden)}
 
 
-BYTE_LEVEL = _byte_level_alphabet()
+BYTE_LEVEL = _build_byte_level_alphabet()
 BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def _sentencepiece(token: str) -> bytes:
-    byte = BYTE_FALLBACK.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+def _decode_sentencepiece(token: str) -> bytes:
+    fallback = BYTE_FALLBACK.fullmatch(token)
+    return bytes([int(fallback[1], 16)]) if fallback else token.replace("▁", " ").encode()
 
 
 def added_tokens(tokenizer: Any) -> Mapping[int, Any]:
-    """Special ones among them count too: a stop such as <|eot_id|> need not be named in the tokenizer."""
-    found = getattr(tokenizer, "added_tokens_decoder", None)
-    return found if isinstance(found, Mapping) else {}
+    """All added tokens by id; a stop token such as <|eot_id|> need not be one of the named special tokens."""
+    tokens = getattr(tokenizer, "added_tokens_decoder", None)
+    return tokens if isinstance(tokens, Mapping) else {}

@@ -1,9 +1,9 @@
-"""A working copy of the host's tokenizer: texts to ids with their places, and the BOS and EOS that are its own.
+"""Working copy of the host's tokenizer: texts to ids with character offsets, and its own BOS and EOS.
 
-Places come the cheapest way that is exact. Tokens of byte-level and SentencePiece vocabularies stand for
-known bytes: where these, joined, are the text itself, their lengths are the places, and the tokenizer need
-not keep track (which saves a third of its time). Any other piece of text is asked for with offsets, and a
-tokenizer that has none is followed along the text.
+Offsets are found in the cheapest exact way. Tokens of byte-level and SentencePiece vocabularies stand for
+known bytes: where these join up to the text, their lengths give the offsets, and the tokenizer need not
+track them, which saves a third of its time. Any other text is encoded again with offsets; for a tokenizer
+that reports none, each token is searched in the text.
 """
 
 from __future__ import annotations
@@ -28,73 +28,77 @@ from .slow_offsets import slow_encoder
 from .token_bytes import Surfaces, added_tokens
 
 CODE = tuple(map(Path, (__file__, token_bytes.__file__, slow_offsets.__file__, mistral_chat_template.__file__)))
-"""What ids and places follow from, beside the tokenizer itself."""
+"""Source files that ids and offsets depend on besides the tokenizer itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class WorkingTokenizer:
-    """What slicing needs of a tokenizer; `tokenizer` is a copy, so the host's own stays as it is."""
+    """A tokenizer as slicing needs it; `tokenizer` is a copy, so the host's own stays unchanged."""
 
     tokenizer: Any
     encode: Encoder
-    encode_marked: Encoder  # special tokens in the text are understood
-    bos: int | None  # only where the tokenizer itself puts one
+    encode_marked: Encoder  # parses special tokens in the text
+    bos: int | None  # only if the tokenizer itself adds it
     eos: int | None
     specials: frozenset[str]
     stops: frozenset[int]  # the ids of special tokens, any of which may end a reply
     chat_template: Template | MistralFormat
 
     def decode(self, ids: Sequence[int]) -> str:
-        """What ids stand for, special tokens written out."""
+        """Decode ids with special tokens written out."""
         try:
             return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        except (TypeError, ValueError):  # one that cannot be asked for that
+        except (TypeError, ValueError):  # a tokenizer without this option
             return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     @cached_property
     def fingerprint(self) -> str:
-        """All that ids and template follow from; empty for tokenizers written in Python, which hide it."""
+        """Hash of everything that ids and chat template depend on; empty for tokenizers written in Python."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             return ""
-        _prepare(backend, marked=False)
+        _set_options(backend, marked=False)
         template = repr(self.chat_template.text or getattr(self.tokenizer, "chat_template", None))
-        dated = datetime.date.today().isoformat() if "strftime_now" in template else ""
+        date = datetime.date.today().isoformat() if "strftime_now" in template else ""
         versions = [version(name) for name in ("transformers", "tokenizers")]
-        special = getattr(self.tokenizer, "special_tokens_map", {})
-        known = (
+        special_tokens = getattr(self.tokenizer, "special_tokens_map", {})
+        inputs = (
             template,
             self.chat_template.origin,
-            dated,
+            date,
             versions,
-            special,
+            special_tokens,
             self.bos,
             self.eos,
             sorted(self.stops),
             arrow_store.of_files(CODE),
         )
-        return hashlib.blake2b(f"{known!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
+        return hashlib.blake2b(f"{inputs!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 
 
 def working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
-    """A copy on which marker-like text is text, and nothing is padded or truncated.
+    """Copy a tokenizer so that it keeps marker-like text as text and never pads or truncates.
 
-    `chat_template` is the host's, for a tokenizer that has none.
+    `chat_template` is the host's, for a tokenizer without one.
     """
-    own = copy.deepcopy(tokenizer)
-    backend = getattr(own, "backend_tokenizer", None)
-    made = _quick_encoder if backend is not None else slow_encoder
-    encode, encode_marked = (made(own if backend is None else backend, marked=marked) for marked in (False, True))
-    added = {n: str(token) for n, token in added_tokens(own).items() if getattr(token, "special", True)}
-    specials = frozenset(map(str, getattr(own, "all_special_tokens", ()))) | set(added.values())
-    stops = frozenset(getattr(own, "all_special_ids", ())) | added.keys()
-    template = _template(own, chat_template)
-    return WorkingTokenizer(own, encode, encode_marked, _own_bos(own), own.eos_token_id, specials, stops, template)
+    copied = copy.deepcopy(tokenizer)
+    backend = getattr(copied, "backend_tokenizer", None)
+    make_encoder = _fast_encoder if backend is not None else slow_encoder
+    encode, encode_marked = (
+        make_encoder(copied if backend is None else backend, marked=marked) for marked in (False, True)
+    )
+    added = {i: str(token) for i, token in added_tokens(copied).items() if getattr(token, "special", True)}
+    specials = frozenset(map(str, getattr(copied, "all_special_tokens", ()))) | set(added.values())
+    stops = frozenset(getattr(copied, "all_special_ids", ())) | added.keys()
+    template = _chat_template(copied, chat_template)
+    return WorkingTokenizer(
+        copied, encode, encode_marked, _own_bos(copied), copied.eos_token_id, specials, stops, template
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """A chat template, written out by transformers."""
+    """Jinja chat template, rendered by transformers."""
 
     tokenizer: Any
     text: str | None  # None: the tokenizer's own
@@ -108,7 +112,7 @@ class Template:
         from jinja2.exceptions import TemplateError
 
         try:
-            written = self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
                 tools=list(tools) or None,
                 chat_template=self.text,
@@ -117,53 +121,53 @@ class Template:
             )
         except (TemplateError, TypeError, KeyError, IndexError) as error:
             raise ValueError(str(error)) from error
-        return str(written)
+        return str(text)
 
 
-def _template(tokenizer: Any, hosts: str) -> Template | MistralFormat:
-    """The tokenizer's own, else the host's, else ChatML."""
+def _chat_template(tokenizer: Any, host_template: str) -> Template | MistralFormat:
+    """Chat template of the tokenizer, else of the host, else ChatML."""
     if mistral_chat_template.is_of_mistral(tokenizer):
         return mistral_chat_template.MistralFormat(tokenizer)
     if getattr(tokenizer, "chat_template", None):
         return Template(tokenizer, None, "the model's own chat template")
-    if hosts:
-        return Template(tokenizer, hosts, "the webui's instruction template, since the model has none")
+    if host_template:
+        return Template(tokenizer, host_template, "the webui's instruction template, since the model has none")
     return Template(tokenizer, CHATML, "ChatML, since the model has no chat template")
 
 
 def _own_bos(tokenizer: Any) -> int | None:
-    """The BOS, if the tokenizer puts it before a text of its own accord."""
+    """The BOS id if the tokenizer adds it to a text by default."""
     bos = tokenizer.bos_token_id
     ids = tokenizer("a")["input_ids"]
     return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
 
 
-def _quick_encoder(backend: Any, *, marked: bool) -> Encoder:
-    """Batches through the Rust tokenizer, with offsets only for what its bytes do not tell."""
-    added = {number: token.content for number, token in backend.get_added_tokens_decoder().items()}
-    written = Surfaces.of(backend.get_vocab(with_added_tokens=True), added)
+def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
+    """Batch encoder of a Rust tokenizer; offsets are requested only where token bytes do not give them."""
+    added = {index: token.content for index, token in backend.get_added_tokens_decoder().items()}
+    known_bytes = Surfaces.of(backend.get_vocab(with_added_tokens=True), added)
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
-        _prepare(backend, marked=marked)
-        ids = [piece.ids for piece in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-        placed = written.placed(texts, ids)
-        unclear = [number for number, piece in enumerate(placed) if piece is None]
-        pieces = backend.encode_batch([texts[number] for number in unclear], add_special_tokens=False)
-        again = dict(zip(unclear, map(_with_offsets, pieces), strict=True))
-        return [piece or again[number] for number, piece in enumerate(placed)]
+        _set_options(backend, marked=marked)
+        ids = [result.ids for result in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        encodings = known_bytes.placed(texts, ids)
+        unmatched = [index for index, encoding in enumerate(encodings) if encoding is None]
+        results = backend.encode_batch([texts[index] for index in unmatched], add_special_tokens=False)
+        retried = dict(zip(unmatched, map(_to_encoded, results), strict=True))
+        return [encoding or retried[index] for index, encoding in enumerate(encodings)]
 
     return encode
 
 
-def _prepare(backend: Any, *, marked: bool) -> None:
-    """Each time anew: any ordinary call of the tokenizer around it sets these as it likes."""
+def _set_options(backend: Any, *, marked: bool) -> None:
+    """Set the options before each batch: any ordinary call of the tokenizer around it changes them."""
     backend.encode_special_tokens = not marked
     backend.no_padding()
     backend.no_truncation()
 
 
-def _with_offsets(piece: Any) -> Encoded:
+def _to_encoded(result: Any) -> Encoded:
     import numpy as np
 
-    places = np.fromiter(chain.from_iterable(piece.offsets), np.int64, 2 * len(piece.ids))
-    return Encoded(np.array(piece.ids, np.int32), places[::2], places[1::2])
+    offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
+    return Encoded(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])

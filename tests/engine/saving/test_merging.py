@@ -133,7 +133,7 @@ def test_one_of_another_model_is_refused_by_its_own_name(with_lora, tmp_path):
 
 
 def test_weights_that_the_model_does_not_know_are_never_written(with_lora, tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "_with_lora", lambda layer: {"odd": torch.ones(1)})
+    monkeypatch.setattr(merging, "_merge_layer", lambda layer: {"odd": torch.ones(1)})
     said = refused(ModelError, with_lora, "a", tmp_path / "new")
     assert said.startswith("The LoRA 'a' changes weights that have no place in this model: model.layers.0.")
     assert "odd, " in said and said.endswith("Nothing is written. Use it as a LoRA beside the model.")
@@ -193,21 +193,21 @@ def test_a_failure_leaves_nothing_behind(with_lora, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(merging, "_write", fail)
+    monkeypatch.setattr(merging, "_save", fail)
     said = refused(SavingError, with_lora, "a", tmp_path / "new")
     assert said == f"{tmp_path / 'new'} cannot be written: the disk is gone. Name another folder."
     assert list(tmp_path.glob("new*")) == []
 
 
 def test_half_of_one_is_no_model_yet(with_lora, monkeypatch):
-    host, seen, write = with_lora.host(), [], merging._write
+    host, seen, write = with_lora.host(), [], merging._save
 
     def watched(base, weights, folder):
         write(base, weights, folder)
         seen.append((folder / "config.json").is_file())
         seen.append(host.models())
 
-    monkeypatch.setattr(merging, "_write", watched)
+    monkeypatch.setattr(merging, "_save", watched)
     before = host.models()
     bake(host, "a", with_lora.folders.models / "new")
     assert seen == [True, before]
