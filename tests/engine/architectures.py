@@ -1,4 +1,4 @@
-"""Every architecture as a tiny random model from its own config class, in float32 and without dropout."""
+"""Tiny random models of every architecture, in float32 and without dropout, and helpers to compare runs."""
 
 from __future__ import annotations
 
@@ -89,37 +89,37 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         {**LLAMA_LIKE, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "attn_layer_indices": [1]},
     ),
 }
-"""Some that do the unusual: change in place what a layer gave, have experts, give a norm more than its rows."""
+"""Unusual ones: in-place changes of a layer's output, experts, a norm with more inputs than its rows."""
 KEEPS_APART = tuple(name for name in CONFIGS if name != "opt")
-"""Those that may be packed; OPT takes its positions from the mask."""
+"""Architectures that allow packing; OPT derives positions from the mask."""
 
 
 def made(name: str, *, tied: bool | None = None, seed: int = 3, **more: Any) -> Any:
-    """A tiny random model; larger weights than at a real start, so that differences are there to be seen."""
+    """A tiny random model, with larger weights than at initialization so that differences show."""
     kind, values = (CONFIGS | OTHERS)[name]
     ties = {} if tied is None else {"tie_word_embeddings": tied}
     config = getattr(transformers, kind)(**{**values, **ties, **more})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
-        _stirred(model)
+        _randomize(model)
     return model.eval()
 
 
-def _stirred(model: torch.nn.Module) -> None:
+def _randomize(model: torch.nn.Module) -> None:
     for parameter in {id(p): p for p in model.parameters()}.values():
         if parameter.dim() > 1:
             parameter.data.normal_(std=0.15)
 
 
 def examples(*lengths: int, seed: int = 5) -> list[Example]:
-    chance = np.random.default_rng(seed)
-    ids = [chance.integers(3, VOCABULARY, size=n).astype(np.int32) for n in lengths]
-    return [Example(own, None, None, number) for number, own in enumerate(ids)]
+    rng = np.random.default_rng(seed)
+    ids = [rng.integers(3, VOCABULARY, size=n).astype(np.int32) for n in lengths]
+    return [Example(example_ids, None, None, index) for index, example_ids in enumerate(ids)]
 
 
 def with_lora(model: Any, **more: Any) -> Any:
-    """A LoRA on all linear layers that already says something, so that every gradient is there."""
+    """Add a LoRA with random weights on all linear layers, so that every gradient is nonzero."""
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", **more))
@@ -132,29 +132,29 @@ def with_lora(model: Any, **more: Any) -> Any:
 
 
 def gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str, Any]:
-    """A loss and the gradients of everything that is trained."""
+    """Loss and gradients of all trained parameters."""
     model.zero_grad(set_to_none=True)
     value = step()
     value.backward()
-    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    assert found
-    return {"loss": float(value.detach()), "gradients": found}
+    grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    assert grads
+    return {"loss": float(value.detach()), "gradients": grads}
 
 
 def through(model: Any, batch: dict[str, Any]) -> torch.Tensor:
-    """The loss of a batch, only supervised rows going through the head."""
+    """Loss of a batch, with only the supervised rows going through the head."""
     inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
     return loss.SupervisedOnly(loss._head(model))(model, inputs, batch["labels"]).losses.mean()
 
 
-def relative(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
-    """How far gradients are from others, at most; what is no number is as far as can be."""
-    far = [float((found[n] - right[n]).norm() / right[n].norm().clamp(min=1e-12)) for n in right]
-    return max(share if np.isfinite(share) else float("inf") for share in far)
+def relative(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Largest relative difference of gradients; NaN counts as infinite."""
+    errors = [float((actual[n] - expected[n]).norm() / expected[n].norm().clamp(min=1e-12)) for n in expected]
+    return max(error if np.isfinite(error) else float("inf") for error in errors)
 
 
 def graph(place: Any, name: str = "a") -> list[dict[str, Any]]:
-    """What a run wrote of its steps."""
+    """Read the training graph of a run."""
     return list(json.loads((place.lora(name) / "training_graph.json").read_text(encoding="utf-8")))
 
 
@@ -163,31 +163,31 @@ def log(place: Any, name: str = "a") -> dict[str, Any]:
 
 
 class Step(list[int]):
-    """The numbers of the examples that one batch was made of, and their lengths."""
+    """Indices of the examples of a batch, with their lengths."""
 
     lengths: tuple[int, ...] = ()
     joins: tuple[bool, ...] = ()
 
 
 def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
-    """From now on, the batches that are trained on, in their order."""
-    found: list[Step] = []
-    trained = trainer.RunTrainer.training_step
+    """Record the batches that are trained on from now on."""
+    records: list[Step] = []
+    original = trainer.RunTrainer.training_step
 
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-        everything = [tuple(e.ids) for e in self._blueprint.data.examples]
-        step = Step(everything.index(tuple(e.ids)) for e in inputs["examples"])
+        all_ids = [tuple(e.ids) for e in self._blueprint.data.examples]
+        step = Step(all_ids.index(tuple(e.ids)) for e in inputs["examples"])
         step.lengths = tuple(len(e.ids) for e in inputs["examples"])
         step.joins = tuple(inputs["joins"])
-        found.append(step)
-        return trained(self, model, inputs, *args, **more)
+        records.append(step)
+        return original(self, model, inputs, *args, **more)
 
     monkeypatch.setattr(trainer.RunTrainer, "training_step", training_step)
-    return found
+    return records
 
 
 def cut_off(place: Any, name: str, step: int) -> None:
-    """As if the run had been killed after the checkpoint of this step."""
+    """Leave the folder as if the run had been killed after the checkpoint of this step."""
     for path in place.lora(name).iterdir():
         if path.is_file():
             path.unlink()
@@ -196,7 +196,7 @@ def cut_off(place: Any, name: str, step: int) -> None:
 
 
 def kept_at(place: Any, name: str, *, tied: bool | None = None) -> Path:
-    """A tiny model of this architecture on disk, with the tokenizer of the tiny model."""
+    """Save a tiny model of this architecture, with the tokenizer of the tiny model."""
     folder = place.folders.models / f"{name}-{tied}"
     if not folder.exists():
         made(name, tied=tied, vocab_size=512).save_pretrained(folder)

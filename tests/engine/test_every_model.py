@@ -1,4 +1,4 @@
-"""Each architecture trained once: the LoRA learns, the base comes back bit for bit, what is saved is what was."""
+"""Train each architecture once: the LoRA learns, the base is unchanged bit for bit, the saved LoRA is the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDS = torch.arange(5, 45)[None]
 
 
 def bits(model):
-    """Every tensor's bytes, and which names share one."""
+    """Bytes of every tensor, and which names share one."""
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     return {
         name: (t.data_ptr(), t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -34,45 +34,45 @@ def bits(model):
 
 @pytest.fixture
 def last_logits(monkeypatch):
-    """What the model in training says at the moment its LoRA is written."""
-    found = []
-    write = adapter.write
+    """Logits of the model in training at the moment its LoRA is saved."""
+    logits = []
+    save = adapter.write
 
-    def watched(model, folder):
+    def save_and_record(model, folder):
         modes = [(m, m.training) for m in model.modules()]
         with torch.no_grad():
-            found.append(model.eval()(IDS).logits)
+            logits.append(model.eval()(IDS).logits)
         for module, mode in modes:
             module.training = mode
-        write(model, folder)
+        save(model, folder)
 
-    monkeypatch.setattr(adapter, "write", watched)
-    return found
+    monkeypatch.setattr(adapter, "write", save_and_record)
+    return logits
 
 
-def trained(place, folder, loading="auto", **more):
-    """A run of two steps; the host that it was on, and what the base was before."""
+def train(place, folder, loading="auto", **more):
+    """Train two steps; return the host and the base model's tensors from before."""
     host = StandaloneHost(place.folders, model=str(folder), loading=loading)
     model = host.loaded().model
     with torch.no_grad():
-        model(IDS)  # some machines repack 4-bit weights at their first use
+        model(IDS)  # on some machines 4-bit weights are repacked at first use
     before = bits(model)
     place.train(host, max_steps=2, save_each_epoch=False, **more)
     return host, before
 
 
-def saved_is_what_was(place, host, last_logits):
-    again = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
+def assert_saved_lora_is_the_same(place, host, last_logits):
+    reloaded = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
     with torch.no_grad():
-        found = again(IDS).logits
+        logits = reloaded(IDS).logits
     adapter.take_out(host.loaded().model)
-    assert torch.allclose(found, last_logits[-1], atol=1e-5, rtol=0)
+    assert torch.allclose(logits, last_logits[-1], atol=1e-5, rtol=0)
 
 
-def check(place, folder, last_logits, loading="auto", **more):
-    host, before = trained(place, folder, loading, **more)
+def assert_trained(place, folder, last_logits, loading="auto", **more):
+    host, before = train(place, folder, loading, **more)
     assert bits(host.loaded().model) == before
-    saved_is_what_was(place, host, last_logits)
+    assert_saved_lora_is_the_same(place, host, last_logits)
     state = load_file(place.lora() / "adapter_model.safetensors")
     moved = [name for name, value in state.items() if "lora_B" in name and value.abs().max() > 0]
     assert len(moved) == sum("lora_B" in name for name in state) > 0
@@ -82,13 +82,13 @@ def check(place, folder, last_logits, loading="auto", **more):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_lora(place, last_logits, name):
-    check(place, kept_at(place, name), last_logits)
+    assert_trained(place, kept_at(place, name), last_logits)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_train_head(place, last_logits, name, tied):
-    host, state = check(place, kept_at(place, name, tied=tied), last_logits, train_head=True)
+    host, state = assert_trained(place, kept_at(place, name, tied=tied), last_logits, train_head=True)
     model = host.loaded().model
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     assert (embeddings is head) is tied
@@ -100,7 +100,7 @@ def test_train_head(place, last_logits, name, tied):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
 def test_dora(place, last_logits, name):
-    _, state = check(place, kept_at(place, name), last_logits, dora=True)
+    _, state = assert_trained(place, kept_at(place, name), last_logits, dora=True)
     assert any("magnitude" in key for key in state)
 
 
@@ -108,23 +108,23 @@ QUANTIZED = [("llama", "4bit"), ("llama", "8bit"), ("gpt2", "4bit")]
 MORE_QUANTIZED = [(n, k) for n in CONFIGS for k in ("4bit", "8bit") if (n, k) not in QUANTIZED]
 
 
-def quantized(place, last_logits, name, loading, **more):
+def assert_quantized_trained(place, last_logits, name, loading, **more):
     pytest.importorskip("bitsandbytes")
-    host, before = trained(place, kept_at(place, name), loading, **more)
+    host, before = train(place, kept_at(place, name), loading, **more)
     assert bits(host.loaded().model) == before
-    again = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
+    reloaded = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
     with torch.no_grad():
-        assert torch.allclose(again(IDS).logits, last_logits[-1], atol=0.05)
+        assert torch.allclose(reloaded(IDS).logits, last_logits[-1], atol=0.05)
 
 
 @pytest.mark.parametrize(("name", "loading"), QUANTIZED)
 def test_on_quantized_weights(place, last_logits, name, loading):
-    quantized(place, last_logits, name, loading)
+    assert_quantized_trained(place, last_logits, name, loading)
 
 
 @pytest.mark.parametrize("loading", ["4bit", "8bit"])
 def test_train_head_on_quantized_weights(place, last_logits, loading):
-    quantized(place, last_logits, "llama", loading, train_head=True)
+    assert_quantized_trained(place, last_logits, "llama", loading, train_head=True)
     state = load_file(place.lora() / "adapter_model.safetensors")
     assert any("lm_head" in key or "embed_tokens" in key for key in state)
 
@@ -132,7 +132,7 @@ def test_train_head_on_quantized_weights(place, last_logits, loading):
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "loading"), MORE_QUANTIZED)
 def test_on_more_quantized_weights(place, last_logits, name, loading):
-    quantized(place, last_logits, name, loading)
+    assert_quantized_trained(place, last_logits, name, loading)
 
 
 def test_dora_on_8_bit_weights_is_refused_with_the_reason(place):
@@ -167,8 +167,8 @@ K_V_DOWN = {
 }
 
 
-def first_layer(name, asked):
-    return [n for n in resolved(asked, made(name)).names if ".0." in n]
+def first_layer(name, selection):
+    return [n for n in resolved(selection, made(name)).names if ".0." in n]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -188,25 +188,25 @@ def test_k_v_down(name):
     assert len(first_layer(name, "k-v-down")) == len(K_V_DOWN[name])
 
 
-def seeing():
-    """A tiny model for pictures and text, as AutoModelForCausalLM gives it."""
-    sight = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
-    sight |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
+def vision_model():
+    """A tiny model for images and text, as AutoModelForCausalLM loads it."""
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
     tokens = {"image_token_index": 100, "boi_token_index": 101, "eoi_token_index": 102}
     text = CONFIGS["gemma3"][1]
-    config = transformers.Gemma3Config(text_config=text, vision_config=sight, mm_tokens_per_image=4, **tokens)
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **tokens)
     return transformers.AutoModelForCausalLM.from_config(config)
 
 
-@pytest.mark.parametrize("asked", ["all-linear", "q-v"])
-def test_a_model_that_also_sees_gets_its_lora_where_text_goes(asked):
-    base = seeing()
+@pytest.mark.parametrize("selection", ["all-linear", "q-v"])
+def test_a_vision_model_gets_its_lora_on_the_text_part(selection):
+    base = vision_model()
     assert sum("vision_tower" in name for name, module in base.named_modules() if is_linear(module)) > 4
-    targets = resolved(asked, base)
-    assert len(targets.names) == (14 if asked == "all-linear" else 4)
+    targets = resolved(selection, base)
+    assert len(targets.names) == (14 if selection == "all-linear" else 4)
     assert all("language_model" in name for name in targets.names)
-    assert ("all linear layers of the text part" in targets.words()) is (asked == "all-linear")
-    lora = training_settings({"name": "a", "data": ["x"], "targets": asked}).lora
+    assert ("all linear layers of the text part" in targets.words()) is (selection == "all-linear")
+    lora = training_settings({"name": "a", "data": ["x"], "targets": selection}).lora
     model = get_peft_model(base, lora_config(lora, base, targets))
     adapted = [name for name, _ in model.named_modules() if name.endswith("lora_A")]
     assert sorted(name.removeprefix("base_model.model.").removesuffix(".lora_A") for name in adapted) == sorted(
@@ -248,51 +248,53 @@ SPARSE = {
 
 
 @pytest.mark.parametrize("name", SPARSE)
-def test_the_weights_of_a_model_with_experts_are_counted_as_they_are(name):
+def test_the_weights_of_a_model_with_experts_are_counted(name):
     kind, more = SPARSE[name]
     config = getattr(transformers, kind)(**{**CONFIGS["llama"][1], **more})
     base, shape = transformers.AutoModelForCausalLM.from_config(config), ModelShape.of(config.to_dict())
     weights = sum(parameter.numel() for parameter in base.parameters())
-    close = 0.1 if name == "afmoe" else 0.01  # Afmoe's attention has a gate too
-    assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=close)
+    tolerance = 0.1 if name == "afmoe" else 0.01  # Afmoe's attention has a gate too
+    assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=tolerance)
     # Gates of Qwen2's shared expert, and of Afmoe's attention, are left out
-    assert shape.lora_weights(4) == pytest.approx(lora_on(base, "all-linear"), rel=0.2 if name == "afmoe" else 0.1)
+    assert shape.lora_weights(4) == pytest.approx(
+        count_lora_weights(base, "all-linear"), rel=0.2 if name == "afmoe" else 0.1
+    )
     usual, down = (parts_of(targets) for targets in ("q-k-v-o", "k-v-down"))
-    assert shape.lora_weights(4, usual) == lora_on(base, "q-k-v-o")
-    if name == "mixtral":  # no layer of it is called so
+    assert shape.lora_weights(4, usual) == count_lora_weights(base, "q-k-v-o")
+    if name == "mixtral":  # it has no layer of that name
         with pytest.raises(SettingsError, match="no layer called down"):
             resolved("k-v-down", base)
     else:
-        assert shape.lora_weights(4, down) == lora_on(base, "k-v-down")
+        assert shape.lora_weights(4, down) == count_lora_weights(base, "k-v-down")
 
 
-def lora_on(base, asked):
-    """The weights of a LoRA, as PEFT makes it."""
-    lora = training_settings({"name": "a", "data": ["x"], "rank": 4, "targets": asked}).lora
-    with injected(base, lora_config(lora, base, resolved(asked, base))) as model:
+def count_lora_weights(base, selection):
+    """Number of weights of a LoRA as PEFT creates it."""
+    lora = training_settings({"name": "a", "data": ["x"], "rank": 4, "targets": selection}).lora
+    with injected(base, lora_config(lora, base, resolved(selection, base))) as model:
         return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def test_a_list_of_ones_own_by_short_or_whole_names():
-    found = resolved(("up_proj", "model.layers.1.self_attn.q_proj"), made("llama"))
-    assert found.names == (
+def test_a_custom_list_of_short_or_full_names():
+    targets = resolved(("up_proj", "model.layers.1.self_attn.q_proj"), made("llama"))
+    assert targets.names == (
         "model.layers.0.mlp.up_proj",
         "model.layers.1.self_attn.q_proj",
         "model.layers.1.mlp.up_proj",
     )
-    assert found.words() == "a list of your own: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
+    assert targets.words() == "a list of your own: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
 
 
-def test_a_layer_that_is_not_there_is_named_with_those_that_are():
+def test_a_missing_layer_is_named_with_the_existing_ones():
     with pytest.raises(Exception, match=r"this model has no layer called wq. It has down_proj, gate_proj, k_proj"):
         resolved(("wq",), made("llama"))
 
 
-def test_the_run_says_where_the_lora_sits_and_keeps_whole_names(place):
+def test_the_run_says_where_the_lora_sits_and_saves_full_names(place):
     job = Job("training", "a test")
     place.train(job=job, targets="q-v", max_steps=1)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
-    said = "q-v: model.layers.0-1.self_attn.q_proj, model.layers.0-1.self_attn.v_proj"
-    assert f"The LoRA sits on {said}." in notes
+    summary = "q-v: model.layers.0-1.self_attn.q_proj, model.layers.0-1.self_attn.v_proj"
+    assert f"The LoRA sits on {summary}." in notes
     keys = load_file(place.lora() / "adapter_model.safetensors")
     assert {key.split(".")[-3] for key in keys} == {"q_proj", "v_proj"}

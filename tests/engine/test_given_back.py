@@ -1,4 +1,4 @@
-"""What was borrowed comes back: the model bit for bit, its flags, the tokenizer, random states, environment."""
+"""A borrowed host is restored: the model bit for bit, its flags, the tokenizer, random states, environment."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LOADINGS = ("float32", "bfloat16", "4bit")
 
 
 def tensors(model):
-    """Every parameter and buffer in its bits; of quantized ones also what belongs to them."""
-    found = {}
+    """Hashes of all parameters and buffers, with the quantization state of quantized ones."""
+    states = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        found[name] = (tensor.dtype, tuple(tensor.shape), bits(tensor))
+        states[name] = (tensor.dtype, tuple(tensor.shape), digest(tensor))
         if state := getattr(tensor, "quant_state", None):
-            parts = state.as_dict(packed=True)
-            found[name + ".quant"] = {key: bits(part) for key, part in parts.items()}
-    return found
+            quant_state = state.as_dict(packed=True)
+            states[name + ".quant"] = {key: digest(part) for key, part in quant_state.items()}
+    return states
 
 
-def bits(tensor):
+def digest(tensor):
     raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(raw).hexdigest()
 
 
 def flags(model):
-    """What a run may change on a model beside its values."""
+    """What a run may change on a model besides its weights."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return {
         "kinds": {name: type(module) for name, module in model.named_modules()},
@@ -55,8 +55,8 @@ def flags(model):
     }
 
 
-def surroundings(host):
-    """What is not the model's and must not change either."""
+def process_state(host):
+    """State outside of the model that must not change either."""
     tokenizer = host.card().tokenizer
     backend = tokenizer.backend_tokenizer
     return {
@@ -64,32 +64,32 @@ def surroundings(host):
         "special": (dict(tokenizer.special_tokens_map), tokenizer.padding_side, tokenizer.chat_template),
         "python": random.getstate(),
         "numpy": [str(part) for part in np.random.get_state()],
-        "torch": bits(torch.get_rng_state()),
+        "torch": digest(torch.get_rng_state()),
         "environment": dict(os.environ),
         "torch's": (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()),
     }
 
 
-def everything(host):
+def full_state(host):
     model = host.loaded().model
-    return {"tensors": tensors(model), **flags(model), **surroundings(host)}
+    return {"tensors": tensors(model), **flags(model), **process_state(host)}
 
 
-def differences(before, after, at=""):
-    """Where two of these differ, by name: whole models side by side can nobody read."""
+def differences(before, after, path=""):
+    """Differences of two states by name, since a diff of whole models is unreadable."""
     if isinstance(before, dict) and isinstance(after, dict):
         names = sorted(before.keys() | after.keys())
-        return [d for n in names for d in differences(before.get(n), after.get(n), f"{at}/{n}")]
+        return [d for n in names for d in differences(before.get(n), after.get(n), f"{path}/{n}")]
     if before == after:
         return []
     if isinstance(before, set) and isinstance(after, set):
-        return [f"{at}: {sorted(before - after)} went, {sorted(after - before)} came"]
-    shown = [value if len(repr(value)) < 200 else type(value) for value in (before, after)]
-    return [f"{at}: {shown[0]} was, {shown[1]} is"]
+        return [f"{path}: {sorted(before - after)} went, {sorted(after - before)} came"]
+    texts = [value if len(repr(value)) < 200 else type(value) for value in (before, after)]
+    return [f"{path}: {texts[0]} was, {texts[1]} is"]
 
 
-def in_an_odd_state(host):
-    """A host's model need not stand as it was loaded: some of it trains, some has a gradient wish, some not."""
+def with_unusual_state(host):
+    """Change the host from the state after loading: mixed modes and gradients, tokenizer options, seeds."""
     model = host.loaded().model
     model.model.layers[1].train()
     model.model.norm.weight.requires_grad_(False)
@@ -104,27 +104,27 @@ def in_an_odd_state(host):
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def accelerate_environment(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     monkeypatch.setenv("ACCELERATE_LOG_LEVEL", "WARNING")
 
 
-def a_run(place, host):
+def run(place, host):
     place.train(host, name="run")
     assert place.weights("run")
 
 
-def a_run_with_everything_on(place, host):
+def run_with_many_options(place, host):
     place.train(host, name="run", gradient_checkpointing="on", dropout=0.1, rslora=True, accumulation=2)
 
 
-def a_run_with_answers_in_between(place, host):
-    asked = {"sample_every": 2, "sample_prompts": ["The keeper"], "gradient_checkpointing": "on"}
-    place.train(host, name="run", **asked)
+def run_with_samples(place, host):
+    settings = {"sample_every": 2, "sample_prompts": ["The keeper"], "gradient_checkpointing": "on"}
+    place.train(host, name="run", **settings)
     assert len(read_samples(place.lora("run"))) == 3
 
 
-def a_stopped_run(place, host):
+def stopped_run(place, host):
     def watch(job, event):
         if isinstance(event, Progress) and event.step == 1:
             job.control.stop()
@@ -132,7 +132,7 @@ def a_stopped_run(place, host):
     assert place.train(host, job=watched(watch), name="run").outcome == "stopped"
 
 
-def a_run_that_breaks(place, host):
+def failing_run(place, host):
     def watch(job, event):
         if isinstance(event, Progress) and event.step == 2:
             raise ZeroDivisionError("in the middle")
@@ -141,65 +141,65 @@ def a_run_that_breaks(place, host):
         place.train(host, job=watched(watch), name="run", gradient_checkpointing="on")
 
 
-def a_run_that_breaks_inside_a_step(place, host):
+def run_failing_inside_a_step(place, host):
     model = host.loaded().model
     calls = []
 
-    def break_down(*_):
+    def fail(*_):
         calls.append(1)
         if len(calls) == 2:
             raise MemoryError("in the middle of the model")
 
-    hook = model.model.layers[1].register_forward_hook(break_down)
+    hook = model.model.layers[1].register_forward_hook(fail)
     with pytest.raises(ModelError, match="Out of memory"):
         place.train(host, name="run", gradient_checkpointing="on")
     hook.remove()
 
 
-def on_and_off(place, host):
+def put_on_and_take_off(place, host):
     place.put_on(host, "a")
     assert host.loaded().loras == ("a",)
     place.take_off(host)
     assert host.loaded().loras == ()
 
 
-def an_answer(place, host):
+def answer(place, host):
     assert place.answer(host, lora="a", temperature=1.0)
 
 
-def two_answers_side_by_side_with_it_on(place, host):
+def answers_with_and_without_a_loaded_lora(place, host):
     place.put_on(host, "a")
     place.answer(host, lora="a")
     place.take_off(host)
 
 
-WAYS = (
-    a_run,
-    a_run_with_everything_on,
-    a_run_with_answers_in_between,
-    a_stopped_run,
-    a_run_that_breaks,
-    a_run_that_breaks_inside_a_step,
-    on_and_off,
-    an_answer,
-    two_answers_side_by_side_with_it_on,
+ACTIONS = (
+    run,
+    run_with_many_options,
+    run_with_samples,
+    stopped_run,
+    failing_run,
+    run_failing_inside_a_step,
+    put_on_and_take_off,
+    answer,
+    answers_with_and_without_a_loaded_lora,
 )
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
 @pytest.mark.parametrize("loading", LOADINGS)
-def test_everything_is_as_it_was(with_lora, loading, way):
+def test_everything_is_restored(with_lora, loading, action):
     place = with_lora
-    host = in_an_odd_state(place.host(loading))
-    place.answer(host)  # bitsandbytes would repack 4-bit weights at their first use
-    before = everything(host)
-    way(place, host)
-    changed = differences(before, everything(host))
+    host = with_unusual_state(place.host(loading))
+    place.answer(host)  # bitsandbytes would repack 4-bit weights at first use
+    before = full_state(host)
+    action(place, host)
+    changed = differences(before, full_state(host))
     assert changed == []
 
 
 @pytest.mark.parametrize("loading", LOADINGS)
-def test_what_is_on_is_off_during_a_run_and_on_again_afterwards(with_lora, loading):
+def test_a_loaded_lora_is_off_during_a_run_and_on_again_afterwards(with_lora, loading):
     place = with_lora
     host = place.host(loading)
     place.put_on(host, "a", 0.5)
@@ -219,25 +219,25 @@ def test_what_is_on_is_off_during_a_run_and_on_again_afterwards(with_lora, loadi
     assert after[2] == ("a",)
     assert differences(before[0], after[0]) == []
     assert differences(before[1], after[1]) == []
-    assert place.weights("b") == bare_run(place, loading)
+    assert place.weights("b") == weights_without_lora(place, loading)
 
 
-def bare_run(place, loading):
+def weights_without_lora(place, loading):
     place.train(place.host(loading), name="bare")
     return place.weights("bare")
 
 
-def test_it_is_on_again_after_a_run_that_fails(with_lora):
+def test_a_lora_is_on_again_after_a_run_that_fails(with_lora):
     place = with_lora
     host = place.host()
     place.put_on(host, "a")
     before = tensors(host.loaded().model)
-    a_run_that_breaks(place, host)
+    failing_run(place, host)
     assert host.loaded().loras == ("a",)
     assert differences(before, tensors(host.loaded().model)) == []
 
 
-def test_several_that_are_on_and_merged_the_webuis_way_come_back(with_lora):
+def test_several_loras_merged_by_the_webui_are_restored(with_lora):
     from peft import PeftModel
 
     place = with_lora
@@ -255,7 +255,7 @@ def test_several_that_are_on_and_merged_the_webuis_way_come_back(with_lora):
     assert (host.loaded().model.active_adapters, host.loaded().loras) == (["__merged"], ("a", "b"))
 
 
-def test_a_second_run_in_the_same_process_does_the_same_as_the_first(place):
+def test_a_second_run_in_the_same_process_gives_the_same_weights(place):
     host = place.host()
     place.train(host, name="a")
     place.train(place.host("bfloat16"), name="between")
@@ -263,7 +263,7 @@ def test_a_second_run_in_the_same_process_does_the_same_as_the_first(place):
     assert place.weights("a") == place.weights("b")
 
 
-def test_a_run_does_not_wait_for_what_was_drawn_before_it(place):
+def test_a_run_does_not_depend_on_earlier_random_numbers(place):
     place.train(name="a", dropout=0.2)
     torch.manual_seed(99)
     torch.rand(1000)

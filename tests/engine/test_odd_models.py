@@ -1,4 +1,4 @@
-"""A LoRA on all layers of models that are unlike others: the run says where it sits, and refuses in words."""
+"""LoRAs on unusual models: the run names the layers that carry the LoRA, or refuses with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at, made
 from training_pro.train_utils import WITH_LORA, ModelShape
 
-EXPERTS_TOO = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)
+EXPERTS_SUPPORTED = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)
 ODD = {
     "llama4": (
         "Llama4TextConfig",
@@ -33,20 +33,20 @@ ODD = {
 }
 
 
-def odd(place, name):
+def odd_host(place, name):
     kind, values = ODD[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**values, "vocab_size": 512})
-    return lent(place, name, transformers.AutoModelForCausalLM.from_config(config))
+    return host_for(place, name, transformers.AutoModelForCausalLM.from_config(config))
 
 
-def mixed(place):
-    """Experts in one layer, a feed as usual in the other."""
-    return lent(place, "mixed", made("qwen3_moe", mlp_only_layers=[0], vocab_size=512))
+def mixed_host(place):
+    """A model with experts in one layer and a plain MLP in the other."""
+    return host_for(place, "mixed", made("qwen3_moe", mlp_only_layers=[0], vocab_size=512))
 
 
-def lent(place, name, model):
-    """From a folder; nothing is loaded."""
+def host_for(place, name, model):
+    """Save the model and return a host for its folder; nothing is loaded."""
     folder = place.folders.models / name
     model.save_pretrained(folder)
     for file in place.tiny.glob("tokenizer*"):
@@ -54,8 +54,8 @@ def lent(place, name, model):
     return StandaloneHost(place.folders, model=str(folder))
 
 
-def said(place, host, **more):
-    """The line about where the LoRA sits, and the layers that are in its file."""
+def train_and_read(place, host, **more):
+    """Train; return the note about the target layers, and the layers in the saved file."""
     job = Job("training", "a test")
     place.train(host, job=job, max_steps=2, **more)
     line = next(event.text for event in job.log.since(0) if isinstance(event, Note) and "sits on" in event.text)
@@ -65,18 +65,18 @@ def said(place, host, **more):
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_experts_are_named_where_peft_takes_them(place, name):
-    line, layers = said(place, StandaloneHost(place.folders, model=str(kept_at(place, name))))
+    line, layers = train_and_read(place, StandaloneHost(place.folders, model=str(kept_at(place, name))))
     start = "The LoRA sits on all linear layers: "
     attention = ", ".join(f"model.layers.0-1.self_attn.{part}_proj" for part in "koqv")
-    ours = ", ".join(
+    experts = ", ".join(
         f"model.layers.0-1.mlp.{part}" for part in ("experts.down_proj", "experts.gate_up_proj", "gate.weight")
     )
-    assert line == start + (f"{ours}, {attention}." if EXPERTS_TOO else f"{attention}.")
-    assert any("mlp.experts" in layer for layer in layers) is EXPERTS_TOO
+    assert line == start + (f"{experts}, {attention}." if EXPERTS_SUPPORTED else f"{attention}.")
+    assert any("mlp.experts" in layer for layer in layers) is EXPERTS_SUPPORTED
 
 
-@pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
-def test_what_cannot_be_done_on_experts_is_said_with_what_to_do(place):
+@pytest.mark.skipif(not EXPERTS_SUPPORTED, reason="this PEFT puts no LoRA on experts by itself")
+def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
     host = StandaloneHost(place.folders, model=str(kept_at(place, "mixtral")))
     before = {name: type(module) for name, module in host.loaded().model.named_modules()}
     with pytest.raises(SettingsError) as error:
@@ -93,7 +93,7 @@ def test_what_cannot_be_done_on_experts_is_said_with_what_to_do(place):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("values", "starts"),
     [
         ({}, []),
         ({"dropout": 0.05}, ["Dropout: 0.05 cannot be done on this model's experts"]),
@@ -110,27 +110,30 @@ def test_what_cannot_be_done_on_experts_is_said_with_what_to_do(place):
         ),
     ],
 )
-def test_what_cannot_be_done_on_experts_is_told_alike_before_anything_is_loaded(place, asked, said):
-    host = mixed(place)
-    found = PeftEngine().check(place.settings(**asked), host).problems
-    assert len(found) == (len(said) if EXPERTS_TOO else 0)
-    if not found:
-        place.train(host, max_steps=1, **asked)
+def test_unsupported_settings_on_experts_are_refused_alike_before_anything_is_loaded(place, values, starts):
+    host = mixed_host(place)
+    problems = PeftEngine().check(place.settings(**values), host).problems
+    assert len(problems) == (len(starts) if EXPERTS_SUPPORTED else 0)
+    if not problems:
+        place.train(host, max_steps=1, **values)
         return
-    assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
-    with pytest.raises(SettingsError) as refused:
-        place.train(host, **asked)
-    assert tuple(refused.value.problems) == found
+    assert all(problem.startswith(start) for problem, start in zip(problems, starts, strict=True))
+    with pytest.raises(SettingsError) as refusal:
+        place.train(host, **values)
+    assert tuple(refusal.value.problems) == problems
     assert host._loaded is None
     before = dict(host.loaded().model.named_modules())
-    assert PeftEngine().check(place.settings(**asked), host).problems == found
+    assert PeftEngine().check(place.settings(**values), host).problems == problems
     assert dict(host.loaded().model.named_modules()) == before
 
 
-@pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
-def test_a_layer_whose_name_peft_takes_for_the_experts_is_refused():
-    base, asked = made("qwen3_moe", mlp_only_layers=[0]), ("q_proj", "gate_proj", "up_proj")
-    lora, targets = training_settings({"name": "a", "data": ["x"], "targets": asked}).lora, resolved(asked, base)
+@pytest.mark.skipif(not EXPERTS_SUPPORTED, reason="this PEFT puts no LoRA on experts by itself")
+def test_a_layer_whose_name_peft_maps_to_experts_is_refused():
+    base, selection = made("qwen3_moe", mlp_only_layers=[0]), ("q_proj", "gate_proj", "up_proj")
+    lora, targets = (
+        training_settings({"name": "a", "data": ["x"], "targets": selection}).lora,
+        resolved(selection, base),
+    )
     with (
         injected(base, lora_config(lora, base, targets)) as model,
         pytest.raises(
@@ -141,9 +144,9 @@ def test_a_layer_whose_name_peft_takes_for_the_experts_is_refused():
 
 
 @pytest.mark.parametrize(("name", "unfit"), [("llama4", "router"), ("mamba", "out_proj")])
-def test_what_no_lora_can_sit_on_is_left_out_and_refused_by_name(place, name, unfit):
-    host = odd(place, name)
-    line, layers = said(place, host)
+def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, name, unfit):
+    host = odd_host(place, name)
+    line, layers = train_and_read(place, host)
     model = host.loaded().model
     assert unfit not in line
     assert layers == set(resolved("all-linear", model).names)
@@ -158,55 +161,62 @@ def test_what_no_lora_can_sit_on_is_left_out_and_refused_by_name(place, name, un
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "selections"),
     [
         ("mixtral", ("all-linear", "q-k-v-o", ("q_proj", "o_proj"))),
         ("qwen3_moe", ("all-linear", "q-k-v-o", ("q_proj", "o_proj"))),
         ("mixed", ("all-linear", "k-v-down")),
     ],
 )
-def test_what_a_run_is_expected_to_take_counts_the_loras_on_experts(place, name, asked):
-    host = mixed(place) if name == "mixed" else StandaloneHost(place.folders, model=str(kept_at(place, name)))
+def test_the_estimate_counts_the_loras_on_experts(place, name, selections):
+    host = mixed_host(place) if name == "mixed" else StandaloneHost(place.folders, model=str(kept_at(place, name)))
     shape = ModelShape.of(host.card().config)
-    for targets in asked:
+    for targets in selections:
         place.train(host, targets=targets, max_steps=1, if_exists="replace")
         weights = load_file(place.lora() / "adapter_model.safetensors").values()
         settings = place.settings(targets=targets)
         assert shape.lora_weights(settings.lora.rank, parts(settings)) == sum(weight.numel() for weight in weights)
 
 
-def test_experts_with_a_lora_are_made_anew_and_kept_until_they_go_backward():
-    """The forward pass itself is asked what it keeps."""
-    usual = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    few, shape = kept_of(usual), ModelShape.of(made("mixtral").config.to_dict())
+def test_weights_of_experts_with_a_lora_are_rebuilt_and_saved_for_backward():
+    """Measured by what the forward pass saves for backward."""
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    baseline, shape = count_saved_values(attention), ModelShape.of(made("mixtral").config.to_dict())
     assert shape.rewritten(frozenset("qkvo"), checkpointing=False) == 0
-    for targets, meant in (("all-linear", None), ([*usual, "w2"], frozenset({*"qkvo", "down"}))):
-        expected = shape.rewritten(meant, checkpointing=False) - shape.rewritten(meant, checkpointing=True) // 2
-        assert expected <= kept_of(targets) - few <= 1.3 * expected if EXPERTS_TOO else expected == 0
+    for targets, trained_parts in (("all-linear", None), ([*attention, "w2"], frozenset({*"qkvo", "down"}))):
+        expected = (
+            shape.rewritten(trained_parts, checkpointing=False)
+            - shape.rewritten(trained_parts, checkpointing=True) // 2
+        )
+        assert (
+            expected <= count_saved_values(targets) - baseline <= 1.3 * expected
+            if EXPERTS_SUPPORTED
+            else expected == 0
+        )
 
 
-def kept_of(targets):
-    """The numbers that a forward pass keeps beside the model's own weights."""
+def count_saved_values(targets):
+    """Count the values that a forward pass saves besides the model's own weights."""
     torch.manual_seed(0)
     model = get_peft_model(made("mixtral"), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets)).train()
-    own, kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
+    parameters, saved = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
 
-    def keep(tensor):
+    def record(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes() // 4, tensor)
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = (storage.nbytes() // 4, tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         out = model(torch.arange(3, 9)[None]).logits
     assert out.requires_grad
-    return sum(count for count, _ in kept.values())
+    return sum(count for count, _ in saved.values())
 
 
-@pytest.mark.skipif(not EXPERTS_TOO, reason="this PEFT puts no LoRA on experts by itself")
-def test_the_kinds_of_models_with_experts_are_those_that_peft_knows():
+@pytest.mark.skipif(not EXPERTS_SUPPORTED, reason="this PEFT puts no LoRA on experts by itself")
+def test_models_with_experts_are_those_that_peft_knows():
     from peft.utils import transformers_weight_conversion as known
 
     patterns = known._MODEL_TO_CONVERSION_PATTERN
-    theirs = {name for name, pattern in patterns.items() if pattern in known._MOE_TARGET_MODULE_MAPPING}
-    assert theirs & set(transformers.CONFIG_MAPPING.keys()) == WITH_LORA
+    known_names = {name for name, pattern in patterns.items() if pattern in known._MOE_TARGET_MODULE_MAPPING}
+    assert known_names & set(transformers.CONFIG_MAPPING.keys()) == WITH_LORA

@@ -1,6 +1,6 @@
-"""A model on one card, or spread over two as accelerate does it: what is asked of it is where it has to be.
+"""A model on one GPU, or spread over two as by accelerate: every tensor is on the device it has to be on.
 
-Without a card, and so without learning: tests/engine/cards.py.
+Runs on fake GPUs (tests/engine/cards.py), and so without training.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from training_pro.tests.engine.cards import OnCard, cards, on_cards
 from transformers import LlamaConfig, LlamaForCausalLM
 
 FIRST, SECOND = "cuda:0", "cuda:1"
-WORDS = 96
-EVERY = np.concatenate([[False], np.ones(8, bool)])
-TWO_TEXTS = [Example(np.arange(9), EVERY, None, 0), Example(np.arange(50, 57), EVERY[:7], None, 1)]
-PARTS = {f"model.{part}" for part in ("embed_tokens", "rotary_emb", "layers.0", "layers.1", "norm")} | {"lm_head"}
+VOCABULARY = 96
+ALL_BUT_FIRST = np.concatenate([[False], np.ones(8, bool)])
+TWO_TEXTS = [Example(np.arange(9), ALL_BUT_FIRST, None, 0), Example(np.arange(50, 57), ALL_BUT_FIRST[:7], None, 1)]
+HOOKED_MODULES = {f"model.{part}" for part in ("embed_tokens", "rotary_emb", "layers.0", "layers.1", "norm")} | {
+    "lm_head"
+}
 CASES = [
     ("float32", "one card", False),
     ("bfloat16", "one card", True),
@@ -47,10 +49,10 @@ CASES = [
     ("float32", "two cards", False),
     ("bfloat16", "two cards", True),
 ]
-"""The type, where it lies, whether its head is trained too."""
+"""Dtype, placement, and whether the head is trained too."""
 
 
-def made(kind, *, tied):
+def make_llama(dtype, *, tied):
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=32,
@@ -58,29 +60,29 @@ def made(kind, *, tied):
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        vocab_size=WORDS,
+        vocab_size=VOCABULARY,
         tie_word_embeddings=tied,
     )
-    return LlamaForCausalLM(config).to(getattr(torch, kind)).eval()
+    return LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
 
 
-def spread(model, over):
-    """Onto the first card, or its second layer and what comes after it onto another, as accelerate hooks it up."""
-    at_the_end = ("model.layers.1", "model.norm", *([] if over.endswith("tied") else ["lm_head"]))
+def spread_over(model, placement):
+    """Move the model to the first GPU, or from its second layer on to another, with accelerate's hooks."""
+    last_modules = ("model.layers.1", "model.norm", *([] if placement.endswith("tied") else ["lm_head"]))
 
     def where(name):
-        own = name.removeprefix("base_model.model.")
-        return SECOND if over != "one card" and own.startswith(at_the_end) else FIRST
+        module_name = name.removeprefix("base_model.model.")
+        return SECOND if placement != "one card" and module_name.startswith(last_modules) else FIRST
 
     on_cards(model, where)
     base = model.get_base_model()
-    for name, module in base.named_modules() if over != "one card" else ():
-        if not name or name in PARTS:
+    for name, module in base.named_modules() if placement != "one card" else ():
+        if not name or name in HOOKED_MODULES:
             hook = AlignDevicesHook(torch.device(where(name)), io_same_device=not name)
             add_hook_to_module(module, hook)
 
 
-def asked(**more):
+def parse(**more):
     return training_settings({"name": "a", "data": ["story.txt"], "rank": 4, **more})
 
 
@@ -96,76 +98,76 @@ def over(case):
 
 @pytest.fixture
 def settings(case):
-    return asked(train_head=case[2])
+    return parse(train_head=case[2])
 
 
 @pytest.fixture
 def model(case, monkeypatch, over, settings):
-    base = made(case[0], tied=over.endswith("tied"))
+    base = make_llama(case[0], tied=over.endswith("tied"))
     with injected(base, lora_config(settings.lora, base, resolved("all-linear", base))) as with_lora:
         loras_in_fewer_passes(with_lora)
-        spread(with_lora, over)
+        spread_over(with_lora, over)
         with cards(monkeypatch), fewer_passes(base), text_by_text(base) as works:
             assert works
             yield with_lora
 
 
-def test_its_loss_is_found_where_its_head_is_and_texts_may_share_a_row(model, settings, over):
-    ways = tried(model, settings)
-    assert isinstance(ways.loss, SupervisedOnly), ways.why_not_usual_loss
-    assert ways.packed, ways.why_not_packed
+def test_the_loss_is_on_the_device_of_the_head_and_packing_works(model, settings, over):
+    capabilities = tried(model, settings)
+    assert isinstance(capabilities.loss, SupervisedOnly), capabilities.why_not_usual_loss
+    assert capabilities.packed, capabilities.why_not_packed
     ids = torch.arange(18, device=FIRST).reshape(2, 9)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with in_its_type(model):
-        found, right = (way(model, inputs, ids).losses for way in (ways.loss, WholeHead()))
-    assert found.device == torch.device(SECOND if over == "two cards" else FIRST)
-    assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx(right.tolist(), rel=3e-2)
+        losses, expected = (loss(model, inputs, ids).losses for loss in (capabilities.loss, WholeHead()))
+    assert losses.device == torch.device(SECOND if over == "two cards" else FIRST)
+    assert losses.dtype == torch.float32
+    assert losses.tolist() == pytest.approx(expected.tolist(), rel=3e-2)
 
 
 @pytest.mark.parametrize("packing", ["auto", "off"])
-def test_what_goes_along_with_a_step_is_where_its_losses_are(model, settings, packing):
-    """Noise on what is read, losses of data sets apart, an evaluation, an answer."""
-    ways = tried(model, asked(packing=packing, train_head=settings.lora.train_head))
+def test_everything_else_in_a_step_is_on_the_device_of_its_losses(model, settings, packing):
+    """NEFTune noise, losses by dataset, an evaluation, an answer."""
+    capabilities = tried(model, parse(packing=packing, train_head=settings.lora.train_head))
     with in_its_type(model):
-        sums = eval_loop.Pass(model, ways, eval_loop.AtOnce(), lambda: False).sums(TWO_TEXTS, [0, 1], 2)
+        sums = eval_loop.Pass(model, capabilities, eval_loop.AtOnce(), lambda: False).sums(TWO_TEXTS, [0, 1], 2)
     assert sums.tokens.tolist() == [8, 6]
-    batch = batched(TWO_TEXTS, in_one_row=ways.packed)
-    there = {name: value.to(FIRST) for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    owners, labels = there.pop(OWNERS), there.pop("labels")
-    with in_its_type(model), noisy(model.get_input_embeddings(), 1e-3, owners, there):
-        rows = ways.loss(model, there, labels)
+    batch = batched(TWO_TEXTS, in_one_row=capabilities.packed)
+    inputs = {name: value.to(FIRST) for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    owners, labels = inputs.pop(OWNERS), inputs.pop("labels")
+    with in_its_type(model), noisy(model.get_input_embeddings(), 1e-3, owners, inputs):
+        rows = capabilities.loss(model, inputs, labels)
     by_source = LossesApart(SimpleNamespace(several=True, names=["one", "two"], of=lambda examples: [0, 1]))
     by_source.add(rows, owners, TWO_TEXTS)
     assert list(by_source.taken().values()) == pytest.approx(sums.losses / sums.tokens, rel=3e-2)
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1)
     question = Question("", max_tokens=3, temperature=0.7)
-    found = generated(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))
-    assert found.shape[1] > 3
+    ids = generated(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))
+    assert ids.shape[1] > 3
 
 
-def test_the_loss_of_a_step_is_where_the_trainer_adds_it_up(place, monkeypatch):
-    """HF refuses one of another device: 'Calculated loss must be on the original device'."""
-    compute, found = trainer.RunTrainer.compute_loss, []
+def test_the_loss_of_a_step_is_on_the_device_where_the_trainer_sums_it(place, monkeypatch):
+    """HF refuses a loss on another device: 'Calculated loss must be on the original device'."""
+    compute, results = trainer.RunTrainer.compute_loss, []
 
     def on_a_card(model, inputs, labels):
         losses = OnCard(torch.ones(4), torch.device(SECOND))
         return Rows(losses, torch.zeros(4), torch.zeros(4, 2, dtype=torch.long))
 
-    def computed(self, *args, **more):
+    def compute_and_stop(self, *args, **more):
         self._ways = replace(self._ways, loss=on_a_card)
         with cards(monkeypatch):
-            found.append(compute(self, *args, **more))
+            results.append(compute(self, *args, **more))
         raise ValueError("enough")
 
-    monkeypatch.setattr(trainer.RunTrainer, "compute_loss", computed)
+    monkeypatch.setattr(trainer.RunTrainer, "compute_loss", compute_and_stop)
     with pytest.raises(ValueError, match="enough"):
         place.train(max_steps=1)
-    assert [one.device.type for one in found] == ["cpu"]
+    assert [result.device.type for result in results] == ["cpu"]
 
 
-def test_of_two_cards_one_trains_with_batches_as_large_as_asked_for(place, monkeypatch):
-    """The Trainer multiplies its batches by the number of cards that it finds."""
+def test_with_two_gpus_the_batch_size_is_the_requested_one(place, monkeypatch):
+    """The Trainer multiplies its batch size by the number of GPUs that it finds."""
     place.train(name="one", batch_size=2)
 
     class OfTwoCards(trainer.TrainingArguments):

@@ -1,4 +1,4 @@
-"""LoRAs on the host's model: put on and taken off, weighed, refused where they do not fit; and answers."""
+"""LoRAs on the host's model: put on, taken off, scaled, refused if they do not fit; and answers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def logits(host):
         return host.loaded().model(IDS).logits
 
 
-def answers(events):
-    found = {"with": "", "without": ""}
+def answers_by_side(events):
+    texts = {"with": "", "without": ""}
     for event in events:
         if isinstance(event, Answer):
-            found[event.side] += event.piece
-    return found
+            texts[event.side] += event.piece
+    return texts
 
 
-def test_putting_on_changes_what_the_model_says_and_taking_off_changes_it_back(with_lora):
+def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     host = with_lora.host()
-    bare = logits(host)
+    base_logits = logits(host)
     assert with_lora.put_on(host, "a").text == "a is on, at 100%."
     assert host.loaded().loras == ("a",)
-    assert (logits(host) - bare).abs().max() > 0.01
+    assert (logits(host) - base_logits).abs().max() > 0.01
     assert with_lora.take_off(host).text == "a is off."
-    assert torch.equal(logits(host), bare)
+    assert torch.equal(logits(host), base_logits)
     assert with_lora.take_off(host).text == "No LoRA was on."
 
 
-def test_another_one_comes_instead(with_lora):
+def test_another_lora_replaces_it(with_lora):
     with_lora.train(name="b", seed=7)
     host = with_lora.host()
     with_lora.put_on(host, "b")
@@ -56,55 +56,55 @@ def test_another_one_comes_instead(with_lora):
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.5])
 def test_strength_scales_what_a_lora_adds(with_lora, strength):
-    """Alpha at that strength, asked of PEFT itself, does the same."""
+    """Scaling alpha in PEFT's config has the same effect."""
     host = with_lora.host()
-    bare = logits(host)
+    base_logits = logits(host)
     with_lora.put_on(host, "a", strength)
-    weighed = logits(host)
+    scaled = logits(host)
     config = with_lora.lora() / "adapter_config.json"
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "lora_alpha": values["lora_alpha"] * strength}), encoding="utf-8")
     with_lora.put_on(host, "a")
-    assert torch.equal(weighed, bare) == (strength == 0.0)
-    assert torch.allclose(weighed, logits(host), atol=1e-6)
+    assert torch.equal(scaled, base_logits) == (strength == 0.0)
+    assert torch.allclose(scaled, logits(host), atol=1e-6)
 
 
-def test_one_of_the_wrong_shape_is_refused_and_the_base_stays_clean(with_lora):
+def test_a_lora_of_another_shape_is_refused_and_the_base_stays_unchanged(with_lora):
     file = with_lora.lora() / "adapter_model.safetensors"
     state = load_file(file)
     save_file({name: weight.repeat(1, 2) for name, weight in state.items()}, file)
     host = with_lora.host()
-    bare, kinds = logits(host), {name: type(module) for name, module in host.loaded().model.named_modules()}
-    said = (
+    base_logits, types = logits(host), {name: type(module) for name, module in host.loaded().model.named_modules()}
+    message = (
         "The LoRA 'a' does not fit on this model: for model.layers.0.self_attn.q_proj it has weights of "
         "4 x 128, and here they must be 4 x 64, and 13 more layers differ. It seems to be one of another model."
     )
-    with pytest.raises(SavingError, match=f"^{said}$"):
+    with pytest.raises(SavingError, match=f"^{message}$"):
         with_lora.put_on(host, "a")
     assert host.loaded().loras == ()
-    assert {name: type(module) for name, module in host.loaded().model.named_modules()} == kinds
-    assert torch.equal(logits(host), bare)
+    assert {name: type(module) for name, module in host.loaded().model.named_modules()} == types
+    assert torch.equal(logits(host), base_logits)
     assert not hasattr(host.loaded().model, "peft_config")
 
 
-def test_one_for_other_layers_is_refused_and_the_base_stays_clean(with_lora):
+def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lora):
     config = with_lora.lora() / "adapter_config.json"
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "target_modules": ["attn.c_attn"]}), encoding="utf-8")
     host = with_lora.host()
-    said = r"model: of the layers that it sits on, 1 of 1 are not in this model \(attn.c_attn\). It seems to be"
-    with pytest.raises(SavingError, match=said):
+    message = r"model: of the layers that it sits on, 1 of 1 are not in this model \(attn.c_attn\). It seems to be"
+    with pytest.raises(SavingError, match=message):
         with_lora.put_on(host, "a")
     assert not hasattr(host.loaded().model, "peft_config")
 
 
-def test_one_that_is_not_there_is_named(place):
+def test_a_missing_lora_is_named(place):
     with pytest.raises(SavingError, match="There is no LoRA 'nothing' in "):
         place.put_on(place.host(), "nothing")
 
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])
-def test_a_broken_file_is_a_sentence(with_lora, file):
+def test_a_broken_file_gives_a_sentence(with_lora, file):
     (with_lora.lora() / file).write_bytes(b"no weights")
     host = with_lora.host()
     with pytest.raises(SavingError, match="The LoRA 'a' does not fit on this model: "):
@@ -113,32 +113,34 @@ def test_a_broken_file_is_a_sentence(with_lora, file):
 
 
 @pytest.mark.parametrize("fault", ["broken", "of another shape", "not there"])
-def test_where_another_cannot_be_put_on_the_very_one_that_was_on_stays_on(with_lora, fault):
+def test_where_another_cannot_be_put_on_the_current_one_stays_on(with_lora, fault):
     bad = with_lora.lora("bad") / "adapter_model.safetensors"
     if fault != "not there":
         shutil.copytree(with_lora.lora("a"), bad.parent)
         wide = {name: weight.repeat(1, 2) for name, weight in load_file(bad).items()}
         bad.write_bytes(b"no weights") if fault == "broken" else save_file(wide, bad)
     host = with_lora.host()
-    bare = logits(host)
+    base_logits = logits(host)
     with_lora.put_on(host, "a", 0.5)
-    before, on, modules = logits(host), host.loaded().model, list(host.loaded().model.modules())
-    on.get_base_model().peft_config = on.peft_config  # as where the webui has put it on
+    before, peft_model, modules = logits(host), host.loaded().model, list(host.loaded().model.modules())
+    peft_model.get_base_model().peft_config = peft_model.peft_config  # as when the webui has put it on
     with pytest.raises(SavingError) as refusal:
         with_lora.put_on(host, "bad")
     assert str(refusal.value).endswith(" a stays on.") == (fault != "not there")
-    assert (host.loaded().model, host.loaded().loras) == (on, ("a",))
-    assert list(on.modules()) == modules
-    assert on.get_base_model().peft_config is on.peft_config
+    assert (host.loaded().model, host.loaded().loras) == (peft_model, ("a",))
+    assert list(peft_model.modules()) == modules
+    assert peft_model.get_base_model().peft_config is peft_model.peft_config
     assert torch.equal(logits(host), before)
     with_lora.take_off(host)
-    assert torch.equal(logits(host), bare)
+    assert torch.equal(logits(host), base_logits)
 
 
-def test_weights_that_cannot_be_read_are_called_so(with_lora):
+def test_unreadable_weights_are_reported(with_lora):
     (with_lora.lora() / "adapter_model.safetensors").write_bytes(b"x" * 40)
-    said = r"'a' does not fit on this model: adapter_model.safetensors cannot be read \(.*\): it is broken or not "
-    with pytest.raises(SavingError, match=said + "whole. Copy or download it anew."):
+    message = (
+        r"'a' does not fit on this model: adapter_model.safetensors cannot be read \(.*\): it is broken or not "
+    )
+    with pytest.raises(SavingError, match=message + "whole. Copy or download it anew."):
         with_lora.put_on(with_lora.host(), "a")
 
 
@@ -148,40 +150,40 @@ def test_an_answer_comes_in_pieces_with_and_without(with_lora):
     events = with_lora.answer(host, lora="b", max_tokens=12)
     stages = [event.text for event in events if isinstance(event, Stage)]
     assert stages == ["Answering without a LoRA", "Answering with b"]
-    said = answers(events)
-    assert said["with"] != said["without"]
+    answers = answers_by_side(events)
+    assert answers["with"] != answers["without"]
     assert len([event for event in events if isinstance(event, Answer)]) > 2
-    assert answers(with_lora.answer(host, lora="b", max_tokens=12)) == said
+    assert answers_by_side(with_lora.answer(host, lora="b", max_tokens=12)) == answers
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_seed_another(with_lora):
     host = with_lora.host()
-    asked = {"temperature": 1.5, "max_tokens": 20}
-    first = answers(with_lora.answer(host, **asked))["without"]
-    assert answers(with_lora.answer(host, **asked))["without"] == first
-    assert answers(with_lora.answer(host, seed=43, **asked))["without"] != first
+    options = {"temperature": 1.5, "max_tokens": 20}
+    first = answers_by_side(with_lora.answer(host, **options))["without"]
+    assert answers_by_side(with_lora.answer(host, **options))["without"] == first
+    assert answers_by_side(with_lora.answer(host, seed=43, **options))["without"] != first
 
 
-def test_an_answer_with_the_lora_is_what_the_model_says_with_it_on(with_lora):
+def test_an_answer_with_the_lora_is_that_of_the_model_with_it_on(with_lora):
     with_lora.train(name="b", epochs=8)
     host = with_lora.host()
-    said = answers(with_lora.answer(host, lora="b", strength=1.0))["with"]
+    answer = answers_by_side(with_lora.answer(host, lora="b", strength=1.0))["with"]
     with_lora.put_on(host, "b")
     prompt = host.card().tokenizer("The keeper of the", return_tensors="pt")
     ids = host.loaded().model.generate(**prompt, max_new_tokens=6, do_sample=False)
     text = host.card().tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert said == text
+    assert answer == text
 
 
-def test_the_answer_without_is_without_what_is_on(with_lora):
+def test_the_answer_without_a_lora_ignores_the_one_that_is_on(with_lora):
     host = with_lora.host()
-    bare = answers(with_lora.answer(host))["without"]
+    answer = answers_by_side(with_lora.answer(host))["without"]
     with_lora.put_on(host, "a")
-    assert answers(with_lora.answer(host))["without"] == bare
+    assert answers_by_side(with_lora.answer(host))["without"] == answer
     assert host.loaded().loras == ("a",)
 
 
-def test_only_one_side_where_both_are_not_wanted(with_lora):
+def test_only_one_answer_where_both_are_not_wanted(with_lora):
     events = with_lora.answer(with_lora.host(), lora="a", both=False)
     assert {event.side for event in events if isinstance(event, Answer)} <= {"with"}
     assert [event.text for event in events if isinstance(event, Stage)] == ["Answering with a"]
@@ -199,11 +201,11 @@ def test_a_stop_ends_the_answer(place):
 
 def test_chat_goes_through_the_template(place, monkeypatch):
     host = place.host()
-    seen = []
+    inputs = []
     model = host.loaded().model
-    monkeypatch.setattr(model, "generate", lambda **asked: seen.append(asked["input_ids"]))
+    monkeypatch.setattr(model, "generate", lambda **options: inputs.append(options["input_ids"]))
     place.answer(host, prompt="Hello", as_chat=True)
-    text = host.card().tokenizer.decode(seen[0][0])
+    text = host.card().tokenizer.decode(inputs[0][0])
     assert text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -215,21 +217,21 @@ def test_chat_goes_through_the_template(place, monkeypatch):
     ],
     ids=["none at all", "the host's"],
 )
-def test_without_a_chat_template_of_its_own_it_is_talked_to_as_in_training(with_lora, monkeypatch, template, text):
-    """Without a LoRA, and with one of a text, for both of its answers."""
-    seen = []
+def test_without_a_chat_template_chats_use_the_one_of_training(with_lora, monkeypatch, template, text):
+    """Without a LoRA, and with one trained on plain text, for both answers."""
+    prompts = []
     host = with_lora.host()
     tokenizer = host.card().tokenizer
     tokenizer.chat_template = None
     monkeypatch.setattr(type(host), "chat_template", lambda self: template)
-    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: seen.append(tokenizer.decode(ids[0])))
+    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: prompts.append(tokenizer.decode(ids[0])))
     with_lora.answer(host, prompt="Hello", as_chat=True)
     with_lora.answer(host, prompt="Hello", as_chat=True, lora="a")
-    assert seen == 3 * [text]
+    assert prompts == 3 * [text]
     assert tokenizer.chat_template is None
 
 
-def test_a_template_that_takes_no_message_is_said(place):
+def test_a_template_that_takes_no_message_is_reported(place):
     host = place.host()
     host.card().tokenizer.chat_template = "{{ raise_exception('tools only') }}"
     with pytest.raises(
@@ -242,15 +244,15 @@ def test_a_template_that_takes_no_message_is_said(place):
     ("prompt", "ids"),
     [("a wick", "<|begin|>a wick"), ("<|begin|>a wick", "<|begin|>a wick"), ("", "<|begin|>")],
 )
-def test_a_text_is_gone_on_with_after_one_bos(place, monkeypatch, prompt, ids):
-    seen = []
+def test_a_text_is_continued_after_one_bos(place, monkeypatch, prompt, ids):
+    inputs = []
     host = place.host()
-    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
+    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: inputs.append(ids[0].tolist()))
     place.answer(host, prompt=prompt)
-    assert seen == [host.card().tokenizer(ids, add_special_tokens=False)["input_ids"]]
+    assert inputs == [host.card().tokenizer(ids, add_special_tokens=False)["input_ids"]]
 
 
-def test_taking_off_is_told(with_lora):
+def test_taking_off_logs_a_note(with_lora):
     job = Job("model", "t")
     PeftEngine().take_off(with_lora.host(), job)
     assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == [
@@ -258,7 +260,7 @@ def test_taking_off_is_told(with_lora):
     ]
 
 
-def checkpoint_of(place, name="a"):
+def checkpoint_name(place, name="a"):
     return f"{name}/{next(place.lora(name).glob('checkpoint-*')).name}"
 
 
@@ -266,25 +268,25 @@ def test_a_checkpoint_is_tried_and_put_on_like_a_lora(with_lora):
     with_lora.train(name="b", max_steps=4, save_every=2, epochs=2)
     early = "b/checkpoint-2"
     host = with_lora.host()
-    bare = logits(host)
+    base_logits = logits(host)
     with_lora.put_on(host, early, 0.5)
     assert host.loaded().loras == (early,)
-    half = logits(host)
+    at_half = logits(host)
     with_lora.put_on(host, early)
-    whole = logits(host)
+    at_full = logits(host)
     with_lora.put_on(host, "b")
-    assert not torch.equal(logits(host), whole)
-    assert 0 < (half - bare).abs().max() < (whole - bare).abs().max()
+    assert not torch.equal(logits(host), at_full)
+    assert 0 < (at_half - base_logits).abs().max() < (at_full - base_logits).abs().max()
     with_lora.take_off(host)
-    assert torch.equal(logits(host), bare)
-    asked = {"temperature": 0.0, "max_tokens": 12, "lora": early}
-    assert answers(with_lora.answer(host, **asked))["with"]
+    assert torch.equal(logits(host), base_logits)
+    options = {"temperature": 0.0, "max_tokens": 12, "lora": early}
+    assert answers_by_side(with_lora.answer(host, **options))["with"]
     loras.slim(with_lora.lora("b") / "checkpoint-2")
     with_lora.put_on(host, early)
-    assert torch.equal(logits(host), whole)
+    assert torch.equal(logits(host), at_full)
 
 
-def test_what_cannot_be_put_on_is_said_with_what_there_is(with_lora):
+def test_what_cannot_be_put_on_is_reported_with_what_exists(with_lora):
     host = with_lora.host()
     with pytest.raises(SavingError, match=r"There is no LoRA .a/checkpoint-99. .* There are: a"):
         with_lora.put_on(host, "a/checkpoint-99")
@@ -292,44 +294,44 @@ def test_what_cannot_be_put_on_is_said_with_what_there_is(with_lora):
         with_lora.answer(host, lora="b")
 
 
-def test_a_name_with_a_dot_that_another_program_gave(with_lora):
+def test_a_name_with_a_dot(with_lora):
     with_lora.lora("a").rename(with_lora.lora("old-1.5"))
     host = with_lora.host()
-    bare = logits(host)
+    base_logits = logits(host)
     with_lora.put_on(host, "old-1.5")
-    assert not torch.equal(logits(host), bare)
+    assert not torch.equal(logits(host), base_logits)
     assert host.loaded().loras == ("old-1.5",)
 
 
 @pytest.mark.parametrize("name", ["half", "train", "keys"])
-def test_a_name_that_is_a_word_of_torchs(with_lora, name):
+def test_a_name_that_is_an_attribute_of_module_dict(with_lora, name):
     (with_lora.folders.loras / "a").rename(with_lora.folders.loras / name)
     host = with_lora.host()
-    bare = logits(host)
+    base_logits = logits(host)
     assert with_lora.put_on(host, name).text == f"{name} is on, at 100%."
     assert host.loaded().loras == (name,)
-    assert (logits(host) - bare).abs().max() > 0.01
+    assert (logits(host) - base_logits).abs().max() > 0.01
     with_lora.take_off(host)
-    assert torch.equal(logits(host), bare)
+    assert torch.equal(logits(host), base_logits)
 
 
-def test_a_message_is_put_as_it_stood_in_training(with_lora, monkeypatch):
-    """With a checkpoint's name too; a LoRA of a text is talked to by the model's own template."""
-    seen = []
-    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: seen.append(ids[0].tolist()))
+def test_a_message_is_formatted_as_in_training(with_lora, monkeypatch):
+    """Also with a checkpoint's name; a LoRA trained on plain text uses the model's own template."""
+    inputs = []
+    monkeypatch.setattr(generation, "_write", lambda model, ids, *more: inputs.append(ids[0].tolist()))
     host = with_lora.host()
     tokenizer = host.card().tokenizer
     prompt = {"kind": "format", "before": "Ask: ", "after": "\nSay:", "starts_with_bos": True}
-    of_text = json.dumps({**prompt, "kind": "text"})
-    asked = {"lora": "a", "as_chat": True, "prompt": "why?", "both": False}
+    text_prompt = json.dumps({**prompt, "kind": "text"})
+    question = {"lora": "a", "as_chat": True, "prompt": "why?", "both": False}
     (with_lora.lora() / "training_prompt.json").write_text(json.dumps(prompt))
-    with_lora.answer(host, **asked)
-    with_lora.answer(host, **{**asked, "lora": checkpoint_of(with_lora)})
-    assert seen == 2 * [tokenizer("Ask: why?\nSay:")["input_ids"]]
-    for written in (of_text, "[broken"):
-        (with_lora.lora() / "training_prompt.json").write_text(written)
-        with_lora.answer(host, **asked)
-        assert tokenizer.decode(seen[-1]).endswith("why?<|im_end|>\n<|im_start|>assistant\n")
+    with_lora.answer(host, **question)
+    with_lora.answer(host, **{**question, "lora": checkpoint_name(with_lora)})
+    assert inputs == 2 * [tokenizer("Ask: why?\nSay:")["input_ids"]]
+    for content in (text_prompt, "[broken"):
+        (with_lora.lora() / "training_prompt.json").write_text(content)
+        with_lora.answer(host, **question)
+        assert tokenizer.decode(inputs[-1]).endswith("why?<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize("name", ["../loras/a", "a/../a", "/a", "a/.part/lora", "trash-np/a"])

@@ -1,4 +1,4 @@
-"""bfloat16 loses small steps of what is trained in it: that it does, and that it is said where it does."""
+"""bfloat16 weights lose small steps, and the advice about it matches that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAD = {"train_head": True, "max_steps": 12, "schedule": "constant", "epochs": 3
 
 
 @pytest.mark.parametrize(
-    ("loading", "asked", "begins"),
+    ("loading", "settings", "start"),
     [
         ("bfloat16", {**HEAD, "learning_rate": 1e-5}, "Train Head: the model is held in bfloat16"),
         (
@@ -31,17 +31,17 @@ HEAD = {"train_head": True, "max_steps": 12, "schedule": "constant", "epochs": 3
         ("float32", {**HEAD, "learning_rate": 1e-5}, ""),
     ],
 )
-def test_small_rates_in_bfloat16_are_told_by_check_and_by_the_run(place, loading, asked, begins):
+def test_check_and_run_give_advice_on_small_rates_in_bfloat16(place, loading, settings, start):
     job = Job("training", "a test")
-    checked = PeftEngine().check(place.settings(**asked), place.host(loading)).advice
-    place.train(place.host(loading), job=job, **asked)
-    told = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
-    for said in (checked, told):
-        found = [text for text in said if "bfloat16" in text]
-        assert [text.startswith(begins) for text in found] == ([True] if begins else [])
+    from_check = PeftEngine().check(place.settings(**settings), place.host(loading)).advice
+    place.train(place.host(loading), job=job, **settings)
+    from_run = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    for advice in (from_check, from_run):
+        matches = [text for text in advice if "bfloat16" in text]
+        assert [text.startswith(start) for text in matches] == ([True] if start else [])
 
 
-def test_what_is_told_is_so(place):
+def test_the_advice_is_right(place):
     changed = {}
     for loading in ("float32", "bfloat16"):
         host = place.host(loading)

@@ -1,4 +1,4 @@
-"""Optimizers by name, and NEFTune: what works here steps, what does not is refused before anything begins."""
+"""Optimizers by name, and NEFTune: supported ones take steps, others are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_every_declared_name_is_known_to_transformers():
     from transformers.training_args import OptimizerNames
 
     assert set(DECLARED) <= {name.value for name in OptimizerNames}
-    assert [said for name in DECLARED for said in optimizer_problems(name, "cuda")] == []
+    assert [problem for name in DECLARED for problem in optimizer_problems(name, "cuda")] == []
 
 
 @pytest.mark.parametrize("name", ["paged_adamw_8bit", "adamw_8bit", "lion_8bit"])
-def test_8_bit_ones_step_where_bitsandbytes_can(place, name):
+def test_8_bit_optimizers_step_where_bitsandbytes_can(place, name):
     pytest.importorskip("bitsandbytes")
     if "paged" in name or version("bitsandbytes") < "0.50":
         with pytest.raises(SettingsError, match=f"Optimizer: {name} wants a graphics card here"):
@@ -38,7 +38,7 @@ def test_8_bit_ones_step_where_bitsandbytes_can(place, name):
 
 
 @pytest.mark.parametrize("name", [*ON_THE_CPU, "rmsprop", "adagrad"])
-def test_it_steps(place, name):
+def test_an_optimizer_steps(place, name):
     place.train(optimizer=name, max_steps=2, save_each_epoch=False, learning_rate=1e-3)
     assert place.weights()
 
@@ -61,8 +61,8 @@ def test_it_steps(place, name):
         ),
     ],
 )
-def test_what_does_not_work_is_refused_beside_what_is_wrong_with_the_data(place, name, sentence):
-    """Before the model is loaded, and all at once."""
+def test_unsupported_optimizers_are_refused_together_with_problems_of_the_data(place, name, sentence):
+    """All problems at once, before the model is loaded."""
     host = place.host()
     with pytest.raises(SettingsError) as error:
         place.train(host, optimizer=name, data=["nowhere.txt"])
@@ -75,23 +75,23 @@ def test_what_does_not_work_is_refused_beside_what_is_wrong_with_the_data(place,
 def test_the_noise_of_a_token_depends_on_its_example_alone():
     rows = examples(4, 9)
     padded, packed = batched(rows, in_one_row=False), batched(rows, in_one_row=True)
-    in_rows = lengths_of(padded["owners"], padded["attention_mask"])
-    assert in_rows.tolist() == [[4.0] * 9, [9.0] * 9]
+    padded_lengths = lengths_of(padded["owners"], padded["attention_mask"])
+    assert padded_lengths.tolist() == [[4.0] * 9, [9.0] * 9]
     assert lengths_of(packed["owners"], None).tolist() == [[4.0] * 4 + [9.0] * 9]
 
 
-def test_noise_stays_in_reach_and_goes():
+def test_noise_is_bounded_and_is_removed():
     torch.manual_seed(0)
     embeddings, batch = torch.nn.Embedding(200, 16), batched(examples(4, 400), in_one_row=True)
-    quiet = embeddings(batch["input_ids"])
+    clean = embeddings(batch["input_ids"])
     with noisy(embeddings, 5.0, batch["owners"], {}):
-        moved = (embeddings(batch["input_ids"]) - quiet).abs()[0]
-    assert 0.9 * 5 / 8 < float(moved[:4].max()) <= 5 / 8
-    assert 0.9 * 5 / 80 < float(moved[4:].max()) <= 5 / 80
-    assert torch.equal(embeddings(batch["input_ids"]), quiet)
+        difference = (embeddings(batch["input_ids"]) - clean).abs()[0]
+    assert 0.9 * 5 / 8 < float(difference[:4].max()) <= 5 / 8
+    assert 0.9 * 5 / 80 < float(difference[4:].max()) <= 5 / 80
+    assert torch.equal(embeddings(batch["input_ids"]), clean)
 
 
-def test_a_run_with_noise_is_the_same_each_time_and_another_than_without(place):
+def test_a_run_with_noise_is_reproducible_and_differs_from_one_without(place):
     for name, alpha in (("a", 5), ("b", 5), ("c", 0)):
         place.train(name=name, neftune_noise=alpha, max_steps=2, save_each_epoch=False)
     assert place.weights("a") == place.weights("b") != place.weights("c")

@@ -1,4 +1,4 @@
-"""What this model or machine cannot do: Check, the probe and a run say the same, before anything is loaded."""
+"""Requirements of model and machine: Check, the probe and a run report the same, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.setup import _told_by_types
 from training_pro.tests.tiny import watched
 
-ROADS = {
+ENTRY_POINTS = {
     "check": lambda engine, asked, host: engine.check(asked, host).problems,
     "probe": lambda engine, asked, host: engine.probe(asked, host, Job("probe", "a test")),
     "run": lambda engine, asked, host: engine.train(asked, host, Job("training", "a test")),
 }
 
 
-def said(road, asked, host):
+def reported(entry, settings, host):
     try:
-        return list(ROADS[road](PeftEngine(), asked, host))
+        return list(ENTRY_POINTS[entry](PeftEngine(), settings, host))
     except SettingsError as error:
         return list(error.problems)
 
 
 @pytest.mark.parametrize(
-    ("loading", "asked", "sentence"),
+    ("loading", "values", "sentence"),
     [
         ("float16", {"train_head": True}, "Train Head: the model is held in float16"),
         ("float16", {"method": "full"}, "Method full: the model is held in float16"),
@@ -45,44 +45,44 @@ def said(road, asked, host):
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
 )
-def test_all_roads_refuse_it_alike_and_load_nothing(place, loading, asked, sentence):
+def test_all_entry_points_refuse_alike_and_load_nothing(place, loading, values, sentence):
     host = place.host(loading)
-    found = {road: said(road, place.settings(**asked), host) for road in ROADS}
-    assert found["check"] == found["probe"] == found["run"]
-    (only,) = found["run"]
+    problems = {entry: reported(entry, place.settings(**values), host) for entry in ENTRY_POINTS}
+    assert problems["check"] == problems["probe"] == problems["run"]
+    (only,) = problems["run"]
     assert only.startswith(sentence)
     assert host._loaded is None
     assert not place.lora().exists()
 
 
-def test_several_come_at_once(place):
-    asked = place.settings(train_head=True, liger=True, optimizer="nonsense")
-    assert len(said("run", asked, place.host("float16"))) == 3
+def test_several_problems_are_reported_at_once(place):
+    settings = place.settings(train_head=True, liger=True, optimizer="nonsense")
+    assert len(reported("run", settings, place.host("float16"))) == 3
 
 
-def test_a_start_says_all_that_check_says_also_of_the_data_and_of_the_name(with_lora):
-    asked, host = with_lora.settings(optimizer="nonsense", data=["nothing.txt"], liger=True), with_lora.host()
-    found = said("run", asked, host)
-    assert [problem.partition(":")[0] for problem in found[1:]] == ["Optimizer", "Liger", "Name"]
-    assert "nothing.txt" in found[0]
-    assert found == list(PeftEngine().foresee(asked, host).problems)
+def test_a_start_reports_all_that_check_reports_also_of_the_data_and_the_name(with_lora):
+    settings, host = with_lora.settings(optimizer="nonsense", data=["nothing.txt"], liger=True), with_lora.host()
+    problems = reported("run", settings, host)
+    assert [problem.partition(":")[0] for problem in problems[1:]] == ["Optimizer", "Liger", "Name"]
+    assert "nothing.txt" in problems[0]
+    assert problems == list(PeftEngine().foresee(settings, host).problems)
     assert host._loaded is None
 
 
-def test_where_check_is_not_possible_a_start_says_what_it_knows(place, monkeypatch):
+def test_where_check_is_not_possible_a_start_reports_what_is_known(place, monkeypatch):
     host = place.host()
     monkeypatch.setattr(host, "card", lambda: (_ for _ in ()).throw(ModelError("It sleeps.")))
-    (only,) = said("run", place.settings(optimizer="nonsense"), host)
+    (only,) = reported("run", place.settings(optimizer="nonsense"), host)
     assert only.startswith("Optimizer: ")
 
 
 def test_a_lora_on_float16_weights_trains_and_is_checked_ready(place):
     host = place.host("float16")
-    assert said("check", place.settings(), host) == []
+    assert reported("check", place.settings(), host) == []
     assert place.train(host, max_steps=1).outcome == "finished"
 
 
-def test_of_a_model_in_memory_the_model_itself_is_asked(place):
+def test_a_loaded_model_is_inspected_itself(place):
     host = place.host("float16")
     host.load(str(place.tiny), "float16")
     assert Here.of(host) == Here("cpu", "", "float16", True)
@@ -90,12 +90,12 @@ def test_of_a_model_in_memory_the_model_itself_is_asked(place):
     assert Here.of(host).kind == "bfloat16"
 
 
-def test_which_layers_there_are_is_asked_with_a_loaded_model_and_under_a_lora_too(with_lora):
+def test_target_layers_are_checked_with_a_loaded_model_and_under_a_lora_too(with_lora):
     host = with_lora.host()
-    asked = [with_lora.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["foo"])]
+    requests = [with_lora.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["foo"])]
 
     def refused():
-        return [bool(said("check", one, host)) for one in asked]
+        return [bool(reported("check", settings, host)) for settings in requests]
 
     before = refused()
     host.loaded()
@@ -105,13 +105,15 @@ def test_which_layers_there_are_is_asked_with_a_loaded_model_and_under_a_lora_to
 
 
 @pytest.mark.parametrize("training", [{}, {"train_head": True, "targets": "q-v"}], ids=["plain", "with its head"])
-def test_while_a_run_trains_another_is_judged_by_the_models_own_layers(place, training):
+def test_during_a_run_another_is_checked_against_the_models_own_layers(place, training):
     host, engine = place.host(), PeftEngine()
     before, during = dict(engine.layers(host)), []
 
     def ask():
-        asked = [place.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["default"])]
-        during.extend([dict(engine.layers(host)), *(engine.foresee(one, host).problems for one in asked)])
+        requests = [place.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["default"])]
+        during.extend(
+            [dict(engine.layers(host)), *(engine.foresee(settings, host).problems for settings in requests)]
+        )
 
     def watch(job, event):
         if isinstance(event, Progress) and event.step == 2:
@@ -120,22 +122,24 @@ def test_while_a_run_trains_another_is_judged_by_the_models_own_layers(place, tr
             page.join()
 
     place.train(host, job=watched(watch), **training)
-    there = ", ".join(before)
-    no_such = f"Which layers: this model has no layer called default. It has {there}. Choose all, or name some of "
-    assert during == [before, (), (), (no_such + "these.",)]
+    existing = ", ".join(before)
+    message = (
+        f"Which layers: this model has no layer called default. It has {existing}. Choose all, or name some of "
+    )
+    assert during == [before, (), (), (message + "these.",)]
 
 
-def test_the_layers_under_a_lora_that_is_on_are_named(with_lora):
+def test_the_layers_under_a_loaded_lora_are_listed(with_lora):
     host = with_lora.host()
-    bare = PeftEngine().layers(host)
+    layers = PeftEngine().layers(host)
     with_lora.put_on(host, "a")
-    assert PeftEngine().layers(host) == bare
+    assert PeftEngine().layers(host) == layers
 
 
-def test_a_model_with_code_of_its_own_is_not_judged_before_it_is_there(place, monkeypatch):
+def test_a_model_with_custom_code_is_not_checked_before_it_is_loaded(place, monkeypatch):
     host = place.host()
     monkeypatch.setitem(host.card().config, "model_type", "something_new")
-    assert said("check", place.settings(targets=["foo"]), host) == []
+    assert reported("check", place.settings(targets=["foo"]), host) == []
 
 
 def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(place):
@@ -149,67 +153,67 @@ def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(p
 
 @pytest.fixture
 def offloaded(with_lora):
-    """A host whose model did not fit: accelerate keeps its weights elsewhere until they are used."""
+    """A host whose model did not fit on the GPU: accelerate moves its weights there when they are used."""
     host = with_lora.host()
     accelerate.cpu_offload(host.loaded().model, execution_device=torch.device("cpu"))
     return host
 
 
-def test_a_model_that_did_not_fit_on_the_card_is_refused_on_all_roads(with_lora, offloaded):
-    found = {road: said(road, with_lora.settings(name="b"), offloaded) for road in ROADS}
-    assert found["check"] == found["probe"] == found["run"]
-    (only,) = found["run"]
+def test_a_model_that_did_not_fit_on_the_gpu_is_refused_by_all_entry_points(with_lora, offloaded):
+    problems = {entry: reported(entry, with_lora.settings(name="b"), offloaded) for entry in ENTRY_POINTS}
+    assert problems["check"] == problems["probe"] == problems["run"]
+    (only,) = problems["run"]
     assert only.startswith("Model: it did not fit on the graphics card")
 
 
-def test_one_that_was_only_loaded_for_the_run_too(with_lora, offloaded, monkeypatch):
+def test_a_model_loaded_for_the_run_is_refused_too(with_lora, offloaded, monkeypatch):
     monkeypatch.setattr(requirements.Here, "of", lambda host: Here("cuda", "", "float16", True))
-    assert said("run", with_lora.settings(name="b"), offloaded)[0].startswith("Model: it did not fit")
+    assert reported("run", with_lora.settings(name="b"), offloaded)[0].startswith("Model: it did not fit")
 
 
-def test_nor_does_it_take_a_lora_in(offloaded, tmp_path):
+def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
     with pytest.raises(ModelError, match="tiny did not fit on the graphics card"):
         PeftEngine().merge(Merge("a", str(tmp_path / "out")), offloaded, Job("model", "a test"))
     assert not (tmp_path / "out").exists()
 
 
-def test_flash_attention_wants_half_precision(monkeypatch):
+def test_flash_attention_needs_half_precision(monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
-    (told,) = requirements.attention_problems("flash_attention_2", "cuda", "float32")
-    assert told.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
+    (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "float32")
+    assert problem.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
     for half in ("bfloat16", "float16", "4bit", ""):
         assert not list(requirements.attention_problems("flash_attention_2", "cuda", half))
 
 
-class OnCards:
-    """A model whose weights lie there."""
+class FakeModel:
+    """A model whose parameters are on these devices."""
 
-    def __init__(self, *places):
-        self._places = places
+    def __init__(self, *devices):
+        self._devices = devices
 
     def parameters(self):
-        return (SimpleNamespace(device=torch.device(place)) for place in self._places)
+        return (SimpleNamespace(device=torch.device(device)) for device in self._devices)
 
 
 @pytest.mark.parametrize(
-    ("places", "card"),
+    ("devices", "card"),
     [(["cpu"], 0), (["cuda"], 0), (["cuda:0"] * 2, 0), (["cuda:1"] * 2, 1), (["cuda:0", "cuda:1"], 0)],
 )
-def test_a_model_on_another_card_than_the_first_is_refused(places, card, monkeypatch):
-    assert requirements.only_card(OnCards(*places)) == card
-    told = list(requirements.card_problems(card))
-    assert len(told) == bool(card)
-    if told:
-        assert "graphics card 1 alone" in told[0] and "CUDA_VISIBLE_DEVICES=1" in told[0]
+def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeypatch):
+    assert requirements.only_card(FakeModel(*devices)) == card
+    problems = list(requirements.card_problems(card))
+    assert len(problems) == bool(card)
+    if problems:
+        assert "graphics card 1 alone" in problems[0] and "CUDA_VISIBLE_DEVICES=1" in problems[0]
         monkeypatch.setattr(requirements.dist_env, "count", lambda: 2)
         assert not list(requirements.card_problems(card))
 
 
-def test_check_and_run_say_so_too(with_lora, monkeypatch):
+def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
     monkeypatch.setattr(requirements, "only_card", lambda model: 1)
     host = with_lora.host()
     host.loaded()
-    for road in ROADS:
-        assert said(road, with_lora.settings(name="b"), host)[0].startswith(
+    for entry in ENTRY_POINTS:
+        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith(
             "Model: it lies on graphics card 1 alone"
         )

@@ -1,4 +1,4 @@
-"""What is said of the type that a model is computed in."""
+"""Advice about the dtype that a model computes in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from training_pro.engine.lora import dtypes
 
 
 @pytest.mark.parametrize(
-    ("place", "kind", "imitated", "told"),
+    ("device", "dtype", "emulated", "has_advice"),
     [
         ("cuda", "bfloat16", True, True),
         ("cuda", "bfloat16", False, False),
@@ -16,14 +16,14 @@ from training_pro.engine.lora import dtypes
         ("cpu", "bfloat16", True, False),
     ],
 )
-def test_a_card_that_only_imitates_bfloat16_is_told(monkeypatch, place, kind, imitated, told):
-    monkeypatch.setattr(dtypes, "device", lambda model: torch.device(place))
-    monkeypatch.setattr(dtypes, "computing_type", lambda model: kind)
+def test_a_gpu_that_only_emulates_bfloat16_gives_advice(monkeypatch, device, dtype, emulated, has_advice):
+    monkeypatch.setattr(dtypes, "device", lambda model: torch.device(device))
+    monkeypatch.setattr(dtypes, "computing_type", lambda model: dtype)
 
     def is_supported(including_emulation=True):
-        return including_emulation or not imitated
+        return including_emulation or not emulated
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
-    said = list(dtypes.slow_type_advice(object()))
-    assert len(said) == told
-    assert not told or "Load the model in float16" in said[0]
+    advice = list(dtypes.slow_type_advice(object()))
+    assert len(advice) == has_advice
+    assert not has_advice or "Load the model in float16" in advice[0]

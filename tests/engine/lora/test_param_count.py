@@ -1,4 +1,4 @@
-"""What a LoRA is expected to take: by arithmetic where that is right, counted on a skeleton where it is not."""
+"""Expected size of a LoRA: by arithmetic where that is exact, else counted on the meta device."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ UNKNOWN = {
 }
 
 
-def kept(place, kind, **more):
-    """A model of which only config and tokenizer are there."""
+def save_config(place, kind, **more):
+    """Save config and tokenizer of a model, without weights."""
     config = CONFIG_MAPPING[kind](**{**LLAMA_LIKE, **UNKNOWN.get(kind, {}), **more})
     config.architectures = ["SomeForCausalLM"]
     folder = place.folders.models / kind
@@ -63,44 +63,44 @@ def kept(place, kind, **more):
     return config, StandaloneHost(place.folders, model=str(folder))
 
 
-def checked(place, host, **more):
+def check(place, host, **more):
     return PeftEngine().check(place.settings(**more), host)
 
 
-def trained_on(base, targets, rank):
-    """PEFT's own count, without anything of ours."""
+def peft_count(base, targets, rank):
+    """Count trained parameters with PEFT alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=rank, target_modules=targets))
-    return sum(own.numel() for own in model.parameters() if own.requires_grad)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_what_arithmetic_does_not_know_is_counted_as_peft_does(place, kind):
-    config, host = kept(place, kind)
+def test_what_arithmetic_does_not_cover_is_counted_as_peft_does(place, kind):
+    config, host = save_config(place, kind)
     base = transformers.AutoModelForCausalLM.from_config(config)
-    weights = sum(own.numel() for own in base.parameters())
-    trained = trained_on(base, "all-linear", 24)
-    report = checked(place, host, rank=24)
+    weights = sum(parameter.numel() for parameter in base.parameters())
+    trained = peft_count(base, "all-linear", 24)
+    report = check(place, host, rank=24)
     assert ModelShape.of(host.card().config).lora_weights(24) != trained
     assert report.disk.made == report.memory.lora == report.memory.gradients == 4 * trained
     assert report.disk.words().startswith("LoRA ") and "about" not in report.disk.words()
-    assert checked(place, host, method="full", learning_rate=1e-3).disk.made == 4 * weights
+    assert check(place, host, method="full", learning_rate=1e-3).disk.made == 4 * weights
 
 
-def test_what_check_says_is_what_the_run_writes(place):
-    config, host = kept(place, "deepseek_v2")
+def test_the_size_in_check_is_the_size_on_disk(place):
+    config, host = save_config(place, "deepseek_v2")
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(place.folders.models / "deepseek_v2")
     for targets in ("all-linear", ["kv_a_proj_with_mqa", "o_proj"], ["model.layers.1.self_attn.o_proj"]):
-        disk = checked(place, host, targets=targets).disk
+        disk = check(place, host, targets=targets).disk
         place.train(host, targets=targets, max_steps=1, if_exists="replace")
-        written = load_file(place.lora() / "adapter_model.safetensors").values()
-        assert (disk.made, disk.exact) == (4 * sum(weight.numel() for weight in written), True)
+        tensors = load_file(place.lora() / "adapter_model.safetensors").values()
+        assert (disk.made, disk.exact) == (4 * sum(weight.numel() for weight in tensors), True)
 
 
 @pytest.mark.parametrize("kind", sorted(KNOWN))
-def test_what_arithmetic_claims_to_know_it_knows_to_the_last_weight(kind):
-    """As wide as their own config has them, without a number in memory."""
+def test_arithmetic_is_exact_for_known_architectures(kind):
+    """With the default widths of each config, on the meta device."""
     if kind not in CONFIG_MAPPING:
         pytest.skip("this transformers does not know it")
     config = CONFIG_MAPPING[kind](num_hidden_layers=4)
@@ -111,22 +111,22 @@ def test_what_arithmetic_claims_to_know_it_knows_to_the_last_weight(kind):
     for targets in ("all-linear", "q-k-v-o"):
         lora = Lora(rank=1, targets=targets)
         with torch.device("meta"), injected(base, lora_config(lora, base, resolved(targets, base))) as model:
-            trained = sum(own.numel() for own in model.parameters() if own.requires_grad)
+            trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         assert shape.lora_weights(1, parts_of(targets)) == trained
-    weights = sum(own.numel() for own in base.parameters())
+    weights = sum(parameter.numel() for parameter in base.parameters())
     assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=0.01)
 
 
-def test_no_skeleton_is_made_where_arithmetic_knows(place, monkeypatch):
+def test_no_meta_model_is_built_where_arithmetic_suffices(place, monkeypatch):
     monkeypatch.setattr(meta_model, "skeleton", lambda card: pytest.fail("not needed"))
-    assert checked(place, place.host()).disk.exact
+    assert check(place, place.host()).disk.exact
 
 
-def test_where_none_can_be_made_it_is_about_so_much_and_nothing_is_refused_for_it(place):
+def test_without_a_meta_model_the_size_is_an_estimate_and_nothing_is_refused_for_it(place):
     host = place.host()
     card = replace(host.card(), config={**host.card().config, "model_type": "of_tomorrow"})
     host.card = lambda: card
-    disk = checked(place, host).disk
+    disk = check(place, host).disk
     assert disk.words().startswith("LoRA about ") and not disk.exact
     assert not list(replace(disk, free=0).problems())
 
@@ -137,18 +137,18 @@ def test_a_models_code_that_fails_does_not_end_a_check(place, monkeypatch, error
         raise error
 
     monkeypatch.setattr(meta_model, "skeleton", failing)
-    _, host = kept(place, "phi3")
-    assert "LoRA about " in checked(place, host).disk.words()
+    _, host = save_config(place, "phi3")
+    assert "LoRA about " in check(place, host).disk.words()
 
 
-def test_a_layer_of_one_s_own_name_is_not_known_by_arithmetic():
+def test_a_layer_with_an_unknown_name_is_not_covered_by_arithmetic():
     assert is_known({"model_type": "llama"}, ("q_proj", "down_proj"))
     assert not is_known({"model_type": "llama"}, ("model.layers.1.self_attn.q_proj",))
     assert not is_known({"model_type": "llama"}, ("special",))
     assert is_known({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "q-v")
 
 
-def test_the_form_names_a_size_where_it_is_known_and_else_who_says_it(place):
+def test_the_form_names_a_size_where_it_is_known_and_else_refers_to_check(place):
     values = {"rank": 4, "alpha": 8, "rslora": False, "targets": "all-linear"}
     config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
     assert "its file about " in summary.strength(values, config)

@@ -1,4 +1,4 @@
-"""A finished LoRA trained further; going on from an earlier checkpoint; what stood there is in a backup."""
+"""Training a finished LoRA further and resuming from an earlier checkpoint; earlier files go into a backup."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from training_pro.tests.tiny import tree, watched
 from transformers import AutoModelForCausalLM
 
 TODAY = f"Backup-{datetime.date.today().isoformat()}"
-QUIET = {"sample_every": "never"}
+NO_SAMPLES = {"sample_every": "never"}
 
 
-def of(job, kind):
+def events_of(job, kind):
     return [event for event in job.log.since(0) if isinstance(event, kind)]
 
 
 def loss_of(place, lora):
-    """The loss of the first example with this LoRA, worked out apart from the run."""
+    """Loss of a fixed example with this LoRA, computed outside of the run."""
     base = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32).eval()
     ids = torch.arange(5, 30)[None]
     with torch.no_grad():
@@ -35,23 +35,23 @@ def loss_of(place, lora):
 
 def test_a_finished_lora_is_trained_further_and_a_backup_kept_twice_a_day(with_lora):
     before, job = tree(with_lora.lora()), Job("training", "a test")
-    end = with_lora.train(if_exists="continue", job=job, **QUIET)
+    end = with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
     assert end.outcome == "finished"
-    said = [type(event).__name__ for event in job.log.since(0)]
-    told = [n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "further" in e.text]
-    assert told[0] < said.index("Planned")  # said before it starts
-    assert [event.step for event in of(job, Progress)] == [1, 2, 3, 4]
+    event_types = [type(event).__name__ for event in job.log.since(0)]
+    note_positions = [n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "further" in e.text]
+    assert note_positions[0] < event_types.index("Planned")  # logged before it starts
+    assert [event.step for event in events_of(job, Progress)] == [1, 2, 3, 4]
     assert tree(with_lora.lora() / TODAY) == before
     first = [e["loss"] for e in json.loads((with_lora.lora() / TODAY / "training_graph.json").read_text())]
-    assert of(job, Progress)[0].loss < first[0] - 0.05  # it begins where the other ended
+    assert events_of(job, Progress)[0].loss < first[0] - 0.05  # it begins where the first run ended
     second = {path: data for path, data in tree(with_lora.lora()).items() if not path.startswith(TODAY)}
-    with_lora.train(if_exists="continue", **QUIET)
+    with_lora.train(if_exists="continue", **NO_SAMPLES)
     assert tree(with_lora.lora() / f"{TODAY}-2") == second
 
 
-def test_it_begins_with_its_very_weights(with_lora):
+def test_it_begins_with_the_same_weights(with_lora):
     before = with_lora.weights()
-    with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **QUIET)
+    with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **NO_SAMPLES)
     now = load_file(with_lora.lora() / "adapter_model.safetensors")
     then = load_file(with_lora.lora() / TODAY / "adapter_model.safetensors")
     assert max(float((now[key] - then[key]).abs().max()) for key in then) < 1e-7
@@ -65,7 +65,7 @@ def test_an_old_bin_is_read_too(with_lora):
         (folder / name).unlink()
     shutil.rmtree(folder / "checkpoint-4-epoch-1")
     assert loras.standing(folder) == "made elsewhere"
-    with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **QUIET)
+    with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **NO_SAMPLES)
     assert (folder / TODAY / "adapter_model.bin").is_file()
     now = load_file(folder / "adapter_model.safetensors")
     then = torch.load(folder / TODAY / "adapter_model.bin", weights_only=True)
@@ -83,15 +83,15 @@ def test_a_bin_that_would_run_something_is_refused(with_lora):
     (folder / "adapter_model.safetensors").unlink()
     (folder / "adapter_model.bin").write_bytes(pickle.dumps(Runs()))
     with pytest.raises(SavingError, match="cannot be read"):
-        with_lora.train(if_exists="continue", **QUIET)
+        with_lora.train(if_exists="continue", **NO_SAMPLES)
 
 
-def test_another_shape_is_refused_by_name_before_anything_is_loaded(with_lora):
+def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
     host = with_lora.host()
     host.loaded = lambda: pytest.fail("the weights were loaded")
     before = tree(with_lora.folders.user_data)
     with pytest.raises(SettingsError) as refusal:
-        with_lora.train(host, if_exists="continue", rank=8, alpha=16, dora=True, **QUIET)
+        with_lora.train(host, if_exists="continue", rank=8, alpha=16, dora=True, **NO_SAMPLES)
     assert refusal.value.problems == (
         "LoRA Rank: the LoRA 'a' has 4, asked for is 8. To train it further use 4.",
         "LoRA Alpha: the LoRA 'a' has 8, asked for is 16. To train it further use 8.",
@@ -103,48 +103,48 @@ def test_another_shape_is_refused_by_name_before_anything_is_loaded(with_lora):
 @pytest.mark.parametrize("targets", ["q-v", "all-linear"])
 def test_other_layers_are_refused_and_named(place, targets):
     other = "q-v" if targets == "all-linear" else "all-linear"
-    place.train(targets=other, **QUIET)
+    place.train(targets=other, **NO_SAMPLES)
     before = tree(place.lora())
     with pytest.raises(SavingError, match=r"cannot be trained further .*the layers differ \(.*down_proj"):
-        place.train(if_exists="continue", targets=targets, **QUIET)
+        place.train(if_exists="continue", targets=targets, **NO_SAMPLES)
     assert tree(place.lora()) == before
 
 
-def test_throwing_the_further_run_away_brings_back_what_stood_there(with_lora):
+def test_throwing_the_further_run_away_restores_the_earlier_lora(with_lora):
     before = tree(with_lora.lora())
     job = watched(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
-    with_lora.train(if_exists="continue", job=job, **QUIET)
+    with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
     assert tree(with_lora.lora()) == before
 
 
-def test_going_on_from_an_earlier_checkpoint_puts_the_later_ones_into_a_backup(place):
-    place.train(epochs=2, save_every=2, keep_checkpoints=9, **QUIET)
+def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(place):
+    place.train(epochs=2, save_every=2, keep_checkpoints=9, **NO_SAMPLES)
     job = Job("training", "a test")
-    place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **QUIET)
-    assert of(job, Planned)[0].first_step == 2
+    place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **NO_SAMPLES)
+    assert events_of(job, Planned)[0].first_step == 2
     later = sorted(p.name for p in (place.lora() / TODAY).iterdir())
     assert later == ["checkpoint-4-epoch-1", "checkpoint-6", "checkpoint-8-epoch-2"]
 
 
-def test_throwing_that_away_brings_them_back(place):
-    place.train(epochs=2, save_every=2, keep_checkpoints=9, **QUIET)
+def test_throwing_such_a_run_away_restores_them(place):
+    place.train(epochs=2, save_every=2, keep_checkpoints=9, **NO_SAMPLES)
     before = {p.name for p in place.lora().iterdir()}
     job = watched(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
-    place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **QUIET)
+    place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **NO_SAMPLES)
     assert {p.name for p in place.lora().iterdir()} == before
 
 
-def test_what_is_held_open_and_cannot_be_backed_up_is_said_and_left_whole(with_lora, monkeypatch):
+def test_files_held_open_that_cannot_be_backed_up_are_named_and_left_complete(with_lora, monkeypatch):
     from pathlib import Path
 
     before, replace = tree(with_lora.lora()), Path.replace
 
-    def held(path, target):
+    def fail_if_open(path, target):
         if path.name == "adapter_model.safetensors" and "Backup-" in str(target):
             raise PermissionError(13, "The process cannot access the file", str(path))
         return replace(path, target)
 
-    monkeypatch.setattr(Path, "replace", held)
+    monkeypatch.setattr(Path, "replace", fail_if_open)
     with pytest.raises(SavingError, match=r"cannot be moved into a backup: adapter_model\.safetensors may not"):
-        with_lora.train(if_exists="replace", **QUIET)
+        with_lora.train(if_exists="replace", **NO_SAMPLES)
     assert {p: b for p, b in tree(with_lora.lora()).items() if not p.startswith(".part")} == before

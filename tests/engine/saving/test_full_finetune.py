@@ -1,4 +1,4 @@
-"""The whole model in training: a model of its own comes out, which loads, answers and goes on as it was."""
+"""Full fine-tuning: the result is a model of its own, which loads and resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.folder.crashed_runs import cut_off_runs, keep
 from training_pro.tests.engine.architectures import cut_off, graph
 
-WHOLE = {"method": "full", "learning_rate": 1e-3, "sample_every": "never"}
+FULL = {"method": "full", "learning_rate": 1e-3, "sample_every": "never"}
 
 
-class AmongModels:
-    """What the helpers of the tests ask of a working folder, for a run that is kept among the models."""
+class InModelFolder:
+    """Working folder for the test helpers, for a run that is saved among the models."""
 
     def __init__(self, place):
         self._place = place
@@ -28,15 +28,15 @@ class AmongModels:
 
 
 @pytest.fixture
-def trained(place):
+def trained_model(place):
     host = place.host()
     before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
-    ended = place.train(host, **WHOLE, epochs=2, shard_size="200KB")
+    ended = place.train(host, **FULL, epochs=2, shard_size="200KB")
     return host, before, ended
 
 
-def test_it_is_a_model_of_its_own_and_the_one_before_is_as_it_was_when_loaded_again(place, trained):
-    host, before, ended = trained
+def test_it_is_a_model_of_its_own_and_the_base_is_unchanged_when_loaded_again(place, trained_model):
+    host, before, ended = trained_model
     folder = place.folders.models / "a"
     assert ended.folder == folder
     assert "The model is in" in ended.text
@@ -53,11 +53,11 @@ def test_it_is_a_model_of_its_own_and_the_one_before_is_as_it_was_when_loaded_ag
     assert all(p.requires_grad for p in host.loaded().model.parameters())
 
 
-def test_its_records_lie_with_it_and_its_files_are_no_larger_than_asked_for(place, trained):
+def test_its_records_lie_with_it_and_its_files_are_no_larger_than_asked_for(place, trained_model):
     folder = place.folders.models / "a"
     log = json.loads((folder / "training_log.json").read_text())
     assert (log["method"], log["projections"]) == ("full", "all of the model")
-    assert len(graph(AmongModels(place))) == 8
+    assert len(graph(InModelFolder(place))) == 8
     assert (folder / "training_parameters.json").is_file()
     shards = sorted(folder.glob("*.safetensors"))
     assert len(shards) > 1
@@ -65,35 +65,35 @@ def test_its_records_lie_with_it_and_its_files_are_no_larger_than_asked_for(plac
     assert (folder / "tokenizer_config.json").is_file()
 
 
-def test_it_goes_on_from_a_checkpoint_to_the_bit(place, trained):
-    cut_off(AmongModels(place), "a", 4)
+def test_it_resumes_from_a_checkpoint_bit_for_bit(place, trained_model):
+    cut_off(InModelFolder(place), "a", 4)
     for file in (place.folders.models / "a").glob("checkpoint-*"):
         assert file.name.startswith("checkpoint-4")
-    place.train(**WHOLE, epochs=2, shard_size="200KB", if_exists="continue")
-    place.train(name="b", **WHOLE, epochs=2)
+    place.train(**FULL, epochs=2, shard_size="200KB", if_exists="continue")
+    place.train(name="b", **FULL, epochs=2)
     one = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
     other = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_cut_off_it_is_offered_and_can_be_kept_as_it_was(place, trained):
-    cut_off(AmongModels(place), "a", 4)
+def test_a_crashed_run_is_listed_and_can_be_kept(place, trained_model):
+    cut_off(InModelFolder(place), "a", 4)
     (run,) = cut_off_runs(place.folders)
     assert (run.name, run.folder, run.safe_step) == ("a", place.folders.models / "a", 4)
     keep(run, place.folders)
     kept = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
-    place.train(name="b", **WHOLE, epochs=1)
+    place.train(name="b", **FULL, epochs=1)
     half = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
     assert all(torch.equal(value, half[name]) for name, value in kept.items())
     assert cut_off_runs(place.folders) == []
 
 
-def test_the_webui_only_lends_its_model(place):
+def test_it_is_refused_inside_the_webui(place):
     host = place.host()
     host.own_process = False
     with pytest.raises(SettingsError, match=r"inside the webui the model is only lent"):
-        place.train(host, **WHOLE)
-    report = PeftEngine().check(place.settings(**WHOLE), host)
+        place.train(host, **FULL)
+    report = PeftEngine().check(place.settings(**FULL), host)
     assert report.verdict == "not ready"
     assert host._loaded is None
 
@@ -101,55 +101,55 @@ def test_the_webui_only_lends_its_model(place):
 @pytest.mark.parametrize("loading", ["8bit", "4bit"])
 def test_quantized_weights_cannot_be_trained(place, loading):
     with pytest.raises(SettingsError, match=f"a model in {loading} cannot be trained whole"):
-        place.train(place.host(loading), **WHOLE)
+        place.train(place.host(loading), **FULL)
 
 
-def test_what_belongs_to_a_lora_is_refused_and_so_is_the_name_of_the_model_itself(place):
+def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
     with pytest.raises(SettingsError, match="Leave them off"):
-        place.train(**WHOLE, dora=True)
+        place.train(**FULL, dora=True)
     with pytest.raises(SettingsError, match="is the model that is trained"):
-        place.train(name="tiny", **WHOLE)
+        place.train(name="tiny", **FULL)
 
 
-@pytest.mark.parametrize(("broken", "let_go"), [("tried", False), ("_train", True)])
-def test_after_an_error_the_model_is_let_go_of_if_it_was_trained_by_then(place, monkeypatch, broken, let_go):
+@pytest.mark.parametrize(("failing", "unloaded"), [("tried", False), ("_train", True)])
+def test_after_an_error_the_model_is_unloaded_if_it_was_trained_by_then(place, monkeypatch, failing, unloaded):
     host = place.host()
     host.loaded()
-    monkeypatch.setattr(f"training_pro.engine.training.run.{broken}", lambda *_: (_ for _ in ()).throw(KeyError))
+    monkeypatch.setattr(f"training_pro.engine.training.run.{failing}", lambda *_: (_ for _ in ()).throw(KeyError))
     with pytest.raises(KeyError):
-        place.train(host, **WHOLE)
-    assert (host._loaded is None) is let_go
+        place.train(host, **FULL)
+    assert (host._loaded is None) is unloaded
 
 
-def test_what_stands_there_is_called_a_model(place):
+def test_an_existing_model_is_called_a_model(place):
     shutil.copytree(place.tiny, place.folders.models / "there")
     with pytest.raises(SettingsError, match="'there' exists already: a model made elsewhere"):
-        place.train(name="there", **WHOLE)
+        place.train(name="there", **FULL)
     with pytest.raises(SavingError, match=r"'there' is a model without a checkpoint .* load it as the model"):
-        place.train(name="there", **WHOLE, if_exists="continue")
+        place.train(name="there", **FULL, if_exists="continue")
 
 
-def test_check_expects_the_memory_of_all_of_it(place):
+def test_check_estimates_the_memory_of_all_weights(place):
     def memory(**more):
         return PeftEngine().check(place.settings(**more), place.host()).memory
 
-    lora, whole = memory(), memory(**WHOLE)
-    assert whole.lora == 0
-    assert whole.gradients == whole.weights
-    assert whole.optimizer == 2 * whole.weights > lora.optimizer
+    lora, full = memory(), memory(**FULL)
+    assert full.lora == 0
+    assert full.gradients == full.weights
+    assert full.optimizer == 2 * full.weights > lora.optimizer
 
 
-def test_a_probe_of_it_leaves_the_model_as_it_was(place):
+def test_a_probe_leaves_the_model_unchanged(place):
     host = place.host()
     before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
-    PeftEngine().probe(place.settings(**WHOLE), host, Job("probe", "a test"))
+    PeftEngine().probe(place.settings(**FULL), host, Job("probe", "a test"))
     assert all(torch.equal(value, before[name]) for name, value in host.loaded().model.state_dict().items())
 
 
-def test_a_lora_that_was_on_goes_with_the_model_and_that_is_said(with_lora):
+def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_lora):
     host, job = with_lora.host(), Job("training", "a test")
     with_lora.put_on(host, "a")
-    with_lora.train(host, job=job, **{**WHOLE, "name": "b", "max_steps": 1})
+    with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
     assert host.standing().loras == ()
-    (said,) = [event.text for event in job.log.since(0) if "let go of" in getattr(event, "text", "")]
-    assert said.endswith(" So a is off: put it on again when the model is loaded.")
+    (note,) = [event.text for event in job.log.since(0) if "let go of" in getattr(event, "text", "")]
+    assert note.endswith(" So a is off: put it on again when the model is loaded.")

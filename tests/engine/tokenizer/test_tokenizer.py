@@ -1,4 +1,4 @@
-"""The working copy of a tokenizer: places, marker-like text, BOS and EOS, and the laws with real ones."""
+"""Working copy of a tokenizer: offsets, marker-like text, BOS and EOS, and the slicing laws with real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import ODD_TEXTS, WORDS, assert_laws, random_rules, random_text
 
 ROOT = Path(__file__).resolve().parents[3]
-LETTER_FOR_LETTER = ("byte-level", "small byte-level")
+LOSSLESS = ("byte-level", "small byte-level")
 SAMPLES = [
     "",
     "a",
@@ -27,7 +27,7 @@ SAMPLES = [
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, WorkingTokenizer]:
+def tokenizer_cache() -> dict[str, WorkingTokenizer]:
     return {}
 
 
@@ -37,55 +37,55 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def working(kind: str, made: dict[str, WorkingTokenizer]) -> WorkingTokenizer:
-    if kind not in made:
-        made[kind] = working_tokenizer(real_tokenizers.KINDS[kind]())
-    return made[kind]
+def working(kind: str, tokenizer_cache: dict[str, WorkingTokenizer]) -> WorkingTokenizer:
+    if kind not in tokenizer_cache:
+        tokenizer_cache[kind] = working_tokenizer(real_tokenizers.KINDS[kind]())
+    return tokenizer_cache[kind]
 
 
-def test_places_are_in_order_and_within_the_text(working: WorkingTokenizer):
-    for text, found in zip(SAMPLES, working.encode(SAMPLES), strict=True):
-        assert len(found.ids) == len(found.starts) == len(found.ends)
-        assert (np.diff(found.ends) >= 0).all() and (found.starts <= found.ends).all()
-        assert not len(found.ids) or (found.starts[0] >= 0 and found.ends[-1] <= len(text))
+def test_offsets_are_in_order_and_within_the_text(working: WorkingTokenizer):
+    for text, encoded in zip(SAMPLES, working.encode(SAMPLES), strict=True):
+        assert len(encoded.ids) == len(encoded.starts) == len(encoded.ends)
+        assert (np.diff(encoded.ends) >= 0).all() and (encoded.starts <= encoded.ends).all()
+        assert not len(encoded.ids) or (encoded.starts[0] >= 0 and encoded.ends[-1] <= len(text))
 
 
 def test_a_text_gets_the_same_ids_alone_and_in_a_batch(working: WorkingTokenizer):
-    together = working.encode(SAMPLES)
+    batched = working.encode(SAMPLES)
     alone = [working.encode([text])[0] for text in SAMPLES]
-    for left, right in zip(together, alone, strict=True):
+    for left, right in zip(batched, alone, strict=True):
         assert all((a == b).all() for a, b in zip(left, right, strict=True))
 
 
 @pytest.mark.parametrize("name", ["byte-level", "Metaspace with byte fallback", "small byte-level"])
-def test_places_from_bytes_are_those_the_tokenizer_itself_reports(name: str):
+def test_offsets_from_bytes_are_those_that_the_tokenizer_reports(name: str):
     working = working_tokenizer(real_tokenizers.KINDS[name]())
     backend = working.tokenizer.backend_tokenizer
-    for text, found in zip(SAMPLES, working.encode(SAMPLES), strict=True):
+    for text, encoded in zip(SAMPLES, working.encode(SAMPLES), strict=True):
         reported = backend.encode(text, add_special_tokens=False)
-        assert found.ids.tolist() == reported.ids
+        assert encoded.ids.tolist() == reported.ids
         starts, ends = zip(*reported.offsets, strict=True) if reported.offsets else ((), ())
-        trimmed = [text[a:b].strip() for a, b in zip(found.starts, found.ends, strict=True)]
-        said = [text[a:b].strip() for a, b in zip(starts, ends, strict=True)]
-        assert trimmed[1:] == said[1:]
+        trimmed = [text[a:b].strip() for a, b in zip(encoded.starts, encoded.ends, strict=True)]
+        expected = [text[a:b].strip() for a, b in zip(starts, ends, strict=True)]
+        assert trimmed[1:] == expected[1:]
 
 
-def test_marker_like_text_stays_text_whatever_was_asked_before(kind: str, working: WorkingTokenizer):
+def test_marker_like_text_stays_text_after_any_other_call(kind: str, working: WorkingTokenizer):
     special = set(working.tokenizer.all_special_ids) - {working.tokenizer.unk_token_id}
     working.tokenizer("an ordinary call, which sets the copy's state anew")
     for marker in working.tokenizer.all_special_tokens:
-        found = working.encode([f"a {marker} b"])[0]
-        assert special.isdisjoint(found.ids.tolist()), (kind, marker)
+        encoded = working.encode([f"a {marker} b"])[0]
+        assert special.isdisjoint(encoded.ids.tolist()), (kind, marker)
 
 
-def test_the_host_s_own_tokenizer_stays_as_it_is():
-    own = real_tokenizers.small_byte_level()
-    backend = own.backend_tokenizer
+def test_the_hosts_tokenizer_stays_unchanged():
+    tokenizer = real_tokenizers.small_byte_level()
+    backend = tokenizer.backend_tokenizer
     backend.enable_padding(length=5)
     backend.enable_truncation(3)
     try:
-        found = working_tokenizer(own).encode(["one two three four five six"])[0]
-        assert len(found.ids) > 3
+        encoded = working_tokenizer(tokenizer).encode(["one two three four five six"])[0]
+        assert len(encoded.ids) > 3
         assert backend.encode_special_tokens is False
         assert backend.padding["length"] == 5 and backend.truncation["max_length"] == 3
     finally:
@@ -93,22 +93,22 @@ def test_the_host_s_own_tokenizer_stays_as_it_is():
         backend.no_truncation()
 
 
-def test_a_bos_that_is_never_put_is_none():
+def test_a_bos_that_is_never_added_is_none():
     assert working_tokenizer(real_tokenizers.small_byte_level()).bos is None
 
 
-def test_a_bos_that_the_tokenizer_puts_is_it():
+def test_a_bos_that_the_tokenizer_adds_is_found():
     import copy
 
     from tokenizers import processors
 
-    own = copy.deepcopy(real_tokenizers.small_byte_level())
-    start = own.bos_token_id
-    own.backend_tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer = copy.deepcopy(real_tokenizers.small_byte_level())
+    start = tokenizer.bos_token_id
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<|start|> $A", special_tokens=[("<|start|>", start)]
     )
-    working = working_tokenizer(own)
-    assert (working.bos, working.eos) == (start, own.eos_token_id)
+    working = working_tokenizer(tokenizer)
+    assert (working.bos, working.eos) == (start, tokenizer.eos_token_id)
     assert start not in working.encode(["text"])[0].ids
 
 
@@ -145,7 +145,7 @@ def test_laws_over_many_random_texts(kind: str, working: WorkingTokenizer):
 def _assert_laws(kind: str, working: WorkingTokenizer, text: str, rules: Cutting) -> None:
     sliced = slices(text, working.encode, rules)
     assert_laws(sliced, working.encode)
-    if kind not in LETTER_FOR_LETTER:
+    if kind not in LOSSLESS:
         return
     for block in sliced:
         ids = sliced.ids_of(block)[rules.opening : block.tokens - rules.closes(block.ends_section)]
