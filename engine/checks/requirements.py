@@ -46,9 +46,9 @@ class Here:
         model = None if host.standing().problem else host.loaded().model
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
-            kind = str(model.dtype).removeprefix("torch.")
+            dtype = str(model.dtype).removeprefix("torch.")
             placement = is_offloaded(model), only_card(model)
-            return Here(model.device.type, quantized, kind, host.own_process, *placement)
+            return Here(model.device.type, quantized, dtype, host.own_process, *placement)
         card = _model_card_or_none(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
         held = weights_as(card, on_card=device != "cpu") if card else ""

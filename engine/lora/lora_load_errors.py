@@ -42,10 +42,10 @@ def _size_mismatch(error: Exception) -> str:
     if not mismatches:
         return ""
     layer, (actual, expected) = mismatches.popitem()
-    more = f", and {several(len(mismatches), 'more layer')} differ" if mismatches else ""
+    others = f", and {several(len(mismatches), 'more layer')} differ" if mismatches else ""
     return (
         f"for {layer} it has weights of {_dimensions(actual)}, and here they must be "
-        f"{_dimensions(expected)}{more}. {ELSEWHERE}"
+        f"{_dimensions(expected)}{others}. {ELSEWHERE}"
     )
 
 

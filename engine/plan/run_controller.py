@@ -35,7 +35,7 @@ class Steering:
 
     def __init__(
         self,
-        asked: Live,
+        requested: Live,
         rates: Rates,
         state: Mapping[str, Any],
         control: RunControl[Any],
@@ -43,9 +43,9 @@ class Steering:
         *,
         kept_aside: str = "",
     ) -> None:
-        self._asked, self._control, self._log = asked, control, log
+        self._requested, self._control, self._log = requested, control, log
         self._validation_key = kept_aside
-        self.live = _effective_live(asked, state)
+        self.live = _effective_live(requested, state)
         same_plan = state.get("planned") == len(rates.planned)
         self.rates = rates.times(self.live.rate_factor)
         if same_plan and (fall := fall_of(state.get("fall"))):
@@ -73,7 +73,7 @@ class Steering:
 
     def memory(self) -> dict[str, Any]:
         return {
-            "asked": self._asked.values(),
+            "asked": self._requested.values(),
             "live": self.live.values(),
             "planned": len(self.rates.planned),
             "fall": asdict(self.rates.fall) if self.rates.fall else None,
@@ -113,7 +113,7 @@ class Steering:
                 )
             )
         stopping = self._control.stopping or bool(self.stopped_by)
-        self.interlude = self._interlude(over=stopping or self.is_last(state.step))
+        self.interlude = self._next_restart(over=stopping or self.is_last(state.step))
         stop = stopping or self.interlude is not None
         state = replace(state, last=(stopping or self.is_last(state.step)) and self.interlude is None)
         return Decision(stop, self._save_reason(state, evaluation, stopping=stop), self.rates is not before)
@@ -167,7 +167,7 @@ class Steering:
             return f"winding down {self._ending}"
         return f"learning rate times {self.rates.factor:g}"
 
-    def _interlude(self, *, over: bool) -> Interlude | None:
+    def _next_restart(self, *, over: bool) -> Interlude | None:
         """Added epochs override a rule that would end the run here; a pause at the end of a run is ignored."""
         if self._control.stopping:
             return None
@@ -182,7 +182,7 @@ class Steering:
         return self._saving.why(self.live.saving, state, Wanted(requested, stopping, evaluation))
 
 
-def _effective_live(asked: Live, state: Mapping[str, Any]) -> Live:
+def _effective_live(requested: Live, state: Mapping[str, Any]) -> Live:
     if not state:
-        return asked
-    return going_on(asked, then_asked=state["asked"], then_in_force=state["live"])
+        return requested
+    return going_on(requested, then_asked=state["asked"], then_in_force=state["live"])

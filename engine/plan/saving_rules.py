@@ -133,10 +133,10 @@ class SavingRules:
             or self._ends_after_best(saving, state),
             BACKUP: self._is_backup_due(saving, state.clock),
         }
-        why = next((reason for reason, holds in reasons.items() if holds), None)
-        if why is not None:
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if reason is not None:
             self.backed_up = state.clock  # a checkpoint for any reason also serves as a backup
-        return why
+        return reason
 
     def without_checkpoint(self) -> None:
         """Forget the best step of a checkpoint that could not be written."""

@@ -63,11 +63,11 @@ def state_of(checkpoint: Path) -> RunState:
 
 def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
-    then = {**_settings_then(run), **state.unchangeable}
+    earlier = {**_earlier_settings(run), **state.unchangeable}
     changed = [
-        f"{key} ({_data_changes(run)})" if key == DATA else f"{key} ({then.get(key)} then, {value} now)"
+        f"{key} ({_data_changes(run)})" if key == DATA else f"{key} ({earlier.get(key)} then, {value} now)"
         for key, value in run.unchangeable().items()
-        if then.get(key) != value
+        if earlier.get(key) != value
     ]
     if changed:
         raise SavingError(
@@ -76,16 +76,20 @@ def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
         )
 
 
-def _settings_then(run: Blueprint) -> dict[str, Any]:
+def _earlier_settings(run: Blueprint) -> dict[str, Any]:
     """Values that a checkpoint of an older version lacks: the run's own settings, else the defaults."""
     return {**TrainingSettings().values(), **read_json(run.folder.path / PARAMETERS, {})}
 
 
 def _data_changes(run: Blueprint) -> str:
     """Data settings that differ; if none does, the files do."""
-    then, now = read_json(run.folder.path / PARAMETERS, {}), run.settings.values()
-    different = [key for key in presets.apart(then, now) if SETTINGS[key].section in OF_THE_DATA and key in then]
+    earlier, current = read_json(run.folder.path / PARAMETERS, {}), run.settings.values()
+    different = [
+        key for key in presets.apart(earlier, current) if SETTINGS[key].section in OF_THE_DATA and key in earlier
+    ]
     changes = [
-        f"{SETTINGS[key].label} {then[key]} then, {now[key]} now" for key in different if key not in ABOUT_THE_RUN
+        f"{SETTINGS[key].label} {earlier[key]} then, {current[key]} now"
+        for key in different
+        if key not in ABOUT_THE_RUN
     ]
     return "; ".join(changes) or "the files hold something else now"

@@ -121,12 +121,12 @@ def _with_full_names(module: str, weights: Weights) -> dict[str, torch.Tensor]:
 
 def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
     """Weights of a layer that the LoRA changes; PEFT merges in place, so its own are restored bit for bit."""
-    own = dict(layer.get_base_layer().named_parameters())
-    tensors = {name: weight.data for name, weight in own.items()}
+    base_weights = dict(layer.get_base_layer().named_parameters())
+    tensors = {name: weight.data for name, weight in base_weights.items()}
     before = {name: weight.clone() for name, weight in tensors.items()}
     layer.merge(safe_merge=True, adapter_names=[ADAPTER])
-    after = {n: w.detach().to("cpu", copy=True) for n, w in own.items() if not torch.equal(w, before[n])}
-    for name, weight in own.items():
+    after = {n: w.detach().to("cpu", copy=True) for n, w in base_weights.items() if not torch.equal(w, before[n])}
+    for name, weight in base_weights.items():
         weight.data = tensors[name].copy_(before[name])  # PEFT may have replaced the tensors
     layer.merged_adapters.clear()
     return after
@@ -134,9 +134,10 @@ def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
 
 def _saved_module_weights(layer: Any) -> dict[str, torch.Tensor]:
     """Weights of a head or embeddings from modules_to_save."""
-    own, trained = dict(layer.original_module.named_parameters()), layer.modules_to_save[ADAPTER]
+    base_weights, trained = dict(layer.original_module.named_parameters()), layer.modules_to_save[ADAPTER]
     return {
-        name: weight.detach().to("cpu", own[name].dtype, copy=True) for name, weight in trained.named_parameters()
+        name: weight.detach().to("cpu", base_weights[name].dtype, copy=True)
+        for name, weight in trained.named_parameters()
     }
 
 

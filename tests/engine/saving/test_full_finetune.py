@@ -42,14 +42,14 @@ def test_it_is_a_model_of_its_own_and_the_base_is_unchanged_when_loaded_again(pl
     assert "The model is in" in ended.text
     assert not place.folders.loras.exists() or not list(place.folders.loras.iterdir())
     assert host._loaded is None
-    again = host.loaded().model.state_dict()
-    assert all(torch.equal(value, again[name]) for name, value in before.items())
-    made = StandaloneHost(place.folders, model="a")
-    assert "a" in made.models()
-    changed = made.loaded().model.state_dict()
+    reloaded = host.loaded().model.state_dict()
+    assert all(torch.equal(value, reloaded[name]) for name, value in before.items())
+    new_host = StandaloneHost(place.folders, model="a")
+    assert "a" in new_host.models()
+    changed = new_host.loaded().model.state_dict()
     assert changed.keys() == before.keys()
     assert not any(torch.equal(changed[name], before[name]) for name in before if "proj" in name)
-    assert made.loaded().model.config.use_cache is True
+    assert new_host.loaded().model.config.use_cache is True
     assert all(p.requires_grad for p in host.loaded().model.parameters())
 
 
@@ -71,9 +71,9 @@ def test_it_resumes_from_a_checkpoint_bit_for_bit(place, trained_model):
         assert file.name.startswith("checkpoint-4")
     place.train(**FULL, epochs=2, shard_size="200KB", if_exists="continue")
     place.train(name="b", **FULL, epochs=2)
-    one = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
-    other = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    resumed = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
+    uninterrupted = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    assert all(torch.equal(value, uninterrupted[name]) for name, value in resumed.items())
 
 
 def test_a_crashed_run_is_listed_and_can_be_kept(place, trained_model):
@@ -81,10 +81,10 @@ def test_a_crashed_run_is_listed_and_can_be_kept(place, trained_model):
     (run,) = cut_off_runs(place.folders)
     assert (run.name, run.folder, run.safe_step) == ("a", place.folders.models / "a", 4)
     keep(run, place.folders)
-    kept = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
+    saved = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
     place.train(name="b", **FULL, epochs=1)
-    half = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
-    assert all(torch.equal(value, half[name]) for name, value in kept.items())
+    expected = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in saved.items())
     assert cut_off_runs(place.folders) == []
 
 

@@ -397,13 +397,13 @@ def test_only_our_own_file_is_overwritten_and_none_is_left_incomplete(place, tmp
 
 def test_an_old_bin_file_in_half_precision(place):
     save_random_lora(place, made("llama"))
-    first = read_deltas(convert(place))[1]
+    before = read_deltas(convert(place))[1]
     (place.lora() / "a.gguf").unlink()
     file = place.lora() / "adapter_model.safetensors"
     torch.save({name: t.bfloat16() for name, t in load_file(file).items()}, place.lora() / "adapter_model.bin")
     file.unlink()
-    then = read_deltas(convert(place))[1]
-    assert all(np.allclose(then[name], first[name], atol=2e-2, rtol=2e-2) for name in first)
+    after = read_deltas(convert(place))[1]
+    assert all(np.allclose(after[name], before[name], atol=2e-2, rtol=2e-2) for name in before)
 
 
 def test_the_command_names_the_file(with_lora, capsys):
