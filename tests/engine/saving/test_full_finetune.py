@@ -53,7 +53,7 @@ def test_it_is_a_model_of_its_own_and_the_base_is_unchanged_when_loaded_again(pl
     assert all(p.requires_grad for p in host.loaded().model.parameters())
 
 
-def test_its_records_lie_with_it_and_its_files_are_no_larger_than_asked_for(place, trained_model):
+def test_its_records_are_saved_with_it_and_its_shards_are_no_larger_than_requested(place, trained_model):
     folder = place.folders.models / "a"
     log = json.loads((folder / "training_log.json").read_text())
     assert (log["method"], log["projections"]) == ("full", "all of the model")
@@ -111,11 +111,14 @@ def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
         place.train(name="tiny", **FULL)
 
 
-@pytest.mark.parametrize(("failing", "unloaded"), [("tried", False), ("_train", True)])
+@pytest.mark.parametrize(
+    ("failing", "unloaded"),
+    [("training_pro.engine.training.run.tried", False), ("training_pro.engine.training.run._train", True)],
+)
 def test_after_an_error_the_model_is_unloaded_if_it_was_trained_by_then(place, monkeypatch, failing, unloaded):
     host = place.host()
     host.loaded()
-    monkeypatch.setattr(f"training_pro.engine.training.run.{failing}", lambda *_: (_ for _ in ()).throw(KeyError))
+    monkeypatch.setattr(failing, lambda *_: (_ for _ in ()).throw(KeyError))
     with pytest.raises(KeyError):
         place.train(host, **FULL)
     assert (host._loaded is None) is unloaded
