@@ -1,4 +1,4 @@
-"""One training step on the device: batches, loss, kernels, memory, and several processes."""
+"""One training step on the device: batches, loss, kernels, memory, and distributed processes."""
 
 from __future__ import annotations
 

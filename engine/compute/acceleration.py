@@ -1,4 +1,4 @@
-"""How the machine is used during a run: kept memory, attention, kernels, compiling; all put back afterwards."""
+"""Memory, attention, kernel and compile settings of a run, all restored afterwards."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from ..lora import as_it_was, computing_type, in_its_type
 from .layer_patches import fewer_passes
 from .packed_attention import text_by_text
 
-_TRIM, _MAP = -1, -3  # glibc's names for when memory goes back to the system, and from which size on it is mapped
-_LARGEST_MAP = 32 * 2**20  # glibc takes no more
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+_MAX_MMAP_THRESHOLD = 32 * 2**20  # the most that glibc accepts
 OLDER, NEWER = "allow_tf32", "fp32_precision"
-RECOMPILED_AT_MOST = 64  # lengths and kinds of layers, each once
+RECOMPILED_AT_MOST = 64  # one compilation per length and kind of layer
 
 
 @contextmanager
 def set_up(asked: Machine, base: Any, job: Job) -> Iterator[None]:
-    """Inside, the machine and the model work as the settings say; SettingsError where they cannot."""
+    """Apply the machine settings to the model within this context; SettingsError if they cannot be applied."""
     device = base.device.type
     with ExitStack() as stack:
         stack.enter_context(kept_memory(device))
         stack.enter_context(attention(asked.attention, base))
-        if asked.packing != "off" and not asked.compile:  # a compiled layer cannot go text by text
+        if asked.packing != "off" and not asked.compile:  # a compiled layer cannot split the row into texts
             stack.enter_context(text_by_text(base))
         if device == "cuda":
             stack.enter_context(tf32(asked.tf32))
         if asked.liger:
             stack.enter_context(liger(base))
-        elif not asked.compile:  # both have kernels of their own
+        elif not asked.compile:  # Liger and compile bring their own kernels
             stack.enter_context(fewer_passes(base))
         if asked.workers and not workers(asked.workers):
             job.log.append(Note(text="Workers: this system would start the program anew for each; none are used."))
@@ -47,25 +47,25 @@ def set_up(asked: Machine, base: Any, job: Job) -> Iterator[None]:
 
 @contextmanager
 def kept_memory(device: str) -> Iterator[None]:
-    """Inside, on a Linux CPU, freed memory stays ours: a step needs the same again, and new pages are slow.
+    """Keep freed memory in this process on a Linux CPU: each step needs it again, and new pages are slow.
 
-    Afterwards it goes back, and the limits are those that glibc itself comes to in a process with large tensors.
+    On exit the memory is returned, with the thresholds that glibc itself reaches in a process with large tensors.
     """
     libc = _glibc() if device == "cpu" else None
     if libc is None:
         yield
         return
-    libc.mallopt(_MAP, _LARGEST_MAP)
-    libc.mallopt(_TRIM, 2**31 - 1)
+    libc.mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     try:
         yield
     finally:
-        libc.mallopt(_TRIM, 2 * _LARGEST_MAP)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MAX_MMAP_THRESHOLD)
         libc.malloc_trim(0)
 
 
 def give_back_memory() -> None:
-    """What is free in this process goes back to the system, so that what follows is seen as it is."""
+    """Return free memory to the system, so that the next measurement starts from what is really used."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
@@ -80,56 +80,61 @@ def _glibc() -> ctypes.CDLL | None:
 
 @contextmanager
 def attention(asked: str, base: Any) -> Iterator[None]:
-    """Inside, the model's attention is worked out in this way; 'auto' leaves it as it was loaded."""
+    """Switch the attention implementation within this context; 'auto' leaves the one the model was loaded with."""
     if asked == "auto":
         yield
         return
     refuse_for(attention_problems(asked, base.device.type, computing_type(base)))
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
-    before = [(config, config._attn_implementation_internal) for config in configs.values()]
+    saved = [(config, config._attn_implementation_internal) for config in configs.values()]
     try:
         _switch_attention(asked, base)
         yield
     finally:
-        for config, way in before:
-            config._attn_implementation_internal = way
+        for config, implementation in saved:
+            config._attn_implementation_internal = implementation
 
 
 def _switch_attention(asked: str, base: Any) -> None:
-    kind = type(base).__name__
+    model_class = type(base).__name__
     try:
         base.set_attn_implementation(asked)
     except (ValueError, ImportError) as error:
-        raise SettingsError([f"Attention: {kind} has no {asked} ({first_line(error)}). Choose auto."]) from error
+        raise SettingsError(
+            [f"Attention: {model_class} has no {asked} ({first_line(error)}). Choose auto."]
+        ) from error
     if base.config._attn_implementation != asked:
-        raise SettingsError([f"Attention: {kind} cannot change to {asked}. Choose auto."])
+        raise SettingsError([f"Attention: {model_class} cannot change to {asked}. Choose auto."])
 
 
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
-    """Inside, float32 products on a card are rounded to TF32 (much faster), or never."""
-    before = list(_rounding())
+    """Allow or forbid TF32 (much faster) for float32 matrix products on a GPU within this context."""
+    saved = list(_rounding())
     try:
-        for place in (torch.backends.cuda.matmul, torch.backends.cudnn):
-            place.allow_tf32 = on
+        for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+            backend.allow_tf32 = on
         yield
     finally:
-        for place, name, was in before:
-            setattr(place, name, was)
+        for backend, name, value in saved:
+            setattr(backend, name, value)
 
 
 def _rounding() -> Iterator[tuple[Any, str, Any]]:
-    """What says so now. Where somebody has used torch's newer names for it, the older ones cannot be read."""
+    """Yield each TF32 flag as (object, name, value).
+
+    Once a program has set torch's newer flags, the older ones can no longer be read.
+    """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    newer = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
-    for place, name in [(matmul, OLDER), (cudnn, OLDER), *((place, NEWER) for place in newer)]:
+    new_places = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    for backend, name in [(matmul, OLDER), (cudnn, OLDER), *((backend, NEWER) for backend in new_places)]:
         with suppress(RuntimeError, AttributeError):
-            yield place, name, getattr(place, name)
+            yield backend, name, getattr(backend, name)
 
 
 @contextmanager
 def liger(base: Any) -> Iterator[None]:
-    """Inside, the model works with Liger's kernels; the loss stays ours."""
+    """Patch the model with Liger's kernels within this context; the loss stays our own."""
     refuse_for(liger_problems(True, base.device.type))
     from transformers.integrations.liger import apply_liger_kernel
 
@@ -140,17 +145,17 @@ def liger(base: Any) -> Iterator[None]:
 
 @contextmanager
 def compiled(model: Any, asked: bool, job: Job) -> Iterator[None]:
-    """Inside, the model's layers are compiled; where that fails they are not, and that is said."""
-    layers = _repeated(model) if asked else []
+    """Compile the model's layers within this context; if that fails, log it and train without."""
+    layers = _longest_layer_list(model) if asked else []
     if not layers:
         if asked:
             job.log.append(Note(text="Compile: this model has no row of like layers; it is not compiled."))
         yield
         return
-    import torch._dynamo  # it is not there before it is asked for
+    import torch._dynamo  # not an attribute of torch until it is imported
 
-    more = {"disable": False, "recompile_limit": RECOMPILED_AT_MOST}  # the webui switches it off
-    with torch._dynamo.config.patch(**more):
+    options = {"disable": False, "recompile_limit": RECOMPILED_AT_MOST}  # the webui disables dynamo
+    with torch._dynamo.config.patch(**options):
         try:
             _compile(layers, model, job)
             yield
@@ -174,23 +179,23 @@ def _compile(layers: list[torch.nn.Module], model: Any, job: Job) -> None:
 
 
 def _one_step(model: Any) -> None:
-    """Forward and backward over a few tokens, as in training; nothing is left of it."""
+    """Forward and backward over a few tokens, as in training; the gradients are dropped."""
     ids = torch.arange(16, device=model.device)[None]
     model.train()
-    with in_its_type(model):  # in another type the layers would be compiled once more at the first step
+    with in_its_type(model):  # in another dtype the layers would be recompiled at the first step
         loss = model(input_ids=ids, use_cache=False).logits.float().mean()
     loss.backward()
     for parameter in model.parameters():
         parameter.grad = None
 
 
-def _repeated(model: Any) -> list[torch.nn.Module]:
-    """The longest row of like layers."""
-    rows = [list(m) for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
-    alike = [row for row in rows if row and len({type(layer) for layer in row}) == 1]
-    return max(alike, key=len, default=[])
+def _longest_layer_list(model: Any) -> list[torch.nn.Module]:
+    """Return the longest ModuleList whose layers are all of one class."""
+    lists = [list(m) for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    uniform = [layers for layers in lists if layers and len({type(layer) for layer in layers}) == 1]
+    return max(uniform, key=len, default=[])
 
 
 def workers(asked: int, start_method: Callable[[], str] = multiprocessing.get_start_method) -> int:
-    """So many as asked for, where a worker is a copy of this process and not the whole program begun anew."""
+    """Return the requested number of loader workers if they are forked; a spawned one would load the webui."""
     return asked if start_method() == "fork" else 0

@@ -1,7 +1,7 @@
-"""What a model is asked before its first step: may examples share a row, and how is its loss found.
+"""Probe what the model supports before the first step: packing, and a loss from the supervised rows only.
 
-Whether a model keeps examples in one row apart stands in no config: some take positions from a mask, some
-know no positions, some carry a state along. So it is tried: two short texts in one row against each alone.
+No config says whether a model separates the examples packed into one row: some derive positions from a mask,
+some have no positions, some carry a state along. So it is tested: two short texts in one row against each alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from . import loss
 
 LENGTH = 24
 MOST_MIXED, MOST_MIXED_COARSE = 1e-5, 0.1
-"""Of what one text running on into the other would change: in float32, and where rounding is coarser."""
+"""Largest leak between packed texts, relative to running them together: float32, coarser types."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How a run works with its model, and why not otherwise."""
+    """Loss function and packing for the model at hand, with the reasons for any fallback."""
 
     loss: loss.Loss
     packed: bool
@@ -34,7 +34,7 @@ class Ways:
     why_not_usual_loss: str = ""
 
     def notes(self) -> Iterator[str]:
-        """For the log of a run."""
+        """Yield the lines for the log of a run."""
         if self.packed:
             yield "Packing: the examples of a batch stand in one row, without padding; the model keeps them apart."
         elif self.why_not_packed:
@@ -43,7 +43,7 @@ class Ways:
             yield f"The loss is worked out from all logits: {self.why_not_usual_loss}."
 
     def as_log(self) -> dict[str, str]:
-        """For training_log.json."""
+        """Return the entries of training_log.json."""
         off = f"off: {self.why_not_packed}" if self.why_not_packed else "off"
         usual = (
             f"from all logits: {self.why_not_usual_loss}" if self.why_not_usual_loss else "supervised rows only"
@@ -52,44 +52,48 @@ class Ways:
 
 
 def tried(model: Any, settings: TrainingSettings) -> Ways:
-    """Try both, and decide; SettingsError where packing is a must and the model mixes examples."""
-    asked = settings.machine.packing
+    """Test packing and the chunked loss; SettingsError if packing is 'on' and the model mixes examples."""
+    packing = settings.machine.packing
     with torch.no_grad(), quiet(model), in_its_type(model):
-        documents = _documents(model)
-        way, other_loss = _loss(model, documents, settings.learning.label_smoothing)
-        mixed = "" if asked == "off" else _why_mixed(model, documents)
-    if asked == "on" and mixed:
-        raise SettingsError([f"Packing: it cannot be on, because {mixed}. Choose auto or off."])
-    return Ways(way, asked != "off" and not mixed, mixed, other_loss)
+        texts = _probe_texts(model)
+        loss_fn, why_full_logits = _choose_loss(model, texts, settings.learning.label_smoothing)
+        why_mixed = "" if packing == "off" else _find_leak(model, texts)
+    if packing == "on" and why_mixed:
+        raise SettingsError([f"Packing: it cannot be on, because {why_mixed}. Choose auto or off."])
+    return Ways(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
 
 
-def _documents(model: Any) -> torch.Tensor:
-    """Two short texts of any ids; the same ones each time."""
-    ids = torch.Generator().manual_seed(7)
-    known = model.get_input_embeddings().weight.shape[0]
-    return torch.randint(0, known, (2, LENGTH), generator=ids).to(model.device)
+def _probe_texts(model: Any) -> torch.Tensor:
+    """Return two short texts of random ids, the same ones each time."""
+    generator = torch.Generator().manual_seed(7)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    return torch.randint(0, vocabulary, (2, LENGTH), generator=generator).to(model.device)
 
 
-def _loss(model: Any, documents: torch.Tensor, smoothing: float) -> tuple[loss.Loss, str]:
-    labels = documents.clone()
+def _choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[loss.Loss, str]:
+    labels = texts.clone()
     labels[:, 0] = IGNORED
-    trial = {"input_ids": documents, "attention_mask": torch.ones_like(documents)}
-    return loss.chosen(model, trial, labels, smoothing)
+    inputs = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}
+    return loss.chosen(model, inputs, labels, smoothing)
 
 
-def _why_mixed(model: Any, documents: torch.Tensor) -> str:
-    """Why the two may not share a row, or nothing."""
-    alone = torch.cat([model(input_ids=d[None], use_cache=False).logits.float() for d in documents], dim=1)
-    row, positions = documents.reshape(1, -1), torch.arange(2 * LENGTH, device=documents.device)[None]
+def _find_leak(model: Any, texts: torch.Tensor) -> str:
+    """Return why the two texts cannot share a row, or an empty string."""
+    alone_logits = torch.cat(
+        [model(input_ids=text[None], use_cache=False).logits.float() for text in texts], dim=1
+    )
+    row, positions = texts.reshape(1, -1), torch.arange(2 * LENGTH, device=texts.device)[None]
     try:
-        together = _logits(model, row, positions % LENGTH)
+        packed_logits = _logits(model, row, positions % LENGTH)
     except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
         return f"this model takes no positions of our own ({type(error).__name__})"
-    share = _apart(together, alone) / max(_apart(_logits(model, row, positions), alone), 1e-30)
-    bound = MOST_MIXED_COARSE if _coarse(model) else MOST_MIXED
-    if share <= bound:
+    leak = _relative_distance(packed_logits, alone_logits) / max(
+        _relative_distance(_logits(model, row, positions), alone_logits), 1e-30
+    )
+    bound = MOST_MIXED_COARSE if _rounds_coarsely(model) else MOST_MIXED
+    if leak <= bound:
         return ""
-    return f"this model lets examples in one row see each other ({share:.2g} of what running on would change)"
+    return f"this model lets examples in one row see each other ({leak:.2g} of what running on would change)"
 
 
 def _logits(model: Any, row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -97,25 +101,25 @@ def _logits(model: Any, row: torch.Tensor, positions: torch.Tensor) -> torch.Ten
     return logits.float()
 
 
-def _apart(found: torch.Tensor, right: torch.Tensor) -> float:
-    return float((found - right).norm() / right.norm())
+def _relative_distance(logits: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((logits - reference).norm() / reference.norm())
 
 
-def _coarse(model: Any) -> bool:
-    """Whether the same numbers in another place may round otherwise."""
-    shortened = model.device.type == "cuda" and rounds_to_tf32()
-    in_half = computing_type(model) in HALF or model.dtype in (torch.bfloat16, torch.float16)
-    return in_half or shortened or bool(getattr(model, "is_loaded_in_8bit", False))
+def _rounds_coarsely(model: Any) -> bool:
+    """Whether equal values at another position of a row may round differently."""
+    tf32 = model.device.type == "cuda" and rounds_to_tf32()
+    half = computing_type(model) in HALF or model.dtype in (torch.bfloat16, torch.float16)
+    return half or tf32 or bool(getattr(model, "is_loaded_in_8bit", False))
 
 
 @contextmanager
 def quiet(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, nothing is left to chance: no dropout anywhere."""
+    """Set the model to eval mode within this context, without dropout, and restore each module's mode."""
     modes = [(m, m.training) for m in model.modules()]
     model.eval()
     for module, _ in modes:
         if type(module).__name__ == "Linear4bit":
-            module.training = True  # out of training, some CPUs rewrite its weights for good
+            module.training = True  # in eval mode, bitsandbytes repacks its weights permanently on some CPUs
     try:
         yield
     finally:

@@ -1,14 +1,14 @@
-"""Examples to tensors: one below the other, padded, or all in one row, packed; labels from lengths.
+"""Collate examples into tensors: padded to one row each, or packed into a single row.
 
     padded   ids  a b c d     labels  -100 b c d           mask  1 1 1 1
                   e f . .             -100 f -100 -100           1 1 0 0
 
     packed   ids  a b c d e f     labels  -100 b c d -100 f     positions  0 1 2 3 0 1
 
-Any id may pad, since mask and labels never ask for it: no token is added, nothing is resized, and an
-end token in the text is learned like any other. Nothing predicts a first token, so its label is -100;
-that of what is read and not learned is too.
-A packed row has no mask: with one, models take all of it for one text.
+Any id can pad, since mask and labels exclude it: no token is added, no embedding is resized, and an end token
+in the text is learned like any other. Nothing predicts a first token, so its label is -100, as are those of
+tokens that are read but not learned.
+A packed row has no mask: with one, models would treat the whole row as one text.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ import torch
 from ...data.examples import IGNORED, Example
 
 TOKENS, OWNERS, EXAMPLES, JOINS = "tokens", "owners", "examples", "joins"
-"""Beside the tensors, and not the model's business: how many tokens, whose they are, what they were made of."""
+"""Extra keys of a batch that the model does not take: number of tokens, the example of each token, the examples,
+and whether each continues the one before."""
 
 
 def batched(
     examples: Sequence[Example], joins: Sequence[bool] | None = None, *, in_one_row: bool
 ) -> dict[str, Any]:
-    """A batch either way, with what a trainer wants to know of it; one that joins goes on from the one before."""
-    joined = tuple(joins or [False] * len(examples))
-    texts = _texts(examples, joined)
-    made = _packed(texts) if in_one_row else _padded(texts)
+    """Collate a batch, padded or packed, with extra keys for the trainer.
+
+    An example whose `joins` is true continues the one before it.
+    """
+    continues = tuple(joins or [False] * len(examples))
+    texts = _texts(examples, continues)
+    tensors = _packed(texts) if in_one_row else _padded(texts)
     tokens = sum(len(text.ids) for text in texts)
-    return {**made, TOKENS: tokens, EXAMPLES: tuple(examples), JOINS: joined}
+    return {**tensors, TOKENS: tokens, EXAMPLES: tuple(examples), JOINS: continues}
 
 
 @dataclass(frozen=True)
 class _Text:
-    """What the model reads as one: an example, or two of which the second goes on from the first."""
+    """One text for the model: an example, or several that continue each other."""
 
     ids: torch.Tensor
     labels: torch.Tensor
@@ -47,18 +51,20 @@ class _Text:
 
 def _texts(examples: Sequence[Example], joins: Sequence[bool]) -> list[_Text]:
     texts: list[_Text] = []
-    for number, (example, joined) in enumerate(zip(examples, joins, strict=True)):
+    for index, (example, continues) in enumerate(zip(examples, joins, strict=True)):
         ids = torch.tensor(example.ids, dtype=torch.long)
-        parts = (ids, labels_of(example), torch.full_like(ids, number))
-        if joined and texts:  # one that comes again to fill a batch may begin it, without the one before
-            before = texts.pop()
-            parts = tuple(map(torch.cat, zip((before.ids, before.labels, before.owners), parts, strict=True)))
+        parts = (ids, labels_of(example), torch.full_like(ids, index))
+        if continues and texts:  # an example repeated to fill a batch may come first, without its predecessor
+            previous = texts.pop()
+            parts = tuple(
+                map(torch.cat, zip((previous.ids, previous.labels, previous.owners), parts, strict=True))
+            )
         texts.append(_Text(*parts))
     return texts
 
 
 def labels_of(example: Example) -> torch.Tensor:
-    """What is to be predicted, at its own place; the first token has nothing before it to predict it from."""
+    """Return the labels of an example; the first token is never one, since nothing precedes it."""
     return torch.as_tensor(example.labels, dtype=torch.long)
 
 

@@ -1,4 +1,4 @@
-"""Several processes of one run: what one hears all obey, and only the first writes where the user looks."""
+"""Processes of a distributed run: wishes apply to all, and only rank 0 writes into the run folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Piece = TypeVar("Piece")
 
 @contextmanager
 def only_the_first_writes(folder: RunFolder) -> Iterator[RunFolder]:
-    """The folder of the run; for every other process one that is gone afterwards."""
+    """Yield the run folder on rank 0, and a temporary folder in every other process."""
     if dist_env.is_first():
         yield folder
         return
@@ -38,66 +38,66 @@ def only_the_first_writes(folder: RunFolder) -> Iterator[RunFolder]:
 
 
 def agree(control: RunControl[Any], clock: float) -> float:
-    """Between two steps: a wish that one process heard is everybody's. The clock of the first counts for all."""
-    if not _several():
+    """Share the wishes of any process with all of them between two steps, and return rank 0's clock."""
+    if not _is_distributed():
         return clock
-    stopping, throwing_away, saving = heard(control.stopping, control.throwing_away, control.saving)
-    if throwing_away:
+    stopping, discarding, saving = heard(control.stopping, control.throwing_away, control.saving)
+    if discarding:
         control.throw_away()
     elif stopping:
         control.stop()
     if saving:
         control.save_checkpoint()
-    now = torch.tensor([clock], dtype=torch.float64, device=_device())
-    dist.broadcast(now, 0)
-    return float(now[0])
+    shared_clock = torch.tensor([clock], dtype=torch.float64, device=_collective_device())
+    dist.broadcast(shared_clock, 0)
+    return float(shared_clock[0])
 
 
 def backend() -> str | None:
-    """What they speak with where accelerate's choice cannot be had: PyTorch for Windows is built without NCCL."""
+    """Return the backend where accelerate's choice is not available: PyTorch for Windows is built without NCCL."""
     return "gloo" if sys.platform == "win32" and dist_env.count() > 1 else None
 
 
 def heard(*wishes: bool) -> tuple[bool, ...]:
-    """Of each whether any process has it; all of them have to ask."""
-    if not _several():
+    """For each flag, whether it is set in any process; every process must call this."""
+    if not _is_distributed():
         return wishes
-    asked = torch.tensor(list(map(float, wishes)), dtype=torch.float64, device=_device())
-    dist.all_reduce(asked, dist.ReduceOp.MAX)
-    return tuple(bool(wish) for wish in asked.tolist())
+    flags = torch.tensor(list(map(float, wishes)), dtype=torch.float64, device=_collective_device())
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return tuple(bool(flag) for flag in flags.tolist())
 
 
 def share(work: Sequence[Piece]) -> Sequence[Piece]:
-    """What this process does of it: every second piece, of two."""
-    return work[dist.get_rank() :: dist.get_world_size()] if _several() else work
+    """Return this rank's share of the work: every n-th item of n processes."""
+    return work[dist.get_rank() :: dist.get_world_size()] if _is_distributed() else work
 
 
-def add_up(found: Sequence[np.ndarray[Any, Any]]) -> None:
-    """The sums of all processes in place of those of this one, to the same bits for each; all have to ask."""
-    if not _several():
+def add_up(arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Replace the sums by those of all processes, bit-identical in each; every process must call this."""
+    if not _is_distributed():
         return
-    everything = torch.as_tensor(np.concatenate(found), dtype=torch.float64, device=_device())
-    dist.all_reduce(everything)
-    parts = np.split(everything.cpu().numpy(), np.cumsum([len(sums) for sums in found])[:-1])
-    for sums, part in zip(found, parts, strict=True):
+    total = torch.as_tensor(np.concatenate(arrays), dtype=torch.float64, device=_collective_device())
+    dist.all_reduce(total)
+    parts = np.split(total.cpu().numpy(), np.cumsum([len(sums) for sums in arrays])[:-1])
+    for sums, part in zip(arrays, parts, strict=True):
         sums[:] = part
 
 
 def leave() -> None:
-    """At the end of a run: nobody hangs up while another still waits for his last word."""
-    if not _several():
+    """End the process group once every process is done with its last collective call."""
+    if not _is_distributed():
         return
-    with suppress(RuntimeError):  # the run is done and kept, whatever the others do
+    with suppress(RuntimeError):  # the run is already saved, whatever the others do
         dist.barrier()
         time.sleep(LAST_WORD_SECONDS)
         dist.destroy_process_group()
 
 
-def _several() -> bool:
+def _is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and bool(dist.get_world_size() > 1)
 
 
-def _device() -> torch.device:
-    """NCCL only carries what is on a card."""
-    on_card = dist.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_card else torch.device("cpu")
+def _collective_device() -> torch.device:
+    """The device for collective calls: NCCL only takes tensors on a GPU."""
+    on_gpu = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Memory that nothing needs any more goes back: that of a batch that failed, and that of a job when it is over."""
+"""Free the memory of a failed batch, and of a finished job."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 
 
 def free_memory() -> None:
-    """What nothing holds any more, also where its parts hold each other; on a card others can have it then."""
+    """Collect garbage, also in reference cycles, and return torch's cached GPU memory to the driver."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def let_go_of(error: BaseException) -> None:
-    """An error holds the functions that it came through, and they what they were working with."""
+    """Clear the frames of a traceback, which keep all their tensors alive, and free the memory."""
     traceback.clear_frames(error.__traceback__)
     free_memory()
 
 
 @contextmanager
 def freed_afterwards() -> Iterator[None]:
-    """Whatever is done inside, and however it ends: nothing of it stays in memory."""
+    """Free the memory used within this context, however it ends."""
     try:
         yield
     except BaseException as error:

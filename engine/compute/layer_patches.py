@@ -1,7 +1,7 @@
-"""Layers that work in fewer passes over the memory, wherever they are known to give the same.
+"""Patch layers with fused functions that need fewer passes over the memory, where the results are the same.
 
-A model's own source decides what its layers do. So each kind is tried on a few numbers, with stand-ins for
-its weights, and only what gives the same is replaced; the rest stays as it is.
+What a layer computes is defined by the model's source. So each kind of layer is tested on a few numbers, with
+stand-ins for its weights, and only those with equal results are patched.
 """
 
 from __future__ import annotations
@@ -22,125 +22,125 @@ from .fused_ops import Gate, Norm, Rotation, WithLora
 SMALL, CLOSE = 1e-3, 1e-5
 TURN = "apply_rotary_pos_emb"
 PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
-"""PEFT's layers around one product; others (embeddings, experts, convolutions) are more."""
+"""PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more."""
 
 
 @contextmanager
 def fewer_passes(base: Any) -> Iterator[None]:
-    """Inside, the base's gates, norms and rotations work so."""
+    """Patch the base model's gated MLPs, norms and rotary embeddings within this context."""
     source = vars(sys.modules[type(base).__module__])
-    turn = source.get(TURN)
-    # A layer that is spread over several cards has a forward of its own already.
+    rotary = source.get(TURN)
+    # accelerate has already replaced the forward of a layer that is spread over several GPUs.
     modules = [m for m in base.modules() if "forward" not in vars(m)]
-    known = [(m, _gated) for m in modules if is_gate(m)] + [(m, _normed) for m in modules if is_norm(m)]
+    patches = [(m, _swiglu_forward) for m in modules if is_gate(m)] + [(m, _normed) for m in modules if is_norm(m)]
     try:
-        if turn is not None and turns_the_same(turn):
-            source[TURN] = partial(_turned, turn)
-        for module, way in known:
-            module.forward = partial(way, module, module.forward)
+        if rotary is not None and turns_the_same(rotary):
+            source[TURN] = partial(_rotary_forward, rotary)
+        for module, forward in patches:
+            module.forward = partial(forward, module, module.forward)
         yield
     finally:
-        for module, _ in known:
+        for module, _ in patches:
             vars(module).pop("forward", None)
-        if turn is not None:
-            source[TURN] = turn
+        if rotary is not None:
+            source[TURN] = rotary
 
 
 def loras_in_fewer_passes(model: torch.nn.Module) -> None:
-    """The same for the LoRA in a model, as long as it is in it."""
+    """Patch the LoRA layers of a model; the patch goes when the LoRA is removed."""
     for layer in model.modules():
         if isinstance(layer, LoraLayer) and type(layer).__name__ in PLAIN and not layer.lora_variant:
-            layer.forward = partial(_adapted, layer, layer.forward)
+            layer.forward = partial(_lora_forward, layer, layer.forward)
 
 
 def is_gate(module: Any) -> bool:
-    """Whether it does no more than down(silu(gate(x)) * up(x))."""
+    """Whether a module computes down(silu(gate(x)) * up(x)) and nothing else."""
     if not all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn")):
         return False
     stand_in = SimpleNamespace(
         gate_proj=lambda x: x + 1, up_proj=lambda x: x - 1, down_proj=lambda x: x * 2, act_fn=module.act_fn
     )
-    some = _numbers(2, 8)
-    return _same(lambda: type(module).forward(stand_in, some), lambda: F.silu(some + 1) * (some - 1) * 2)
+    rows = _numbers(2, 8)
+    return _is_same(lambda: type(module).forward(stand_in, rows), lambda: F.silu(rows + 1) * (rows - 1) * 2)
 
 
 def is_norm(module: Any) -> bool:
-    """Whether it divides by the root of the mean square and multiplies by its weight."""
-    if _small(module) is None or getattr(getattr(module, "weight", None), "dim", int)() != 1:
+    """Whether a module is a plain RMSNorm."""
+    if _epsilon(module) is None or getattr(getattr(module, "weight", None), "dim", int)() != 1:
         return False
-    some, weight = _numbers(2, 8), _numbers(8)
+    rows, weight = _numbers(2, 8), _numbers(8)
     stand_in = SimpleNamespace(weight=weight, variance_epsilon=SMALL, eps=SMALL)
-    return _same(lambda: type(module).forward(stand_in, some), lambda: Norm.apply(some, weight, SMALL))
+    return _is_same(lambda: type(module).forward(stand_in, rows), lambda: Norm.apply(rows, weight, SMALL))
 
 
 def turns_the_same(function: Callable[..., Any]) -> bool:
-    """Whether this function of the model's source turns queries and keys as `Rotation` does."""
+    """Whether this function of the model's source rotates queries and keys as our own does."""
     rows, cosine, sine = _numbers(1, 2, 3, 8), _numbers(1, 3, 8), _numbers(1, 3, 8)
-    right = partial(_turned, function, rows, rows[:, :1], cosine, sine)
-    return _same(lambda: torch.cat(function(rows, rows[:, :1], cosine, sine), 1), lambda: torch.cat(right(), 1))
+    fused = partial(_rotary_forward, function, rows, rows[:, :1], cosine, sine)
+    return _is_same(lambda: torch.cat(function(rows, rows[:, :1], cosine, sine), 1), lambda: torch.cat(fused(), 1))
 
 
 def _numbers(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
 
 
-def _same(own: Callable[[], Any], ours: Callable[[], torch.Tensor]) -> bool:
+def _is_same(original: Callable[[], Any], fused: Callable[[], torch.Tensor]) -> bool:
     with torch.no_grad():
         try:
-            found = own()
-        except Exception:  # noqa: BLE001 - any layer of any model is asked; what it cannot take is not known
+            output = original()
+        except Exception:  # noqa: BLE001 - it may be any layer of any model; one that fails is not patched
             return False
-        right = ours()
+        expected = fused()
     return (
-        isinstance(found, torch.Tensor)
-        and found.shape == right.shape
-        and bool(((found - right).abs() <= CLOSE * (1 + right.abs())).all())
+        isinstance(output, torch.Tensor)
+        and output.shape == expected.shape
+        and bool(((output - expected).abs() <= CLOSE * (1 + expected.abs())).all())
     )
 
 
-def _small(module: Any) -> float | None:
-    found: float | None = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    return found
+def _epsilon(module: Any) -> float | None:
+    eps: float | None = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    return eps
 
 
-def _gated(module: Any, own: Callable[..., Any], x: torch.Tensor, *more: Any, **by: Any) -> Any:
-    if more or by:
-        return own(x, *more, **by)
+def _swiglu_forward(module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if args or kwargs:
+        return original(x, *args, **kwargs)
     return module.down_proj(Gate.apply(module.gate_proj(x), module.up_proj(x)))
 
 
-def _normed(module: Any, own: Callable[..., Any], x: torch.Tensor, *more: Any, **by: Any) -> Any:
-    """Half precision goes the library's way, which rounds between its steps."""
-    kinds = {x.dtype, module.weight.dtype}
-    if more or by or kinds != {torch.float32} or module.weight.requires_grad:
-        return own(x, *more, **by)
-    return Norm.apply(x, module.weight, _small(module))
+def _normed(module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """In half precision the original runs, since it rounds between its operations."""
+    dtypes = {x.dtype, module.weight.dtype}
+    if args or kwargs or dtypes != {torch.float32} or module.weight.requires_grad:
+        return original(x, *args, **kwargs)
+    return Norm.apply(x, module.weight, _epsilon(module))
 
 
-def _turned(
-    own: Callable[..., Any],
+def _rotary_forward(
+    original: Callable[..., Any],
     q: torch.Tensor,
     k: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    *more: Any,
-    **by: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """Where only a part of each row is turned, or along other dimensions, the model's own function does it."""
-    if more or by or cos.shape[-1] != q.shape[-1] or cos.dtype != q.dtype:
-        return own(q, k, cos, sin, *more, **by)
+    """The original runs where only a part of each row is rotated, or along other dimensions."""
+    if args or kwargs or cos.shape[-1] != q.shape[-1] or cos.dtype != q.dtype:
+        return original(q, k, cos, sin, *args, **kwargs)
     cos, sin = cos[:, None], sin[:, None]
     return Rotation.apply(q, cos, sin), Rotation.apply(k, cos, sin)
 
 
-def _adapted(layer: Any, own: Callable[..., Any], x: torch.Tensor, *more: Any, **by: Any) -> Any:
-    """With one LoRA that is at work; any other case is PEFT's."""
+def _lora_forward(layer: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Handles a single active LoRA; PEFT's forward runs in any other case."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if more or by or layer.disable_adapters or layer.merged or len(active) != 1 or layer.lora_bias[active[0]]:
-        return own(x, *more, **by)
+    if args or kwargs or layer.disable_adapters or layer.merged or len(active) != 1 or layer.lora_bias[active[0]]:
+        return original(x, *args, **kwargs)
     (name,) = active
-    given, rows = layer.base_layer(x), layer.lora_dropout[name](x)
-    flat = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (given, rows))
+    output, rows = layer.base_layer(x), layer.lora_dropout[name](x)
+    flat = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (output, rows))
     down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
-    # Given its shape out here: some models change what a layer gave in place.
-    return WithLora.apply(*flat, down, up, layer.scaling[name]).view(given.shape)
+    # A view made outside of the function: some models change a layer's output in place.
+    return WithLora.apply(*flat, down, up, layer.scaling[name]).view(output.shape)

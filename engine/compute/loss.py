@@ -1,9 +1,9 @@
-"""The loss of a model's supervised positions: only those go through its head, in chunks.
+"""Chunked cross-entropy: only supervised positions go through the head, some rows at a time.
 
-With a large vocabulary the logits are the largest tensor of a step. They are made for some rows at a time,
-and their gradient is worked out at once, so that no logits are kept and none are made twice. Where the head
-itself is trained, they are made for all supervised rows together; a model that does more with its logits
-than a soft cap makes all of them. The loss is the same each way.
+With a large vocabulary the logits are the largest tensor of a step. They are computed for some rows at a time,
+together with their gradient, so that no logits are kept and none are computed twice. Where the head itself is
+trained, they are computed for all supervised rows at once; a model that does more with its logits than soft
+capping computes all of them. The loss is the same each way.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from ...core.host import bare
 from ...data.examples import IGNORED
 from ...train_utils import rows_at_once
 
-SPREAD = 1024.0  # lifts small probabilities into the range of float16; a power of two, so exact otherwise
+SPREAD = 1024.0  # lifts small probabilities into the range of float16; exact, as a power of two
 CLOSE, CLOSE_IN_HALF = 1e-4, 3e-2
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The supervised positions of a batch: the loss of each, whether it was hit, and where it stands."""
+    """Loss of each supervised token of a batch, whether its prediction was right, and its (row, column)."""
 
     losses: torch.Tensor
     hits: torch.Tensor
     places: torch.Tensor
 
     def of_owners(self, owners: torch.Tensor) -> torch.Tensor:
-        """Whose each position is."""
+        """Return the owner of each supervised token."""
         return owners[self.places[:, 0], self.places[:, 1]]
 
 
 class Loss(Protocol):
-    """From a batch to its supervised positions."""
+    """Computes the losses of the supervised tokens of a batch."""
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> Rows: ...
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last layer of a model: from hidden states to logits, which some models squeeze into a range."""
+    """Output layer of a model, with the soft cap that some models put on their logits."""
 
     module: Any
     cap: float | None = None
 
     @property
     def fixed(self) -> bool:
-        """Whether it is a plain layer that is not trained."""
+        """Whether it is a plain linear layer that is not trained."""
         return type(self.module) is torch.nn.Linear and not self.module.weight.requires_grad
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
-        made = self.module(rows).float()
-        return made if self.cap is None else torch.tanh(made / self.cap) * self.cap
+        logits = self.module(rows).float()
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
 
 @dataclass(frozen=True)
 class WholeHead:
-    """All logits of the model's own making; for any model."""
+    """Loss from all logits of the model; works for any model."""
 
     smoothing: float = 0.0
 
@@ -70,68 +70,70 @@ class WholeHead:
         logits = model(**inputs, use_cache=False).logits
         places, targets = supervised(labels.to(logits.device))
         rows = logits[places[:, 0], places[:, 1]].float()
-        return _rows(rows, targets, places, self.smoothing)
+        return _token_losses(rows, targets, places, self.smoothing)
 
 
 @dataclass(frozen=True)
 class SupervisedOnly:
-    """Only the hidden states of supervised positions go through the head."""
+    """Loss for which only the hidden states of supervised positions go through the head."""
 
     head: Head
     smoothing: float = 0.0
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> Rows:
-        with _caught(self.head.module) as caught:
+        with _recorded_input(self.head.module) as recorded:
             model(**inputs, use_cache=False)
-        (hidden,) = caught
+        (hidden,) = recorded
         places, targets = supervised(labels.to(hidden.device))
         rows = hidden[places[:, 0], places[:, 1]]
         if not self.head.fixed:
-            return _rows(self.head.logits(rows), targets, places, self.smoothing)
+            return _token_losses(self.head.logits(rows), targets, places, self.smoothing)
         weight = self.head.module.weight
         rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)
-        losses, hits = _InChunks.apply(rows, weight, self.head.module.bias, targets, self.smoothing, self.head.cap)
-        return Rows(losses, hits, _predicted(places))
+        losses, hits = _ChunkedCrossEntropy.apply(
+            rows, weight, self.head.module.bias, targets, self.smoothing, self.head.cap
+        )
+        return Rows(losses, hits, _predicted_positions(places))
 
 
-def _rows(logits: torch.Tensor, targets: torch.Tensor, places: torch.Tensor, smoothing: float) -> Rows:
-    targets = targets.to(logits.device)  # the head may lie on another card than what goes into it
+def _token_losses(logits: torch.Tensor, targets: torch.Tensor, places: torch.Tensor, smoothing: float) -> Rows:
+    targets = targets.to(logits.device)  # the head may be on another GPU than its input
     losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
-    return Rows(losses, logits.detach().argmax(-1) == targets, _predicted(places))
+    return Rows(losses, logits.detach().argmax(-1) == targets, _predicted_positions(places))
 
 
-def _predicted(places: torch.Tensor) -> torch.Tensor:
-    """Where what is predicted from these places stands: one column on."""
+def _predicted_positions(places: torch.Tensor) -> torch.Tensor:
+    """Return the positions of the predicted tokens: one column further."""
     return places + torch.tensor([0, 1], device=places.device)
 
 
 def supervised(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row and column of each position that something is predicted from, and what it is."""
+    """Return (row, column) of each position that predicts a label, and the labels."""
     places = (labels[:, 1:] != IGNORED).nonzero()
     return places, labels[:, 1:][places[:, 0], places[:, 1]]
 
 
 @contextmanager
-def _caught(head: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
-    """Inside, the head hands out what comes in, and lets one column of it pass for logits."""
-    caught: list[torch.Tensor] = []
-    own = vars(head).get("forward")
+def _recorded_input(head: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Record the input of the head within this context; one column of it is returned in place of logits."""
+    recorded: list[torch.Tensor] = []
+    original = vars(head).get("forward")
 
-    def catch(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        caught.append(hidden)
+    def record(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        recorded.append(hidden)
         return hidden[..., :1]
 
-    head.forward = catch
+    head.forward = record
     try:
-        yield caught
+        yield recorded
     finally:
         del head.forward
-        if own is not None:  # a layer that is spread over several cards has a forward of its own
-            head.forward = own
+        if original is not None:  # accelerate replaces the forward of a layer that is spread over several GPUs
+            head.forward = original
 
 
-class _InChunks(torch.autograd.Function):  # type: ignore[misc]
-    """Cross-entropy of rows through a head that is not trained; their gradient is ready when the loss is."""
+class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
+    """Cross-entropy through a frozen head, in chunks; the gradient is computed together with the loss."""
 
     @staticmethod
     def forward(
@@ -146,32 +148,34 @@ class _InChunks(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(rows), dtype=torch.float32, device=rows.device)
         hits = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
         gradient = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        at_once = rows_at_once(len(weight), on_card=rows.device.type != "cpu")
-        for start in range(0, len(rows), at_once):
-            part = slice(start, start + at_once)
-            chunk = _Chunk(F.linear(rows[part], weight, bias).float(), targets[part, None], smoothing, cap)
-            losses[part], hits[part] = chunk.losses, chunk.hits
+        chunk_size = rows_at_once(len(weight), on_card=rows.device.type != "cpu")
+        for start in range(0, len(rows), chunk_size):
+            rows_slice = slice(start, start + chunk_size)
+            chunk = _Chunk(
+                F.linear(rows[rows_slice], weight, bias).float(), targets[rows_slice, None], smoothing, cap
+            )
+            losses[rows_slice], hits[rows_slice] = chunk.losses, chunk.hits
             if gradient is not None:
-                gradient[part] = _through(chunk.gradient(), weight)
+                gradient[rows_slice] = _backprop_head(chunk.gradient(), weight)
         ctx.gradient = gradient
         ctx.mark_non_differentiable(hits)
         return losses, hits
 
     @staticmethod
-    def backward(ctx: Any, wanted: torch.Tensor, _: Any) -> Any:
-        gradient = wanted[:, None].to(ctx.gradient.dtype) * ctx.gradient
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+        gradient = grad[:, None].to(ctx.gradient.dtype) * ctx.gradient
         return gradient, None, None, None, None, None
 
 
-def _through(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """From a gradient by the logits to one by what went into the head, in the head's type."""
+def _backprop_head(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Backpropagate a gradient of the logits to the input of the head, in the dtype of the head."""
     if weight.dtype == gradient.dtype:
         return gradient @ weight
     return (gradient.mul_(SPREAD).to(weight.dtype) @ weight).div_(SPREAD)
 
 
 class _Chunk:
-    """The logits of a few rows, overwritten by their gradient when that is asked for: nothing as large is made."""
+    """Logits of a few rows; their gradient overwrites them, so that no second tensor of this size is needed."""
 
     def __init__(self, logits: torch.Tensor, targets: torch.Tensor, smoothing: float, cap: float | None) -> None:
         self._targets, self._smoothing = targets, smoothing
@@ -185,34 +189,34 @@ class _Chunk:
         self.hits = (at_target == top)[:, 0]
         self._powers = logits.sub_(top).exp_()
         self._sum = self._powers.sum(-1, keepdim=True)
-        right = (1 - smoothing) * at_target + smoothing * mean
-        self.losses = (top + self._sum.log() - right)[:, 0]
+        target_score = (1 - smoothing) * at_target + smoothing * mean
+        self.losses = (top + self._sum.log() - target_score)[:, 0]
 
     def gradient(self) -> torch.Tensor:
-        """Of the losses by the logits as the head gave them: the probabilities less the targets."""
+        """Gradient of the losses with respect to the logits before the cap: probabilities minus targets."""
         gradient = self._powers.div_(self._sum)
         if self._smoothing:
             gradient -= self._smoothing / gradient.shape[1]
-        less = torch.full_like(self._targets, self._smoothing - 1, dtype=gradient.dtype)
-        gradient.scatter_add_(1, self._targets, less)
+        subtrahend = torch.full_like(self._targets, self._smoothing - 1, dtype=gradient.dtype)
+        gradient.scatter_add_(1, self._targets, subtrahend)
         return gradient if self._slope is None else gradient.mul_(self._slope)
 
 
-def chosen(model: Any, trial: Mapping[str, Any], labels: torch.Tensor, smoothing: float) -> tuple[Loss, str]:
-    """The cheapest way to this model's loss that is right, and why it is not the usual one, if it is not."""
-    whole, head = WholeHead(smoothing), _head(model)
+def chosen(model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, smoothing: float) -> tuple[Loss, str]:
+    """Return the cheapest loss function that is correct for this model, and why it is not the chunked one."""
+    full, head = WholeHead(smoothing), _head(model)
     if head is None:
-        return whole, "this model does not say which layer its head is"
-    cheap = SupervisedOnly(head, smoothing)
+        return full, "this model does not say which layer its head is"
+    chunked = SupervisedOnly(head, smoothing)
     with torch.no_grad():
-        right = whole(model, trial, labels).losses
+        expected = full(model, inputs, labels).losses
         try:
-            found = cheap(model, trial, labels).losses
+            losses = chunked(model, inputs, labels).losses
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
-            return whole, f"this model uses its head in a way of its own ({type(error).__name__})"
-    if _alike(right, found.to(right.device), next(head.module.parameters()).dtype):
-        return cheap, ""
-    return whole, "this model does more with its logits than its head says"
+            return full, f"this model uses its head in a way of its own ({type(error).__name__})"
+    if _is_close(expected, losses.to(expected.device), next(head.module.parameters()).dtype):
+        return chunked, ""
+    return full, "this model does more with its logits than its head says"
 
 
 def _head(model: Any) -> Head | None:
@@ -220,10 +224,12 @@ def _head(model: Any) -> Head | None:
     module = base.get_output_embeddings()
     if module is None:
         return None
-    text = base.config.get_text_config()
-    return Head(module, getattr(text, "final_logit_softcapping", None) or None)
+    text_config = base.config.get_text_config()
+    return Head(module, getattr(text_config, "final_logit_softcapping", None) or None)
 
 
-def _alike(right: torch.Tensor, found: torch.Tensor, kind: torch.dtype) -> bool:
-    bound = CLOSE if kind in (torch.float32, torch.float64) else CLOSE_IN_HALF
-    return found.shape == right.shape and bool(((right - found).abs() <= bound * (1 + right.abs())).all())
+def _is_close(expected: torch.Tensor, losses: torch.Tensor, dtype: torch.dtype) -> bool:
+    bound = CLOSE if dtype in (torch.float32, torch.float64) else CLOSE_IN_HALF
+    return losses.shape == expected.shape and bool(
+        ((expected - losses).abs() <= bound * (1 + expected.abs())).all()
+    )

@@ -1,4 +1,4 @@
-"""NEFTune: noise on what a model reads, the less the longer an example is, packed or padded."""
+"""NEFTune: noise on the embeddings, scaled by the length of each example, packed or padded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 def noisy(
     embeddings: torch.nn.Module, alpha: float, owners: torch.Tensor, inputs: Mapping[str, torch.Tensor]
 ) -> Iterator[None]:
-    """Inside, each embedded token is moved by up to alpha / root of (its example's tokens x width)."""
+    """Add uniform noise of up to alpha / sqrt(tokens of the example * width) to each embedding in this context."""
     if not alpha:
         yield
         return
     lengths = lengths_of(owners, inputs.get("attention_mask"))
 
-    def add(module: torch.nn.Module, given: Any, made: torch.Tensor) -> torch.Tensor:
-        reach = alpha / (lengths.to(made.device) * made.shape[-1]).sqrt()
-        noise = torch.empty_like(made, dtype=torch.float32).uniform_(-1, 1) * reach[..., None]
-        return made + noise.to(made.dtype)
+    def add(module: torch.nn.Module, args: Any, embedded: torch.Tensor) -> torch.Tensor:
+        scale = alpha / (lengths.to(embedded.device) * embedded.shape[-1]).sqrt()
+        noise = torch.empty_like(embedded, dtype=torch.float32).uniform_(-1, 1) * scale[..., None]
+        return embedded + noise.to(embedded.dtype)
 
     hook = embeddings.register_forward_hook(add)
     try:
@@ -32,7 +32,7 @@ def noisy(
 
 
 def lengths_of(owners: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """For each place, how many tokens the example has that it belongs to."""
+    """Return, for each position, the number of tokens of its example."""
     real = torch.ones_like(owners) if mask is None else mask
     counts = torch.zeros(int(owners.max()) + 1, dtype=torch.float32, device=owners.device)
     counts.index_add_(0, owners.reshape(-1), real.reshape(-1).to(counts.dtype))

@@ -1,4 +1,4 @@
-"""A batch that does not fit into memory is done again in halves, and so from then on: the step stays the same."""
+"""Repeat a batch in halves when it runs out of memory, and keep that size; the optimizer step stays the same."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .step_errors import is_out_of_memory
 
 
 class Piece(NamedTuple):
-    """Some examples of a batch, and which of them go on from the one before."""
+    """Some examples of a batch, with a flag for those that continue the one before."""
 
     examples: tuple[Example, ...]
     joins: tuple[bool, ...]
 
     @property
     def texts(self) -> int:
-        """What the model reads as one counts once, and is never taken apart."""
+        """Number of texts: examples that continue each other count as one, and are never separated."""
         return sum(not joined for joined in self.joins)
 
     @property
@@ -31,15 +31,15 @@ class Piece(NamedTuple):
         return sum(len(example.ids) for example in self.examples)
 
     def first(self, texts: int) -> tuple[Piece, Piece]:
-        """The first so many texts, and the rest."""
-        starts = [number for number, joined in enumerate(self.joins) if not joined]
+        """Split off the first `texts` texts; return them and the rest."""
+        starts = [index for index, joined in enumerate(self.joins) if not joined]
         cut = starts[texts]
         return Piece(self.examples[:cut], self.joins[:cut]), Piece(self.examples[cut:], self.joins[cut:])
 
 
 @dataclass(frozen=True)
 class Work:
-    """How a piece is made ready and done, on which gradients, and what is said where it does not fit."""
+    """Callbacks of a training step: how to prepare and run a micro-batch, and how to report what does not fit."""
 
     inputs: Callable[[Piece], dict[str, Any]]
     step: Callable[[Piece, dict[str, Any]], torch.Tensor]
@@ -52,58 +52,58 @@ class Work:
 
 @dataclass
 class Halving:
-    """How many texts are done at once; 0 where all of a batch fits."""
+    """Largest number of texts that fit at once; 0 while whole batches fit."""
 
     most: int = 0
 
     def done(self, batch: Piece, inputs: dict[str, Any] | None, work: Work) -> torch.Tensor:
-        """The loss of a batch, its gradients added to those of the step: each is divided by all its labels."""
+        """Return the loss of a batch and add its gradients to those of the step."""
         if not self.most or batch.texts <= self.most:
-            return self._done_at_once(batch, inputs or work.inputs(batch), work)
-        piece, rest = batch.first(self.most)
-        return self._done_at_once(piece, work.inputs(piece), work) + self.done(rest, None, work)
+            return self._run_at_once(batch, inputs or work.inputs(batch), work)
+        micro_batch, rest = batch.first(self.most)
+        return self._run_at_once(micro_batch, work.inputs(micro_batch), work) + self.done(rest, None, work)
 
-    def _done_at_once(self, piece: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor:
-        """Or in halves where memory runs out, beginning with the gradients that were there before."""
-        aside, counted = GradientsAside(work.parameters if work.may_halve else ()), work.apart.so_far()
-        loss = _tried(piece, inputs, work)
+    def _run_at_once(self, micro_batch: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor:
+        """Run it at once; if memory runs out, restore the gradients from before and run it in halves."""
+        backup, dataset_sums = GradientsAside(work.parameters if work.may_halve else ()), work.apart.so_far()
+        loss = _run_or_none(micro_batch, inputs, work)
         if loss is not None:
-            aside.add()
+            backup.add()
             return loss
-        aside.put_back()
-        work.apart.back_to(counted)
+        backup.put_back()
+        work.apart.back_to(dataset_sums)
         free_memory()
-        if piece.texts < 2 or not work.may_halve:
-            raise work.refused(piece)
-        self.most = (piece.texts + 1) // 2
-        work.told(piece, self.most)
-        return self.done(piece, None, work)
+        if micro_batch.texts < 2 or not work.may_halve:
+            raise work.refused(micro_batch)
+        self.most = (micro_batch.texts + 1) // 2
+        work.told(micro_batch, self.most)
+        return self.done(micro_batch, None, work)
 
 
 class GradientsAside:
-    """The gradients that a step has so far, apart while a batch makes its own: if it fails, only those go."""
+    """Set the accumulated gradients aside while a batch computes its own, which are dropped if it fails."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._kept = [(parameter, parameter.grad) for parameter in parameters if parameter.requires_grad]
-        for parameter, _ in self._kept:
+        self._saved = [(parameter, parameter.grad) for parameter in parameters if parameter.requires_grad]
+        for parameter, _ in self._saved:
             parameter.grad = None
 
     def add(self) -> None:
-        """The batch is done: both together."""
-        for parameter, before in self._kept:
-            if before is not None:
-                parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+        """Add the gradients of the finished batch to the accumulated ones."""
+        for parameter, accumulated in self._saved:
+            if accumulated is not None:
+                parameter.grad = accumulated if parameter.grad is None else accumulated.add_(parameter.grad)
 
     def put_back(self) -> None:
-        """The batch failed: what it has made of its own goes."""
-        for parameter, before in self._kept:
-            parameter.grad = before
+        """Drop the gradients of the failed batch and restore the accumulated ones."""
+        for parameter, accumulated in self._saved:
+            parameter.grad = accumulated
 
 
-def _tried(piece: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor | None:
-    """None where memory ran out; the error, and all that it holds, is gone by then."""
+def _run_or_none(micro_batch: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor | None:
+    """Run a step; None if memory ran out. The error and the tensors that it holds are released by then."""
     try:
-        return work.step(piece, inputs)
+        return work.step(micro_batch, inputs)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

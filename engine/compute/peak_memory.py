@@ -1,4 +1,4 @@
-"""The most memory that was held since a moment: of the graphics cards, or of this process where there is none."""
+"""Peak memory since a start time: of the GPUs, or of this process where there is none."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ STATUS = Path("/proc/self/status")
 
 
 class Peak(Protocol):
-    """Begins when it is made."""
+    """Measures from its creation on."""
 
     def most(self) -> int:
-        """In bytes."""
+        """Return the peak in bytes."""
 
 
-def peak_from_now_on(place: torch.device) -> Peak:
-    return _OfCards() if place.type == "cuda" else _OfProcess()
+def peak_from_now_on(device: torch.device) -> Peak:
+    return _GpuPeak() if device.type == "cuda" else _ProcessPeak()
 
 
-class _OfCards:
-    """What torch holds of them: its own counters, for which no card is waited for."""
+class _GpuPeak:
+    """Memory reserved by torch, from its own counters, without synchronizing."""
 
     def __init__(self) -> None:
-        for card in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(card)
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(index)
 
     def most(self) -> int:
         return int(sum(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count()))))
 
 
-class _OfProcess:
-    """The system's own peak once it has risen since; before that the most that was seen."""
+class _ProcessPeak:
+    """The peak that the system counts, once it has risen; before that the largest sample."""
 
     def __init__(self) -> None:
         begin_anew()
-        self._before, self._seen = _highest(), 0
+        self._before, self._seen = _system_peak(), 0
 
     def most(self) -> int:
         self._seen = max(self._seen, int(psutil.Process().memory_info().rss))
-        highest = _highest()
-        return highest if highest > self._before else self._seen
+        peak = _system_peak()
+        return peak if peak > self._before else self._seen
 
 
 def begin_anew() -> bool:
-    """From what is taken now; only Linux can, and not where /proc may only be read."""
+    """Reset the peak of this process; possible on Linux only, and not where /proc is read-only."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -60,14 +60,14 @@ def begin_anew() -> bool:
 
 
 def resident(name: str) -> int:
-    """What Linux says of this process under that name; 0 where it says nothing."""
+    """Return a value of /proc/self/status in bytes, 0 if it is missing."""
     status = STATUS.read_text(encoding="ascii", errors="replace")
-    found = status.partition(name)[2].split(maxsplit=1)
-    return int(found[0]) * 1024 if found else 0
+    fields = status.partition(name)[2].split(maxsplit=1)
+    return int(fields[0]) * 1024 if fields else 0
 
 
-def _highest() -> int:
-    """The process's peak, 0 where the system tells none."""
+def _system_peak() -> int:
+    """Return the peak of the process, 0 where the system counts none."""
     if sys.platform.startswith("linux"):
         return resident("VmHWM:")
     return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))  # Windows

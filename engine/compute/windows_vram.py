@@ -1,4 +1,4 @@
-"""On Windows a full graphics card spills into system memory instead of failing: a limit, and how it is told."""
+"""Windows moves GPU memory into system memory when a GPU is full, instead of failing: a limit, and a detector."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ FIRST_STEPS = 10
 
 
 @contextmanager
-def kept_on_the_card(place: torch.device) -> Iterator[None]:
-    """Inside, this process takes no more than is free on the card: too much is an error, and can be mended."""
-    if sys.platform != "win32" or place.type != "cuda":
+def kept_on_the_card(device: torch.device) -> Iterator[None]:
+    """Limit this process to the free memory of the GPU within this context, so that running out is an error."""
+    if sys.platform != "win32" or device.type != "cuda":
         yield
         return
-    free, total = torch.cuda.mem_get_info(place)
-    ours = torch.cuda.memory_reserved(place)
-    asked = getattr(torch.cuda, "get_per_process_memory_fraction", None)
-    before = asked(place) if asked else 1.0
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (free + ours) / total), place)
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    get_fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    fraction = get_fraction(device) if get_fraction else 1.0
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (free + reserved) / total), device)
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(before, place)
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
 @dataclass
 class Spilling:
-    """Told from the steps themselves: for each token they take many times as long as they did at first."""
+    """Detects spilling from the steps: the time per token becomes many times that of the first steps."""
 
     usual: list[float] = field(default_factory=list)
     slow: int = 0
     told: bool = False
 
     def look(self, seconds: float, tokens: int) -> bool:
-        """True once, when some steps in a row were that slow."""
-        pace = seconds / max(1, tokens)
+        """Add a step; True once, after some slow steps in a row."""
+        seconds_per_token = seconds / max(1, tokens)
         if len(self.usual) < FIRST_STEPS:
-            self.usual.append(pace)
+            self.usual.append(seconds_per_token)
             return False
-        self.slow = self.slow + 1 if pace > SLOWER * median(self.usual) else 0
+        self.slow = self.slow + 1 if seconds_per_token > SLOWER * median(self.usual) else 0
         if self.told or self.slow < IN_A_ROW:
             return False
         self.told = True
