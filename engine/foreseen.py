@@ -1,4 +1,4 @@
-"""What a run would be refused with, asked before its turn: Check's report, and what stands on the disk already."""
+"""Check for a run that waits in a queue: Check's report, plus problems of the run folder on disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..settings.definitions import TrainingSettings
 
 
 def with_the_disk(report: DatasetReport, settings: TrainingSettings, host: Host, resume: str) -> DatasetReport:
-    """Check's report, and beside its problems those of the name."""
-    return replace(report, problems=(*report.problems, *_of_the_name(settings, host, resume)))
+    """Add the problems of the run's name and folder to Check's report."""
+    return replace(report, problems=(*report.problems, *_run_folder_problems(settings, host, resume)))
 
 
-def _of_the_name(settings: TrainingSettings, host: Host, resume: str) -> Iterator[str]:
+def _run_folder_problems(settings: TrainingSettings, host: Host, resume: str) -> Iterator[str]:
     try:
         folder = choose_run_folder(settings, host.folders, resume)
         folder.refuse_without_start()

@@ -1,4 +1,4 @@
-"""The engine on transformers and PEFT; torch is imported when one of its methods is called."""
+"""Engine on transformers and PEFT; torch is imported only when one of its methods is called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..settings.definitions import TrainingSettings
 
 
 class PeftEngine:
-    """LoRAs on the model that a host lends."""
+    """Trains, evaluates and merges LoRAs on the model that a host lends."""
 
     def check(self, settings: TrainingSettings, host: Host, *, show: Showing = NOTHING_SHOWN) -> DatasetReport:
         from ..data.prepare import checked
@@ -41,7 +41,7 @@ class PeftEngine:
             report,
             problems=(*report.problems, *problems(settings, host)),
             advice=(*report.advice, *advice(settings, host)),
-            notes=(*report.notes, *_time(report, settings, host)),
+            notes=(*report.notes, *_time_notes(report, settings, host)),
         )
 
     def foresee(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
@@ -50,28 +50,28 @@ class PeftEngine:
         return with_the_disk(self.check(settings, host), settings, host, resume)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
-        _starting(host, job)
+        _start(host, job)
         from .checks import problems
         from .compute import freed_afterwards
         from .training import reported, run
 
-        if found := problems(settings, host):
-            raise SettingsError(self._with_the_rest(found, settings, host, job, resume))
+        if blockers := problems(settings, host):
+            raise SettingsError(self._all_problems(blockers, settings, host, job, resume))
         with freed_afterwards():
             return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
 
-    def _with_the_rest(
-        self, found: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
+    def _all_problems(
+        self, problems: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
     ) -> Sequence[str]:
-        """All problems, so that they can be mended in one go; what is read for it is kept for the next start."""
+        """Return all problems, to be fixed in one go; the data read for this are cached for the next start."""
         job.log.append(Stage(text="Looking for all that stands in the way"))
         try:
             return self.foresee(settings, host, resume=resume).problems
-        except ModelError:  # of a model that sleeps Check knows nothing
-            return found
+        except ModelError:  # Check needs the model, which is not loaded
+            return problems
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
-        _starting(host, job)
+        _start(host, job)
         from .compute import freed_afterwards
         from .training import step_probe
 
@@ -91,7 +91,7 @@ class PeftEngine:
         return generation.answer(question, host, job)
 
     def perplexity(self, asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
-        _starting(host, job)
+        _start(host, job)
         from .compute import freed_afterwards
         from .inference import perplexity
 
@@ -99,7 +99,7 @@ class PeftEngine:
             return perplexity.perplexity(asked, settings, host, job)
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
-        _starting(host, job)
+        _start(host, job)
         from .compute import freed_afterwards
         from .saving import merging
 
@@ -129,20 +129,20 @@ class PeftEngine:
         return Ended(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
 
 
-def _time(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[str]:
-    """By earlier runs; what is not ready takes none."""
+def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[str]:
+    """Yield the expected time by earlier runs; none while there are problems."""
     if report.examples and not report.problems:
         tokens = report.tokens * report.steps / report.steps_per_epoch
-        kept = host.folders.kept(whole_model=settings.lora.whole_model)
-        yield from expected_time(tokens, host.card(), settings.lora.method, kept)
+        loras_folder = host.folders.kept(whole_model=settings.lora.whole_model)
+        yield from expected_time(tokens, host.card(), settings.lora.method, loras_folder)
 
 
-def _starting(host: Host, job: Job) -> None:
+def _start(host: Host, job: Job) -> None:
     job.log.append(Stage(text="Starting"))
     _refuse_without_torch(host)
 
 
 def _refuse_without_torch(host: Host) -> None:
-    """A host that cannot train for want of torch says so in its own words, before anything is imported."""
+    """Raise the host's own error if torch is not installed, before anything is imported."""
     if importlib.util.find_spec("torch") is None:
         host.card()

@@ -1,4 +1,4 @@
-"""The model without training: evaluation, perplexity, and generated text."""
+"""Evaluation, perplexity and text generation with the model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Context gain: by how much the loss of what goes on from something is lower when that is read first.
+"""Context gain: by how much the loss of a continuation falls when the model reads what comes before it.
 
-Later turns of a conversation alone, and behind the turns before them; a block of a text alone, and behind the
-block before it; with `length_then_order` also rows that follow each other. The same tokens count both times.
+Measured for later turns of a conversation, alone and after the turns before them; for a block of a text, alone and
+after the block before it; with `length_then_order` also for consecutive rows. The same tokens count both times.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from ...data.examples import Example, Examples, TextSource
 from .eval_loop import Pass
 
-MOST = 32  # spread evenly: each is read twice, once with twice its length
+MOST = 32  # evenly spaced; each is read twice, once at about twice its length
 Ids = np.ndarray[Any, Any]
 
 
 class Later(NamedTuple):
-    """What goes on from something: by itself, and behind that."""
+    """A continuation by itself, and after its context."""
 
     alone: Example
     behind: Example
@@ -30,72 +30,75 @@ class Later(NamedTuple):
 Making = Callable[[], Later]
 
 
-def context_gain(passing: Pass, found: list[Later]) -> float | None:
-    """Mean loss alone less mean loss with the context; None where nothing goes on from anything."""
-    if not found:
+def context_gain(eval_loop: Pass, pairs: list[Later]) -> float | None:
+    """Return the mean loss alone minus that with context; None if there are no pairs or the run is stopping."""
+    if not pairs:
         return None
-    groups = [0] * len(found)
-    alone = passing.sums([later.alone for later in found], groups, 1)
-    behind = passing.sums([later.behind for later in found], groups, 1) if alone else None
-    return None if alone is None or behind is None else alone.loss - behind.loss
+    groups = [0] * len(pairs)
+    alone = eval_loop.sums([pair.alone for pair in pairs], groups, 1)
+    with_context = eval_loop.sums([pair.behind for pair in pairs], groups, 1) if alone else None
+    return None if alone is None or with_context is None else alone.loss - with_context.loss
 
 
 def laters(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> list[Later]:
-    """At most so many of what goes on from something, that the model can read with its context."""
-    all_of_them = [*_turns(examples, bos, longest), *_neighbours(examples, bos, longest, rows_too=rows_too)]
-    places = np.linspace(0, len(all_of_them) - 1, min(MOST, len(all_of_them))).round().astype(int)
-    return [all_of_them[place]() for place in places.tolist()]
+    """Return up to `MOST` evenly spaced pairs that fit into the model's context."""
+    factories = [
+        *_turn_pairs(examples, bos, longest),
+        *_consecutive_pairs(examples, bos, longest, rows_too=rows_too),
+    ]
+    indices = np.linspace(0, len(factories) - 1, min(MOST, len(factories))).round().astype(int)
+    return [factories[index]() for index in indices.tolist()]
 
 
-def _turns(examples: Examples, bos: int | None, longest: int) -> Iterator[Making]:
-    """Replies of a conversation behind its first one."""
+def _turn_pairs(examples: Examples, bos: int | None, longest: int) -> Iterator[Making]:
+    """Yield pairs for the replies of a conversation after its first one."""
     for example in examples:
         if example.trained is None:
             continue
         edges = np.flatnonzero(np.diff(np.concatenate([[0], example.trained, [0]]).astype(np.int8)))
-        for (_, before), (start, end) in pairwise(edges.reshape(-1, 2).tolist()):
+        for (_, reply_end), (start, end) in pairwise(edges.reshape(-1, 2).tolist()):
             if not longest or end <= longest:
-                yield partial(_turn, example, before, start, end, bos)
+                yield partial(_turn_pair, example, reply_end, start, end, bos)
 
 
-def _turn(example: Example, before: int, start: int, end: int, bos: int | None) -> Later:
-    """The reply from `start` to `end`, and what was said since the reply before it."""
-    head, said = _head(example.ids, bos), example.ids[before:end]
-    alone = np.concatenate([head, said])
+def _turn_pair(example: Example, before: int, start: int, end: int, bos: int | None) -> Later:
+    """Pair the reply from `start` to `end`: after its own message only, and after the whole conversation."""
+    start_token, text = _start_token(example.ids, bos), example.ids[before:end]
+    alone = np.concatenate([start_token, text])
     return Later(
-        _last(example, alone, end - start),
-        _last(example, example.ids[:end], end - start),
+        _with_last_labels(example, alone, end - start),
+        _with_last_labels(example, example.ids[:end], end - start),
     )
 
 
-def _neighbours(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> Iterator[Making]:
-    """Blocks and, where asked for, rows behind those that they go on from."""
+def _consecutive_pairs(examples: Examples, bos: int | None, longest: int, *, rows_too: bool) -> Iterator[Making]:
+    """Yield pairs for consecutive blocks and, with `rows_too`, rows."""
     lengths, sources = examples.lengths(), examples.source_of_each()
-    counts = [rows_too or isinstance(source, TextSource) for source in examples.sources]
-    for number, other in enumerate(examples.neighbours()):
-        if other < 0 or (longest and lengths[number] + lengths[other] > longest):
+    allowed = [rows_too or isinstance(source, TextSource) for source in examples.sources]
+    for index, next_index in enumerate(examples.neighbours()):
+        if next_index < 0 or (longest and lengths[index] + lengths[next_index] > longest):
             continue
-        if counts[sources[number]]:
-            yield partial(_behind, examples, number, other, bos)
+        if allowed[sources[index]]:
+            yield partial(_consecutive_pair, examples, index, next_index, bos)
 
 
-def _behind(examples: Examples, number: int, other: int, bos: int | None) -> Later:
-    earlier, example = examples[number], examples[other]
+def _consecutive_pair(examples: Examples, index: int, next_index: int, bos: int | None) -> Later:
+    earlier, example = examples[index], examples[next_index]
     labels = np.ones(len(example.ids), bool) if example.trained is None else example.trained
-    labels = np.concatenate([[False], labels[1:]])  # alone, nothing stands before the first to predict it from
-    opening = len(_head(example.ids, bos))
-    ids = np.concatenate([earlier.ids, example.ids[opening:]])
-    flags = np.concatenate([np.zeros(len(earlier.ids), bool), labels[opening:]])
+    labels = np.concatenate([[False], labels[1:]])  # alone, nothing precedes the first token
+    offset = len(_start_token(example.ids, bos))
+    ids = np.concatenate([earlier.ids, example.ids[offset:]])
+    flags = np.concatenate([np.zeros(len(earlier.ids), bool), labels[offset:]])
     return Later(Example(example.ids, labels, example.source, 0), Example(ids, flags, example.source, 0))
 
 
-def _head(ids: Ids, bos: int | None) -> Ids:
-    """The start token, where one stands there."""
+def _start_token(ids: Ids, bos: int | None) -> Ids:
+    """Return the start token if the ids begin with it, else no ids."""
     return ids[:1] if bos is not None and len(ids) and int(ids[0]) == bos else ids[:0]
 
 
-def _last(example: Example, ids: Ids, count: int) -> Example:
-    """An example of which the last so many tokens count."""
+def _with_last_labels(example: Example, ids: Ids, count: int) -> Example:
+    """Return an example of which only the last `count` tokens are learned."""
     flags: Ids = np.zeros(len(ids), bool)
     flags[len(ids) - count :] = True
     return Example(ids, flags, example.source, example.number)

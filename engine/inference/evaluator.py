@@ -1,4 +1,4 @@
-"""How well the part kept aside is known: its loss, perplexity and accuracy, without learning from it."""
+"""Evaluation of the validation split during a run: loss, perplexity, accuracy and context gain."""
 
 from __future__ import annotations
 
@@ -24,97 +24,97 @@ EVALUATING, TELLS_SECONDS = "Evaluating on the part kept aside", 3.0
 
 
 class Testing:
-    """When the part kept aside is gone through, and what came of it so far: it stands in the run's graph."""
+    """Decides when to evaluate the validation split, and records the results in the run's graph."""
 
     def __init__(
         self, blueprint: Blueprint, graph: list[dict[str, Any]], control: RunControl[Any], log: EventLog
     ) -> None:
         self._blueprint, self._graph, self._control, self._log = blueprint, graph, control, log
-        self._there = len(blueprint.data.kept_aside) > 0
-        self.kept_aside = blueprint.data.kept_aside.digest() if self._there else ""
-        self.evaluations = graph_file.evaluations_of(graph, self.kept_aside) if self._there else []
+        self._has_split = len(blueprint.data.kept_aside) > 0
+        self.kept_aside = blueprint.data.kept_aside.digest() if self._has_split else ""
+        self.evaluations = graph_file.evaluations_of(graph, self.kept_aside) if self._has_split else []
         self.measure: Callable[[], Measured | None] = lambda: None
-        self._stage_told = 0.0
+        self._reported_at = 0.0
 
     def stopping(self) -> bool:
-        """Whether there is somebody waiting for the run to stop."""
+        """Whether the user has asked the run to stop."""
         return self._control.stopping
 
     def told(self, share: float) -> None:
-        """How far the evaluation is that goes on now; nothing of one that is over in a moment."""
-        if time.monotonic() - self._stage_told > TELLS_SECONDS:
+        """Log the progress of the current evaluation every few seconds; a short one logs none."""
+        if time.monotonic() - self._reported_at > TELLS_SECONDS:
             self._log.append(Stage(text=EVALUATING, share=share))
-            self._stage_told = time.monotonic()
+            self._reported_at = time.monotonic()
 
     def let_go(self) -> None:
-        """Hold on to nothing that holds the model."""
+        """Drop the reference to the model."""
         self.measure = lambda: None
 
     def at_start(self, step: int) -> Evaluation | None:
-        """Before the first step. A run that goes on knows it already, but for what its stop did not wait for."""
-        if not self._there:
+        """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
+        if not self._has_split:
             return None
         if not self.evaluations:
-            return self._evaluated(step, "start")
-        left_out = self._is_planned(step) and self.evaluations[-1].step < step
-        return self._evaluated(step, "planned") if left_out else None
+            return self._evaluate(step, "start")
+        was_skipped = self._is_due(step) and self.evaluations[-1].step < step
+        return self._evaluate(step, "planned") if was_skipped else None
 
     def after(self, step: int, *, last: bool) -> Evaluation | None:
-        """After a step: at the last one, where it is planned, or at a wish."""
-        wished, stopping = self._control.take_evaluation(), self._control.stopping
-        if wished and not self._there:
+        """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
+        asked, stopping = self._control.take_evaluation(), self._control.stopping
+        if asked and not self._has_split:
             self._log.append(Advice(text=NOTHING_ASIDE))
-        if not self._there:
+        if not self._has_split:
             return None
-        wished, stopping = distributed.heard(wished, stopping)  # what follows is done by all processes, or by none
+        asked, stopping = distributed.heard(asked, stopping)  # all processes evaluate, or none
         if stopping:
             return None
         if last:
-            return self._evaluated(step, "end")
-        if self._is_planned(step):
-            return self._evaluated(step, "planned")
-        return self._evaluated(step, "asked") if wished else None
+            return self._evaluate(step, "end")
+        if self._is_due(step):
+            return self._evaluate(step, "planned")
+        return self._evaluate(step, "asked") if asked else None
 
-    def _is_planned(self, step: int) -> bool:
+    def _is_due(self, step: int) -> bool:
         every = self._blueprint.settings.aside.eval_every or self._blueprint.plan.steps_per_epoch
         return step % every == 0
 
     def at_end(self, step: int) -> Evaluation | None:
-        """Where a rule ends the run after this step."""
-        return self._evaluated(step, "end") if self._there else None
+        """Evaluate where a stopping rule ends the run after this step."""
+        return self._evaluate(step, "end") if self._has_split else None
 
-    def _evaluated(self, step: int, why: Occasion) -> Evaluation | None:
-        """One evaluation; where it cannot be done that is said, and the run goes on."""
+    def _evaluate(self, step: int, occasion: Occasion) -> Evaluation | None:
+        """Evaluate and record the result; a failure is logged, and the run continues."""
         self._log.append(Stage(text=EVALUATING))
-        began = self._stage_told = time.monotonic()
+        started = self._reported_at = time.monotonic()
         try:
-            found = self.measure()
-        except Exception as error:  # noqa: BLE001 - whatever it is, hours of training do not end for it
+            result = self.measure()
+        except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
                 Advice(text=f"The evaluation after step {step} failed, and the run goes on: {first_line(error)}")
             )
-            found = None
-        if found is not None:
-            self._keep(self._event(found, step, why, time.monotonic() - began))
-        if why != "end":
+            result = None
+        if result is not None:
+            self._record(self._as_event(result, step, occasion, time.monotonic() - started))
+        if occasion != "end":
             self._log.append(Stage(text="Training"))
-        return Evaluation(found.loss, found.accuracy, why == "asked") if found is not None else None
+        return Evaluation(result.loss, result.accuracy, occasion == "asked") if result is not None else None
 
-    def _event(self, found: Measured, step: int, why: Occasion, seconds: float) -> Evaluated:
+    def _as_event(self, result: Measured, step: int, occasion: Occasion, seconds: float) -> Evaluated:
         return Evaluated(
             step=step,
             epoch=step / self._blueprint.plan.steps_per_epoch,
-            why=why,
-            loss=found.loss,
-            perplexity=perplexity(found.loss),
-            accuracy=found.accuracy,
-            tokens=found.tokens,
+            why=occasion,
+            loss=result.loss,
+            perplexity=perplexity(result.loss),
+            accuracy=result.accuracy,
+            tokens=result.tokens,
             seconds=seconds,
-            by_source=found.by_source,
-            context_gain=found.context_gain,
+            by_source=result.by_source,
+            context_gain=result.context_gain,
         )
 
-    def _keep(self, evaluated: Evaluated) -> None:
+    def _record(self, evaluated: Evaluated) -> None:
         self.evaluations.append(evaluated)
         self._graph.append(graph_file.entry(evaluated, self.kept_aside))
         self._log.append(evaluated)
@@ -122,7 +122,7 @@ class Testing:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a pass over the part kept aside says."""
+    """Figures of one evaluation."""
 
     loss: float
     accuracy: float
@@ -132,46 +132,47 @@ class Measured:
 
 
 class Measuring:
-    """Goes through the part kept aside with a model in training, which it leaves as it found it."""
+    """Evaluates a model in training on the validation split, and restores its state."""
 
     def __init__(
         self,
         blueprint: Blueprint,
         model: Any,
-        ways: Ways,
-        stopping: Callable[[], bool],
-        told: Told = lambda share: None,
+        capabilities: Ways,
+        is_stopping: Callable[[], bool],
+        report: Told = lambda share: None,
     ) -> None:
-        kept, settings, card = blueprint.data.kept_aside, blueprint.settings, blueprint.card
-        bos = working_tokenizer(card.tokenizer).bos  # some have one that they never put: a marker of turns
+        split, settings, card = blueprint.data.kept_aside, blueprint.settings, blueprint.card
+        # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
+        bos = working_tokenizer(card.tokenizer).bos
         in_order = settings.steps.batching == "length_then_order"
-        self._examples, self._origins = list(kept), origins(kept, settings)
+        self._examples, self._origins = list(split), origins(split, settings)
         self._groups = self._origins.of(self._examples)
-        self._told = told
-        self._laters = laters(kept, bos, card.context, rows_too=in_order)
-        self._pass = Pass(model, ways, AtOnce(examples=settings.steps.batch_size), stopping)
+        self._report = report
+        self._pairs = laters(split, bos, card.context, rows_too=in_order)
+        self._eval_loop = Pass(model, capabilities, AtOnce(examples=settings.steps.batch_size), is_stopping)
 
     def __call__(self) -> Measured | None:
-        """None where the run is to stop meanwhile."""
-        with measuring(self._pass.model):
-            sums = self._pass.sums(self._examples, self._groups, len(self._origins.names), self._told)
+        """Evaluate; None if the run was stopped."""
+        with measuring(self._eval_loop.model):
+            sums = self._eval_loop.sums(self._examples, self._groups, len(self._origins.names), self._report)
             if sums is None:
                 return None
-            return self._measured(sums, context_gain(self._pass, self._laters))
+            return self._as_result(sums, context_gain(self._eval_loop, self._pairs))
 
     def expected_seconds(self) -> float:
-        """How long it takes, by a part of it."""
-        beside = [example for later in self._laters for example in later]
-        with measuring(self._pass.model):
-            return self._pass.expected_seconds([*self._examples, *beside])
+        """Estimate the seconds of an evaluation by timing a part of it."""
+        continuations = [example for pair in self._pairs for example in pair]
+        with measuring(self._eval_loop.model):
+            return self._eval_loop.expected_seconds([*self._examples, *continuations])
 
-    def _measured(self, sums: Sums, gain: float | None) -> Measured:
+    def _as_result(self, sums: Sums, gain: float | None) -> Measured:
         names, tokens = self._origins.names, sums.tokens
-        apart = {name: float(sums.losses[n] / tokens[n]) for n, name in enumerate(names) if tokens[n]}
+        by_source = {name: float(sums.losses[n] / tokens[n]) for n, name in enumerate(names) if tokens[n]}
         return Measured(
             loss=sums.loss,
             accuracy=float(sums.hits.sum() / max(tokens.sum(), 1)),
             tokens=int(tokens.sum()),
-            by_source=apart if self._origins.several else {},
+            by_source=by_source if self._origins.several else {},
             context_gain=gain,
         )

@@ -1,4 +1,4 @@
-"""Answers of the model, with the LoRA and without, piece by piece as they are written."""
+"""Generated answers with and without a LoRA, streamed into the log of the job."""
 
 from __future__ import annotations
 
@@ -20,42 +20,44 @@ Side = Literal["with", "without"]
 
 
 def answer(question: Question, host: Host, job: Job) -> Ended:
-    """The same question to the model with the LoRA and without; everything as it was afterwards."""
-    working = working_tokenizer(host.card().tokenizer, host.chat_template())
-    ids, tokenizer = torch.tensor([_asked(question, host, working).ids]), working.tokenizer
+    """Answer a question with the LoRA and without it, and restore the model."""
+    tokenizer = working_tokenizer(host.card().tokenizer, host.chat_template())
+    ids, raw_tokenizer = torch.tensor([_encode_prompt(question, host, tokenizer).ids]), tokenizer.tokenizer
     with without_loras(host) as (base, _):
         if question.both or not question.lora:
             job.log.append(Stage(text="Answering without a LoRA"))
-            _write(base, ids, "without", question, tokenizer, job)
+            _write(base, ids, "without", question, raw_tokenizer, job)
         if question.lora and not job.control.stopping:
-            _with_lora(base, ids, question, tokenizer, host, job)
+            _answer_with_lora(base, ids, question, raw_tokenizer, host, job)
     return Ended(outcome="stopped" if job.control.stopping else "finished", text="")
 
 
-def _asked(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
-    """A message as it would have stood in training; of a text, markers that somebody types are understood."""
+def _encode_prompt(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
+    """Encode a chat message as in training; in a plain text, special tokens that the user types are recognized."""
     if question.as_chat:
-        return _way_to_talk(question, host, tokenizer).prompt(question.prompt, tokenizer)
-    own = tokenizer.tokenizer
-    text = question.prompt or own.bos_token or own.eos_token or " "
+        return _prompt_style(question, host, tokenizer).prompt(question.prompt, tokenizer)
+    raw_tokenizer = tokenizer.tokenizer
+    text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
     return Speaking("format", bos=tokenizer.bos).prompt(text, tokenizer)
 
 
-def _way_to_talk(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Speaking:
-    """The LoRA's, for both answers; else the model's, as it would be trained on chats."""
-    talk = how_to_talk(lora_folder(question.lora, host)) if question.lora else None
-    if talk is not None:
-        bos = tokenizer.bos if talk.starts_with_bos else None
-        return Speaking("chat", before=talk.before, after=talk.after, bos=bos)
-    way = in_a_chat(tokenizer, tokenizer.bos)
-    if way is None:
+def _prompt_style(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Speaking:
+    """Return the prompt style of the LoRA, used for both answers, or else that of the model for chats."""
+    prompt_info = how_to_talk(lora_folder(question.lora, host)) if question.lora else None
+    if prompt_info is not None:
+        bos = tokenizer.bos if prompt_info.starts_with_bos else None
+        return Speaking("chat", before=prompt_info.before, after=prompt_info.after, bos=bos)
+    style = in_a_chat(tokenizer, tokenizer.bos)
+    if style is None:
         raise ModelError(
             f"No message can be written with {tokenizer.chat_template.origin}. Ask without 'As a chat message'."
         )
-    return way
+    return style
 
 
-def _with_lora(base: Any, ids: torch.Tensor, question: Question, tokenizer: Any, host: Host, job: Job) -> None:
+def _answer_with_lora(
+    base: Any, ids: torch.Tensor, question: Question, tokenizer: Any, host: Host, job: Job
+) -> None:
     job.log.append(Stage(text=f"Answering with {question.lora}"))
     model = loaded_onto(base, lora_folder(question.lora, host), question.lora, question.strength)
     try:
@@ -66,33 +68,33 @@ def _with_lora(base: Any, ids: torch.Tensor, question: Question, tokenizer: Any,
 
 def _write(model: Any, ids: torch.Tensor, side: Side, question: Question, tokenizer: Any, job: Job) -> None:
     model.eval()
-    generated(model, ids, question, tokenizer, job, _IntoLog(tokenizer, side, job))
+    generated(model, ids, question, tokenizer, job, _LogStreamer(tokenizer, side, job))
 
 
 def generated(
     model: Any, ids: torch.Tensor, question: Question, tokenizer: Any, job: Job, streamer: Any = None
 ) -> torch.Tensor:
-    """The ids with what the model adds to them, by the question's seed; shorter where the job is to stop."""
+    """Generate with the question's seed; returns the ids and their continuation, cut short if the job stops."""
     set_seed(question.seed)
     ids = ids.to(model.device)
-    warm = question.temperature > 0
+    do_sample = question.temperature > 0
     with torch.no_grad(), in_its_type(model):
-        found: torch.Tensor = model.generate(
+        output: torch.Tensor = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=question.max_tokens,
-            do_sample=warm,
+            do_sample=do_sample,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             streamer=streamer,
-            stopping_criteria=StoppingCriteriaList([_Stopped(job)]),
-            **({"temperature": question.temperature, "top_p": 0.9} if warm else {}),
+            stopping_criteria=StoppingCriteriaList([_StopWithJob(job)]),
+            **({"temperature": question.temperature, "top_p": 0.9} if do_sample else {}),
         )
-    return found
+    return output
 
 
-class _IntoLog(TextStreamer):  # type: ignore[misc]
-    """Each finished piece of the answer becomes an event."""
+class _LogStreamer(TextStreamer):  # type: ignore[misc]
+    """Streamer that logs each finished piece of the answer as an event."""
 
     def __init__(self, tokenizer: Any, side: Side, job: Job) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -103,7 +105,7 @@ class _IntoLog(TextStreamer):  # type: ignore[misc]
             self._job.log.append(Answer(side=self._side, piece=text))
 
 
-class _Stopped(StoppingCriteria):  # type: ignore[misc]
+class _StopWithJob(StoppingCriteria):  # type: ignore[misc]
     def __init__(self, job: Job) -> None:
         self._job = job
 

@@ -1,4 +1,4 @@
-"""How well a data set is known, without a LoRA and with each of some: a text in windows, or each of its rows."""
+"""Perplexity of a dataset, with and without LoRAs: of texts in sliding windows, or of each row."""
 
 from __future__ import annotations
 
@@ -29,48 +29,56 @@ from .sliding_windows import windows
 
 LONGEST = 2048
 AT_ONCE = AtOnce(tokens=2048)
-"""One window that has more goes alone."""
+"""A single window may have more."""
 WITHOUT = "-"
 TELLS = 10
-"""How often the progress is told at most."""
+"""Most progress events per pass."""
 
 
-def perplexity(asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
-    """Each LoRA alone, one after the other; everything as it was afterwards."""
-    folders = [(str(lora), lora_folder(lora, host)) for lora in asked.loras]
-    data, card = _data_of(asked.data, host), card_of(host)
-    material = _material(data, asked, _work(settings, host, card, job))
-    for note in material.notes:
+def perplexity(request: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
+    """Measure a dataset with each LoRA in turn, and restore the model."""
+    folders = [(str(lora), lora_folder(lora, host)) for lora in request.loras]
+    dataset, card = _find_dataset(request.data, host), card_of(host)
+    inputs = _load_input(dataset, request, _load_context(settings, host, card, job))
+    for note in inputs.notes:
         job.log.append(Note(text=note))
-    found: list[PerplexityFound] = []
+    results: list[PerplexityFound] = []
     with without_loras(host) as (base, _), text_by_text(base):
-        for name, folder in [(WITHOUT, None)] * asked.without + folders:
+        for name, folder in [(WITHOUT, None)] * request.without + folders:
             if job.control.stopping:
                 break
-            began = time.monotonic()
-            with _wearing(base, folder, name) as model:
-                ways = tried(model, settings)
-                sums = _sums(model, ways, material, f"Perplexity of {material.name} {_with(name)}", job)
-            if sums is not None:
-                figures = _figures(sums, material)
-                found.append(
-                    PerplexityFound(model=card.name, lora=name, seconds=time.monotonic() - began, **figures)
+            started = time.monotonic()
+            with _with_lora(base, folder, name) as model:
+                capabilities = tried(model, settings)
+                sums = _sums(
+                    model,
+                    capabilities,
+                    inputs,
+                    f"Perplexity of {inputs.name} {_lora_phrase(name)}",
+                    job,
                 )
-                _told(found[-1], asked.comment, host, job)
-    lines = [f"{one.dataset} {_with(one.lora)}: perplexity {one.perplexity:.4f}" for one in found]
+            if sums is not None:
+                figures = _figures(sums, inputs)
+                results.append(
+                    PerplexityFound(model=card.name, lora=name, seconds=time.monotonic() - started, **figures)
+                )
+                _log_result(results[-1], request.comment, host, job)
+    lines = [
+        f"{result.dataset} {_lora_phrase(result.lora)}: perplexity {result.perplexity:.4f}" for result in results
+    ]
     return Ended(outcome="stopped" if job.control.stopping else "finished", text="\n".join(lines))
 
 
-def _data_of(asked: str, host: Host) -> DataSet:
-    """By its name among the data sets, or by its path."""
-    if not asked.strip():
+def _find_dataset(name: str, host: Host) -> DataSet:
+    """Look a dataset up by its name or its path."""
+    if not name.strip():
         raise DataError("No data are chosen. Choose a text or rows, or press Add files.")
-    path = dataset_index.located(asked, host.folders)
+    path = dataset_index.located(name, host.folders)
     return DataSet(path.name + "/" * path.is_dir(), path)
 
 
-def _work(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> Work:
-    """What reading takes, the same as for a run."""
+def _load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> Work:
+    """Return the context for loading data, the same as for a run."""
     tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
 
     def say(text: str, share: float | None) -> None:
@@ -79,19 +87,21 @@ def _work(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> 
     return Work(settings, host.folders, card, tokenizer, say, store=arrow_store.store(host.folders))
 
 
-def _material(data: DataSet, asked: PerplexityOf, work: Work) -> Material:
-    """The texts of a data set in windows, or its rows."""
-    length = asked.max_length or min(work.card.context or LONGEST, LONGEST)
-    if problems := list(_problems(length, work.card)):
+def _load_input(dataset: DataSet, request: PerplexityOf, context: Work) -> Material:
+    """Load a dataset as windows over its texts, or as its rows."""
+    max_length = request.max_length or min(context.card.context or LONGEST, LONGEST)
+    if problems := list(_problems(max_length, context.card)):
         raise SettingsError(problems)
-    opened = opened_set(work, data)
-    if opened.texts and opened.rows:
-        raise DataError(f"{data.name} holds texts and rows, which are not measured alike. Name one of its files.")
-    if not opened.rows:
-        return windows(data.path.name, opened.texts, work.tokenizer, length, asked.stride)
-    if asked.stride:
-        raise SettingsError([f"Stride: {data.name} has rows, each of which is measured whole. Leave it at 0."])
-    return known_rows(data.path.name, opened.rows, work, length)
+    loaded = opened_set(context, dataset)
+    if loaded.texts and loaded.rows:
+        raise DataError(
+            f"{dataset.name} holds texts and rows, which are not measured alike. Name one of its files."
+        )
+    if not loaded.rows:
+        return windows(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)
+    if request.stride:
+        raise SettingsError([f"Stride: {dataset.name} has rows, each of which is measured whole. Leave it at 0."])
+    return known_rows(dataset.path.name, loaded.rows, context, max_length)
 
 
 def _problems(length: int, card: ModelCard) -> Iterator[str]:
@@ -102,8 +112,8 @@ def _problems(length: int, card: ModelCard) -> Iterator[str]:
 
 
 @contextmanager
-def _wearing(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
-    """The model with a LoRA on, or bare."""
+def _with_lora(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
+    """Load a LoRA onto the model within this context, or none."""
     if folder is None:
         yield base
         return
@@ -113,48 +123,55 @@ def _wearing(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
         take_out(base)
 
 
-def _sums(model: Any, ways: Ways, material: Material, text: str, job: Job) -> Sums | None:
-    """None where the user does not want to wait for them."""
-    told = _telling(text, job)
+def _sums(model: Any, capabilities: Ways, inputs: Material, text: str, job: Job) -> Sums | None:
+    """Run the evaluation; None if the user stopped it."""
+    report = _progress_logger(text, job)
     with measuring(model):
-        passing = Pass(model, ways, AT_ONCE, lambda: job.control.stopping)
-        return passing.sums(material.examples, material.groups, material.count, told)
+        eval_loop = Pass(model, capabilities, AT_ONCE, lambda: job.control.stopping)
+        return eval_loop.sums(inputs.examples, inputs.groups, inputs.count, report)
 
 
-def _figures(sums: Sums, material: Material) -> dict[str, Any]:
-    known = material.told(sums)
+def _figures(sums: Sums, inputs: Material) -> dict[str, Any]:
+    scores = inputs.told(sums)
     return {
-        "dataset": material.name,
+        "dataset": inputs.name,
         "perplexity": train_utils.perplexity(sums.loss),
         "loss": sums.loss,
         "tokens": int(sums.tokens.sum()),
-        "stride": material.stride,
-        "max_length": material.max_length,
+        "stride": inputs.stride,
+        "max_length": inputs.max_length,
         "right": float(sums.hits.sum() / sums.tokens.sum()),
-        **known._asdict(),
+        **scores._asdict(),
     }
 
 
-def _telling(text: str, job: Job) -> Told:
-    """Tells how much is done, a few times."""
-    told = 0
+def _progress_logger(text: str, job: Job) -> Told:
+    """Return a function that logs the progress a few times."""
+    reported = 0
 
     def tell(share: float) -> None:
-        nonlocal told
-        if (tenth := int(share * TELLS)) > told:
-            told = tenth
+        nonlocal reported
+        if (part := int(share * TELLS)) > reported:
+            reported = part
             job.log.append(Stage(text=text, share=share))
 
     job.log.append(Stage(text=text))
     return tell
 
 
-def _told(found: PerplexityFound, comment: str, host: Host, job: Job) -> None:
-    """Into the log and the table; a table that cannot be written takes nothing of what was found."""
-    job.log.append(found)
+def _log_result(result: PerplexityFound, comment: str, host: Host, job: Job) -> None:
+    """Add a result to the log and to the table of evaluations; a table that cannot be written is only logged."""
+    job.log.append(result)
     date = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
     row = Row(
-        found.model, found.lora, found.dataset, found.perplexity, found.stride, found.max_length, date, comment
+        result.model,
+        result.lora,
+        result.dataset,
+        result.perplexity,
+        result.stride,
+        result.max_length,
+        date,
+        comment,
     )
     try:
         host.note_evaluation(row)
@@ -162,5 +179,5 @@ def _told(found: PerplexityFound, comment: str, host: Host, job: Job) -> None:
         job.log.append(Advice(text=f"Not in the table of evaluations: {error}"))
 
 
-def _with(name: str) -> str:
+def _lora_phrase(name: str) -> str:
     return "without a LoRA" if name == WITHOUT else f"with {name}"

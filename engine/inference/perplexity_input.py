@@ -1,4 +1,4 @@
-"""What perplexity is worked out of: examples, each of their tokens in a group, and what is told of the groups."""
+"""Input of a perplexity measurement: examples, the group of each token, and how groups become results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .eval_loop import Group, Some, Sums
 
 
 class Told(NamedTuple):
-    """How well it is known along its length; of rows also which are known least and best."""
+    """Scores along the length of a dataset, and for rows the scores of the least and best known ones."""
 
     stretches: tuple[Stretch, ...]
     rows: tuple[KnownRow, ...] = ()
@@ -19,7 +19,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Material:
-    """A text's windows, or rows; what is measured of each group becomes what is told."""
+    """Windows of a text, or rows, with a function that turns the sums of their groups into scores."""
 
     name: str
     examples: Some

@@ -1,4 +1,4 @@
-"""Rows, each measured whole: made into examples as a run makes them, and told apart by how well each is known."""
+"""Perplexity of each row: rows become examples as in a run, and are ranked by how well the model knows them."""
 
 from __future__ import annotations
 
@@ -21,109 +21,112 @@ from .segment_scores import BEGINNING, MOST, Numbers
 MOST_TOLD = 1000
 MORE = "\u2026"
 FEW_TOKENS = 16
-"""A row is ranked as if it had so many tokens more, known as well as all of them are: a few prove little."""
+"""Rows are ranked as if they had this many more tokens of average loss, since a few tokens prove little."""
 
 
-def known_rows(name: str, sets: Sequence[RowSet], work: Work, length: int) -> Material:
-    """Of each row that counts which a run would learn; what is longer loses its end."""
-    if problems := [problem for one in sets for problem in one.problems]:
+def known_rows(name: str, sets: Sequence[RowSet], context: Work, length: int) -> Material:
+    """Return the rows as input: only tokens that a run would learn count, and longer rows are cut."""
+    if problems := [problem for row_set in sets for problem in row_set.problems]:
         raise DataError("\n".join(problems))
-    fitted = [truncation.fitted(one.source, length, "cut_end", work.tokenizer.bos) for one in sets]
-    examples = Examples([one.source for one in fitted])
+    truncated = [truncation.fitted(row_set.source, length, "cut_end", context.tokenizer.bos) for row_set in sets]
+    examples = Examples([row_set.source for row_set in truncated])
     if not len(examples):
-        raise DataError(f"{name}: nothing in its rows counts. {_why_nothing(work.settings.rows.train_only_after)}")
-    way = speaking(work.settings, work.folders, work.tokenizer, examples)
-    words = Words(examples, way, work.tokenizer, names=len(sets) > 1)
+        raise DataError(
+            f"{name}: nothing in its rows counts. {_nothing_counts_advice(context.settings.rows.train_only_after)}"
+        )
+    style = speaking(context.settings, context.folders, context.tokenizer, examples)
+    texts = Words(examples, style, context.tokenizer, names=len(sets) > 1)
     groups = range(len(examples))
-    notes = (*_read(sets), *_cut(fitted, length))
-    return Material(name, examples, groups, len(groups), 0, length, partial(_told, words=words), notes)
+    notes = (*_reading_notes(sets), *_truncation_notes(truncated, length))
+    return Material(name, examples, groups, len(groups), 0, length, partial(_scores, texts=texts), notes)
 
 
-def _why_nothing(marker: str) -> str:
+def _nothing_counts_advice(marker: str) -> str:
     if marker:
         return f"No row holds {marker!r} with something behind it ('Learn only after')."
     return "Choose another part of them ('Learn from'), or a longer window."
 
 
-def _read(sets: Sequence[RowSet]) -> Iterator[str]:
-    """How the rows of each file were read, and what was seen in them."""
-    for one in sets:
-        yield f"{one.source.name}: {several(one.counts.rows, 'row')}, read as {one.what.removeprefix('rows: ')}."
-        yield from (*one.notes, *one.advice)
+def _reading_notes(sets: Sequence[RowSet]) -> Iterator[str]:
+    """Yield notes on how the rows of each file were read."""
+    for row_set in sets:
+        rows = several(row_set.counts.rows, "row")
+        yield f"{row_set.source.name}: {rows}, read as {row_set.what.removeprefix('rows: ')}."
+        yield from (*row_set.notes, *row_set.advice)
 
 
-def _cut(fitted: Sequence[Fitted], length: int) -> Iterator[str]:
-    if long := sum(one.too_long for one in fitted):
-        are, end = plural(long, "is", "are"), plural(long, "its end is", "their ends are")
-        yield f"{several(long, 'row')} {are} longer than {length} tokens: {end} cut."
-    if empty := sum(one.nothing_learned for one in fitted):
-        yield f"{several(empty, 'row')} {plural(empty, 'has', 'have')} nothing that counts: left out."
+def _truncation_notes(truncated: Sequence[Fitted], length: int) -> Iterator[str]:
+    if long_rows := sum(source.too_long for source in truncated):
+        are, end = plural(long_rows, "is", "are"), plural(long_rows, "its end is", "their ends are")
+        yield f"{several(long_rows, 'row')} {are} longer than {length} tokens: {end} cut."
+    if empty_rows := sum(source.nothing_learned for source in truncated):
+        yield f"{several(empty_rows, 'row')} {plural(empty_rows, 'has', 'have')} nothing that counts: left out."
 
 
-def _told(sums: Sums, words: Words) -> Told:
-    return Told(tuple(_stretches(sums, words)), tuple(_rows(sums, words)))
+def _scores(sums: Sums, texts: Words) -> Told:
+    return Told(tuple(_segments(sums, texts)), tuple(_rows(sums, texts)))
 
 
-def _rows(sums: Sums, words: Words) -> Iterator[KnownRow]:
-    """The least known first; of very many rows those at both ends."""
+def _rows(sums: Sums, texts: Words) -> Iterator[KnownRow]:
+    """Yield the rows, the least known first; of very many rows only both ends of the ranking."""
     ranked = (sums.losses + FEW_TOKENS * sums.loss) / (sums.tokens + FEW_TOKENS)
     order = np.argsort(-ranked, kind="stable")
     if len(order) > MOST_TOLD:
         order = np.concatenate([order[: MOST_TOLD // 2], order[-(MOST_TOLD // 2) :]])
     for n in order.tolist():
-        yield KnownRow(**sums.known(n), place=words.place(n), read=words.read(n), begins=words.begins(n))
+        yield KnownRow(**sums.known(n), place=texts.place(n), read=texts.read(n), begins=texts.begins(n))
 
 
-def _stretches(sums: Sums, words: Words) -> Iterator[Stretch]:
-    """The rows in their order, in equal parts."""
+def _segments(sums: Sums, texts: Words) -> Iterator[Stretch]:
+    """Yield the scores of equal parts of the rows, in their order."""
     rows = len(sums.tokens)
     count = min(MOST, rows)
-    stretch_of: Numbers = np.arange(rows) * count // rows
-    parts = sums.grouped(stretch_of, count)
-    firsts = np.flatnonzero(np.diff(stretch_of, prepend=-1))
+    part_of_row: Numbers = np.arange(rows) * count // rows
+    parts = sums.grouped(part_of_row, count)
+    firsts = np.flatnonzero(np.diff(part_of_row, prepend=-1))
     for n, first in enumerate(firsts.tolist()):
-        begins = (words.read(first) or words.begins(first)).removesuffix(f" {MORE}")
-        yield Stretch(**parts.known(n), begins=f"{words.place(first)}: {begins}")
+        begins = (texts.read(first) or texts.begins(first)).removesuffix(f" {MORE}")
+        yield Stretch(**parts.known(n), begins=f"{texts.place(first)}: {begins}")
 
 
 @dataclass(frozen=True)
 class Words:
-    """How a row is told to a person; `names`: with that of its file."""
+    """Texts that describe a row to the user; `names` adds the name of its file."""
 
     examples: Examples
     way: Speaking
     tokenizer: RowTokenizer
     names: bool
 
-    def place(self, number: int) -> str:
+    def place(self, index: int) -> str:
         """'line 12'."""
-        example = self.examples[number]
+        example = self.examples[index]
         return f"{example.source.name}, {example.place}" if self.names else example.place
 
-    def read(self, number: int) -> str:
-        """What somebody said before that which counts; nothing where a row counts from its beginning."""
-        example = self.examples[number]
-        first = _first(example)
-        if first <= 1:
+    def read(self, index: int) -> str:
+        """Return the message before the counted part; empty if a row counts from its beginning."""
+        example = self.examples[index]
+        first_counted = _first_counted(example)
+        if first_counted <= 1:
             return ""
-        ids = [n for n in example.ids[:first].tolist() if n != self.tokenizer.bos]
-        return _beginning(self.way.asked(self.tokenizer.decode(ids)))
+        ids = [n for n in example.ids[:first_counted].tolist() if n != self.tokenizer.bos]
+        return _shorten(self.way.asked(self.tokenizer.decode(ids)))
 
-    def begins(self, number: int) -> str:
-        """That which counts, up to what is only read again."""
-        example = self.examples[number]
-        first = _first(example)
-        counts = example.labels[first:] != IGNORED
-        end = first + int(np.argmin(np.append(counts, False)))
-        ids = example.ids[0 if first <= 1 else first : end].tolist()
-        return _beginning(self.tokenizer.decode([n for n in ids if n not in self.tokenizer.stops]))
+    def begins(self, index: int) -> str:
+        """Return the beginning of the first counted part."""
+        example = self.examples[index]
+        first_counted = _first_counted(example)
+        counted = example.labels[first_counted:] != IGNORED
+        end = first_counted + int(np.argmin(np.append(counted, False)))
+        ids = example.ids[0 if first_counted <= 1 else first_counted : end].tolist()
+        return _shorten(self.tokenizer.decode([n for n in ids if n not in self.tokenizer.stops]))
 
 
-def _first(example: Example) -> int:
-    """The first token that counts; of each row some do."""
+def _first_counted(example: Example) -> int:
+    """Return the index of the first counted token; every row has one."""
     return int(np.argmax(example.labels != IGNORED))
 
 
-def _beginning(text: str) -> str:
+def _shorten(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= BEGINNING else f"{words[:BEGINNING].rstrip()} {MORE}"

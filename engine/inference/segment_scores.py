@@ -1,4 +1,4 @@
-"""Texts in equal stretches, so that it can be told where in them something is known."""
+"""Scores along a text, for equal segments of its tokens."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...core.jobs import Stretch
 from .eval_loop import Sums
 
 Numbers = np.ndarray[Any, Any]
-MOST, SHORTEST = 100, 16  # so many at most, of so many tokens at least
+MOST, SHORTEST = 100, 16  # most segments, and fewest tokens of one
 BEGINNING = 60  # characters
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """Texts one after the other, as one line of tokens that is cut into equal stretches."""
+    """Consecutive texts as one sequence of tokens, divided into equal segments."""
 
     written: Sequence[str]
     encoded: Sequence[Encoded]
@@ -31,22 +31,22 @@ class Stretches:
 
     @cached_property
     def of_tokens(self) -> list[Numbers]:
-        """Of each text the number of the stretch that each of its tokens is in."""
+        """For each text, the segment of each of its tokens."""
         numbers: Numbers = np.arange(self._tokens) * self.count // max(1, self._tokens)
         return np.split(numbers.astype(np.int32), self._ends[:-1])
 
     def told(self, sums: Sums) -> tuple[Stretch, ...]:
-        """What was measured of each; where nothing was to be predicted there is nothing to tell."""
+        """Return the scores of all segments that have predicted tokens."""
         firsts = np.flatnonzero(np.diff(np.concatenate(self.of_tokens), prepend=-1))
         return tuple(
-            Stretch(**sums.known(number), begins=self._words_at(int(first)))
-            for number, first in enumerate(firsts)
-            if sums.tokens[number]
+            Stretch(**sums.known(segment), begins=self._words_at(int(first)))
+            for segment, first in enumerate(firsts)
+            if sums.tokens[segment]
         )
 
     @cached_property
     def _ends(self) -> Numbers:
-        ends: Numbers = np.cumsum([len(one.ids) for one in self.encoded])
+        ends: Numbers = np.cumsum([len(encoded.ids) for encoded in self.encoded])
         return ends
 
     @property
@@ -54,8 +54,8 @@ class Stretches:
         return int(self._ends[-1])
 
     def _words_at(self, token: int) -> str:
-        """How the text goes on from a token."""
-        number = int(np.searchsorted(self._ends, token, side="right"))
-        within = token - int(self._ends[number]) + len(self.encoded[number].ids)
-        start = int(self.encoded[number].starts[within])
-        return " ".join(self.written[number][start : start + 2 * BEGINNING].split())[:BEGINNING]
+        """Return the words of the text that follow a token."""
+        text = int(np.searchsorted(self._ends, token, side="right"))
+        offset = token - int(self._ends[text]) + len(self.encoded[text].ids)
+        start = int(self.encoded[text].starts[offset])
+        return " ".join(self.written[text][start : start + 2 * BEGINNING].split())[:BEGINNING]

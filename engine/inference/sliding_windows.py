@@ -1,4 +1,4 @@
-"""Texts in sliding windows: each token counts once, behind as much of what stands before it as fits."""
+"""Sliding windows over texts: each token counts once, after as much preceding text as fits."""
 
 from __future__ import annotations
 
@@ -19,42 +19,47 @@ if TYPE_CHECKING:
 
 
 def windows(name: str, texts: Sequence[ReadText], tokenizer: Tokenizer, length: int, stride: int) -> Material:
-    """With a start token in front of each, where the tokenizer puts one; a stride of 0 is half a window."""
+    """Return windows over texts as input, each with a start token if the tokenizer adds one.
+
+    A stride of 0 stands for half a window.
+    """
     stride = stride or max(1, length // 2)
     if not 0 < stride <= max(length - 1, 1):
-        most = max(length - 1, 1)
-        raise SettingsError([f"Stride: {stride} would leave tokens out, or count some twice. Use 1 to {most}."])
-    written = [text.text for text in texts]
-    stretches = Stretches(written, tokenizer.encode(written))
-    found = [
-        (window, _places(window, numbers, tokenizer.bos))
-        for one, numbers in zip(stretches.encoded, stretches.of_tokens, strict=True)
-        for window in _over(one.ids, tokenizer.bos, length, stride)
+        max_stride = max(length - 1, 1)
+        raise SettingsError(
+            [f"Stride: {stride} would leave tokens out, or count some twice. Use 1 to {max_stride}."]
+        )
+    strings = [text.text for text in texts]
+    segments = Stretches(strings, tokenizer.encode(strings))
+    pairs = [
+        (window, _token_segments(window, text_segments, tokenizer.bos))
+        for encoded, text_segments in zip(segments.encoded, segments.of_tokens, strict=True)
+        for window in _over(encoded.ids, tokenizer.bos, length, stride)
     ]
-    if not found:
+    if not pairs:
         raise DataError(f"{name} is too short: a text of at least two tokens is needed.")
-    examples, places = zip(*found, strict=True)
+    examples, groups = zip(*pairs, strict=True)
     return Material(
-        name, examples, places, stretches.count, stride, length, told=lambda sums: Told(stretches.told(sums))
+        name, examples, groups, segments.count, stride, length, told=lambda sums: Told(segments.told(sums))
     )
 
 
-def _places(window: Example, numbers: Numbers, bos: int | None) -> Numbers:
-    """Of a window's tokens the stretches; a start token is never predicted, so that any will do for it."""
+def _token_segments(window: Example, text_segments: Numbers, bos: int | None) -> Numbers:
+    """Return the segment of each token of a window; that of the start token is arbitrary, as it never counts."""
     first = window.number - (bos is not None)
-    places: Numbers = numbers[np.arange(first, first + len(window.ids)).clip(0)]
-    return places
+    segments: Numbers = text_segments[np.arange(first, first + len(window.ids)).clip(0)]
+    return segments
 
 
 def _over(ids: np.ndarray[Any, Any], bos: int | None, length: int, stride: int) -> Iterator[Example]:
-    """In each window those tokens count that none before it has counted; nothing predicts a very first one."""
-    head = np.array([] if bos is None else [bos], ids.dtype)
-    room = length - len(head)
-    counted, start = 0, 0
-    while counted < len(ids):
+    """Yield windows over ids; tokens that an earlier window has counted do not count again."""
+    start_ids = np.array([] if bos is None else [bos], ids.dtype)
+    room = length - len(start_ids)
+    counted_end, start = 0, 0
+    while counted_end < len(ids):
         end = min(start + room, len(ids))
-        window = np.concatenate([head, ids[start:end]])
-        flags = np.arange(start - len(head), end) >= counted
+        window = np.concatenate([start_ids, ids[start:end]])
+        labels = np.arange(start - len(start_ids), end) >= counted_end
         if len(window) > 1:
-            yield Example(window, flags, cast("Source", None), start)  # out of no data set
-        counted, start = end, start + stride
+            yield Example(window, labels, cast("Source", None), start)  # no dataset
+        counted_end, start = end, start + stride

@@ -1,4 +1,4 @@
-"""What a run leaves when it ends: the LoRA and its records in their folder, or what stood there before."""
+"""End of a run: save the LoRA with its records, or restore what was in the folder before."""
 
 from __future__ import annotations
 
@@ -33,84 +33,94 @@ from .callback import BetweenSteps
 
 @dataclass(frozen=True)
 class Trained:
-    """A run whose last step is done, and what is known of its model; the model itself may be gone."""
+    """Result of a run segment after its last step; the model itself may already be unloaded."""
 
     run: Blueprint
     between: BetweenSteps
     step: int
     about: dict[str, Any]
     broken: str = ""
-    """Why it broke down before its end, if it did."""
+    """Why training diverged, if it did."""
     spoiled: bool = False
-    """Whether the weights in memory are no numbers any more: then a checkpoint is kept."""
+    """Whether the weights in memory are NaN or infinite; then a checkpoint is saved instead."""
 
 
 def kept(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
-    """The LoRA, which `write` puts into a folder, and the records of its run, on disk."""
-    what = "the model" if trained.run.settings.lora.whole_model else "the LoRA"
-    job.log.append(Stage(text=f"Saving {what}"))
-    own, best = trained.run.folder, _better_one(trained)
-    folder = placed(own, folders, copy_of(best.folder) if best else write, job)  # before all that can fail
+    """Save the LoRA, which `write` writes into a folder, and the records of its run."""
+    noun = "the model" if trained.run.settings.lora.whole_model else "the LoRA"
+    job.log.append(Stage(text=f"Saving {noun}"))
+    run_folder, best = trained.run.folder, _best_checkpoint(trained)
+    # First, as all that follows may fail.
+    folder = placed(run_folder, folders, copy_of(best.folder) if best else write, job)
     outcome = _outcome(trained)
-    entry = _log_entry(trained, outcome) | _remarks(best) | _told_on_the_way(job)
-    if folder is not own:
-        _taken_along(own, folder, entry, job)
+    log_entry = _log_entry(trained, outcome) | _saved_entries(best) | _event_entries(job)
+    if folder is not run_folder:
+        _move_records(run_folder, folder, log_entry, job)
     kept_aside = trained.between.testing.kept_aside
-    judged = judge_run(trained.between.course.graph, _saved(own), kept_aside, best.step if best else 0)
+    verdict = judge_run(
+        trained.between.course.graph, _checkpoints_by_step(run_folder), kept_aside, best.step if best else 0
+    )
     _draw(trained, folder.path, folders, job)
-    _write_records(trained, folder, entry | {"verdict": judged.as_log()}, job)
-    if outcome == "finished" or not (trained.broken or trained.between.unsaved):  # else they are all there is
+    _write_records(trained, folder, log_entry | {"verdict": verdict.as_log()}, job)
+    if outcome == "finished" or not (trained.broken or trained.between.unsaved):  # else only backups are left
         folder.drop_backups()
-        with suppress(OSError):  # the earlier part of a run that went on was spared until now
+        with suppress(OSError):  # checkpoints from before a resume are kept until now
             saving = trained.between.steering.live.saving
             retention.thinned(folder.path, saving.keep_checkpoints, trained.between.steering.best.step)
-    said = (trained.broken, _said(trained, what, outcome, folder, best), _warned(trained, best), judged.text)
-    text = "\n".join(filter(None, said))
-    over = trained.between.steering.time_over and not trained.broken
-    return Ended(outcome=outcome, text=text, folder=folder.path, verdict=judged.kind, time_over=over)
+    messages = (
+        trained.broken,
+        _end_message(trained, noun, outcome, folder, best),
+        _divergence_warning(trained, best),
+        verdict.text,
+    )
+    text = "\n".join(filter(None, messages))
+    time_over = trained.between.steering.time_over and not trained.broken
+    return Ended(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind, time_over=time_over)
 
 
-def _said(trained: Trained, what: str, outcome: Outcome, folder: RunFolder, best: _Better | None) -> str:
+def _end_message(
+    trained: Trained, noun: str, outcome: Outcome, folder: RunFolder, best: _Checkpoint | None
+) -> str:
     steering, planned = trained.between.steering, trained.run.plan.steps
-    since = f", since {steering.stopped_by}" if steering.stopped_by else ""
-    which = f": that of step {best.step}, {best.words}" if best else ""
+    reason = f", since {steering.stopped_by}" if steering.stopped_by else ""
+    choice = f": that of step {best.step}, {best.words}" if best else ""
     return (
-        f"'{folder.name}' {outcome} at step {trained.step} of {planned}{since}, smoothed loss "
-        f"{trained.between.course.smoothed:.4f}. {what[0].upper()}{what[1:]} is in {folder.path}{which}"
+        f"'{folder.name}' {outcome} at step {trained.step} of {planned}{reason}, smoothed loss "
+        f"{trained.between.course.smoothed:.4f}. {noun[0].upper()}{noun[1:]} is in {folder.path}{choice}"
     )
 
 
-def _warned(trained: Trained, best: _Better | None) -> str:
-    """After a breakdown what is kept may be worse than nothing; the first step tells what nothing is."""
+def _divergence_warning(trained: Trained, best: _Checkpoint | None) -> str:
+    """Warn if a diverged run is saved with a higher loss than at its first step."""
     losses = {entry["current_steps"]: number(entry["loss"]) for entry in steps_of(trained.between.course.graph)}
     step = best.step if best else trained.step
-    first, then = losses.get(1, math.nan), losses.get(step, math.nan)
-    if not trained.broken or not then > first:
+    first, last = losses.get(1, math.nan), losses.get(step, math.nan)
+    if not trained.broken or not last > first:
         return ""
-    return f"The loss was {first:.4f} at step 1 and is {then:.4f} at step {step}: the model is better without."
+    return f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {step}: the model is better without."
 
 
-def _remarks(best: _Better | None) -> dict[str, Any]:
-    """What the log says of the LoRA that was kept, and of what could not be done."""
-    kept = {"kept_step": best.step, "kept_because": best.words} if best else {}
+def _saved_entries(best: _Checkpoint | None) -> dict[str, Any]:
+    """Return log entries on the checkpoint that was chosen, and on a picture that could not be drawn."""
+    entries = {"kept_step": best.step, "kept_because": best.words} if best else {}
     if curve_png.is_possible():
-        return kept
-    return kept | {"picture": "not drawn: matplotlib is not installed (pip install matplotlib)"}
+        return entries
+    return entries | {"picture": "not drawn: matplotlib is not installed (pip install matplotlib)"}
 
 
-def _told_on_the_way(job: Job) -> dict[str, Any]:
-    """What only the job's own log knows; nothing of a queue where somebody pressed Start."""
+def _event_entries(job: Job) -> dict[str, Any]:
+    """Return log entries from the events of the job: peak memory, and whether a queue started it."""
     events = job.log.since(0)
-    begun = {"from_queue": True} if any(isinstance(event, FromQueue) for event in events) else {}
-    return {"memory_at_most": most_memory(events) or None, **begun}
+    queued = {"from_queue": True} if any(isinstance(event, FromQueue) for event in events) else {}
+    return {"memory_at_most": most_memory(events) or None, **queued}
 
 
-def _taken_along(own: RunFolder, place: RunFolder, entry: dict[str, Any], job: Job) -> None:
-    """Records follow a LoRA that came to lie elsewhere; in its own folder the run counts as stopped."""
-    record(lambda: own.moved_to(place), place.path, job.log)
-    stopped = entry | {"ended": "stopped", "ended_because": f"its end is in {place.path}"}
-    with suppress(OSError):  # it may be for this that it lies elsewhere
-        write_json(own.path / LOG, training_log.log_entry(stopped))
+def _move_records(run_folder: RunFolder, destination: RunFolder, entry: dict[str, Any], job: Job) -> None:
+    """Move the records to a LoRA that was saved elsewhere; in its own folder the run counts as stopped."""
+    record(lambda: run_folder.moved_to(destination), destination.path, job.log)
+    stopped = entry | {"ended": "stopped", "ended_because": f"its end is in {destination.path}"}
+    with suppress(OSError):  # the own folder may be unwritable, which is why the LoRA is elsewhere
+        write_json(run_folder.path / LOG, training_log.log_entry(stopped))
 
 
 def _outcome(trained: Trained) -> Outcome:
@@ -127,24 +137,24 @@ def _draw(trained: Trained, path: Path, folders: Folders, job: Job) -> None:
 
 
 def _write_records(trained: Trained, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
-    """The log comes last: it says that the run has ended, and that all that belongs to it is there."""
+    """Write the records; the log comes last, since its presence means that the run is complete."""
     path = folder.path
     record(lambda: write_json(path / GRAPH, trained.between.course.graph), path, job.log)
-    if not (path / PARAMETERS).is_file():  # the folder is another one, or was gone
+    if not (path / PARAMETERS).is_file():  # another folder, or deleted meanwhile
         record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job.log)
     record(lambda: write_json(path / LOG, training_log.log_entry(entry)), path, job.log)
 
 
 def thrown_away(run: Blueprint, step: int) -> Ended:
-    """Nothing of the run is left."""
+    """Discard the run and restore its folder."""
     folder = run.folder
     folder.discard()
-    there = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
-    return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{there}")
+    restored = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
+    return Ended(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{restored}")
 
 
 def copy_of(checkpoint: Path) -> Write:
-    """Puts the LoRA of a checkpoint into a folder, as it is."""
+    """Return a function that copies the LoRA of a checkpoint into a folder."""
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +165,7 @@ def copy_of(checkpoint: Path) -> Write:
 
 
 @dataclass(frozen=True)
-class _Better:
+class _Checkpoint:
     """A checkpoint that is better than the last step."""
 
     step: int
@@ -163,20 +173,22 @@ class _Better:
     words: str
 
 
-def _better_one(trained: Trained) -> _Better | None:
-    """None where the last step is the best, where nothing was looked for, or where the checkpoint is gone."""
+def _best_checkpoint(trained: Trained) -> _Checkpoint | None:
+    """Return the checkpoint to save instead of the last step, or None."""
     if trained.spoiled:
-        last = loras.with_weights(trained.run.folder.path)[-1]
-        return _Better(checkpoint_step(last.name) or 0, last, "the last checkpoint whose weights are numbers")
+        newest = loras.with_weights(trained.run.folder.path)[-1]
+        return _Checkpoint(
+            checkpoint_step(newest.name) or 0, newest, "the last checkpoint whose weights are numbers"
+        )
     best = trained.between.steering.best
-    there = [path for path in loras.of_step(trained.run.folder.path, best.step) if loras.has_weights(path)]
-    if best.step in (0, trained.step) or not there:
+    existing = [path for path in loras.of_step(trained.run.folder.path, best.step) if loras.has_weights(path)]
+    if best.step in (0, trained.step) or not existing:
         return None
-    return _Better(best.step, there[0], f"the best by {best.measure} ({best.value:.4f})")
+    return _Checkpoint(best.step, existing[0], f"the best by {best.measure} ({best.value:.4f})")
 
 
 def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
-    """What the log says of the model, for as long as it is there to be asked."""
+    """Return the log entries on the model, while it is loaded."""
     base = bare(model)
     return {
         "base_model_name": run.card.name,
@@ -184,7 +196,7 @@ def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
         "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
         "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
         "method": run.settings.lora.method,
-        "projections": ", ".join(_layers(model)),
+        "projections": ", ".join(_target_names(model)),
         "computed_in": computing_type(base),
         "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
         **ways.as_log(),
@@ -193,13 +205,13 @@ def about(run: Blueprint, model: Any, ways: Ways) -> dict[str, Any]:
 
 def _log_entry(trained: Trained, outcome: Outcome) -> dict[str, Any]:
     run, course, rates = trained.run, trained.between.course, trained.between.rates
-    report, last = run.data.report, steps_of(course.graph)[-1]
+    report, last_entry = run.data.report, steps_of(course.graph)[-1]
     return {
         **trained.about,
-        "loss": last["loss"],
-        "learning_rate": last["learning_rate"],
-        "epoch": last["epoch"],
-        "current_steps": last["current_steps"],
+        "loss": last_entry["loss"],
+        "learning_rate": last_entry["learning_rate"],
+        "epoch": last_entry["epoch"],
+        "current_steps": last_entry["current_steps"],
         "ended": outcome,
         "ended_because": trained.between.steering.stopped_by,
         "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -212,25 +224,25 @@ def _log_entry(trained: Trained, outcome: Outcome) -> dict[str, Any]:
         "data": report.as_json(),
         "seed": run.settings.what.seed,
         "data_fingerprint": run.data.examples.digest(),
-        **_aside(trained),
+        **_validation_entries(trained),
         "training_time": duration(sum(e.get("seconds", 0) for e in course.graph)),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
         | {"python": platform.python_version(), "training_pro": VERSION},
     }
 
 
-def _aside(trained: Trained) -> dict[str, Any]:
-    """What was kept aside, and what context was worth on it before and after."""
+def _validation_entries(trained: Trained) -> dict[str, Any]:
+    """Return log entries on the validation split, with the context gain before and after."""
     testing = trained.between.testing
     if not testing.kept_aside:
         return {}
-    gains = [one.context_gain for one in testing.evaluations if one.context_gain is not None]
+    gains = [evaluation.context_gain for evaluation in testing.evaluations if evaluation.context_gain is not None]
     gain = {"before": gains[0], "after": gains[-1]} if gains else None
     return {"kept_aside_fingerprint": testing.kept_aside, "context_gain": gain}
 
 
-def _layers(model: Any) -> list[str]:
-    """By their own names; PEFT's versions tell more or less of the path to each."""
+def _target_names(model: Any) -> list[str]:
+    """Return the short names of the target modules; versions of PEFT give more or less of their paths."""
     if not isinstance(model, PeftModel):
         return ["all of the model"]
     targets = model.peft_config[model.active_adapter].target_modules
@@ -238,23 +250,23 @@ def _layers(model: Any) -> list[str]:
 
 
 def _marks(folder: RunFolder) -> list[Mark]:
-    """The checkpoints that are there."""
-    return [Mark(step, name) for step, name in _saved(folder).items()]
+    """Return the existing checkpoints as marks of the curve."""
+    return [Mark(step, name) for step, name in _checkpoints_by_step(folder).items()]
 
 
-def _saved(folder: RunFolder) -> dict[int, str]:
-    """The checkpoints that are there, slimmed ones too, by their step."""
+def _checkpoints_by_step(folder: RunFolder) -> dict[int, str]:
+    """Return the existing checkpoints by step, slim ones included."""
     if not folder.path.is_dir():
         return {}
-    there = [path.name for path in folder.path.iterdir() if loras.has_weights(path)]
-    steps = {name: step for name in there if (step := checkpoint_step(name)) is not None}
+    names = [path.name for path in folder.path.iterdir() if loras.has_weights(path)]
+    steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
     return {step: name for name, step in sorted(steps.items(), key=lambda item: item[1])}
 
 
 def _title(run: Blueprint) -> str:
     lora, learning = run.settings.lora, run.settings.learning
-    what = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
+    size_words = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
     return (
-        f"{run.folder.name} on {run.card.name} - {'whole model' if run.settings.lora.whole_model else what}, "
+        f"{run.folder.name} on {run.card.name} - {'whole model' if run.settings.lora.whole_model else size_words}, "
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run.data.report.cutoff}"
     )

@@ -1,4 +1,4 @@
-"""Whether weights are numbers at all, in memory and on disk: a LoRA of NaN is never kept as a good one."""
+"""Check that weights are finite, in memory and on disk, so that a LoRA of NaN is never saved as a good one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .finalize import Trained, kept
 
 
 def is_sound(model: Any) -> bool:
-    """Whether what is trained of a model holds numbers only."""
+    """Whether all trained weights of a model are finite."""
     return all(bool(torch.isfinite(weights).all()) for weights in model.parameters() if weights.requires_grad)
 
 
 def is_sound_on_disk(folder: Path) -> bool:
-    """The same of what lies in a checkpoint's folder; what cannot be read is no number either."""
+    """Whether all weights in the folder of a checkpoint are finite; unreadable files count as not."""
     try:
-        return all(_holds_numbers(file) for file in folder.glob("*.safetensors"))
+        return all(_is_finite_file(file) for file in folder.glob("*.safetensors"))
     except (OSError, SafetensorError):
         return False
 
 
-def _holds_numbers(file: Path) -> bool:
-    opened: Any = safe_open  # older ones say nothing of its types
+def _is_finite_file(file: Path) -> bool:
+    opened: Any = safe_open  # older versions of safetensors have no type hints for it
     with opened(file, framework="pt") as tensors:
         return all(bool(torch.isfinite(tensors.get_tensor(name)).all()) for name in tensors.keys())  # noqa: SIM118
 
 
 def kept_after_breakdown(trained: Trained, write: Write, folders: Folders, job: Job) -> Ended:
-    """What is good of a run that broke down: its last weights, else the last sound checkpoint, else nothing."""
+    """Save what is good of a diverged run: its last weights, else the last finite checkpoint, else nothing."""
     if not trained.spoiled:
         return kept(trained, write, folders, job)
     folder = trained.run.folder
@@ -46,6 +46,8 @@ def kept_after_breakdown(trained: Trained, write: Write, folders: Folders, job: 
     if loras.with_weights(folder.path):
         return kept(trained, write, folders, job)
     folder.discard()
-    there = f"What stood in {folder.path} before is there again." if folder.path.exists() else ""
-    text = f"{trained.broken}\nNo sound checkpoint was saved before that, so nothing of this run is kept. {there}"
+    restored = f"What stood in {folder.path} before is there again." if folder.path.exists() else ""
+    text = (
+        f"{trained.broken}\nNo sound checkpoint was saved before that, so nothing of this run is kept. {restored}"
+    )
     return Ended(outcome="failed", text=text.strip(), folder=None)

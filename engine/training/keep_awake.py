@@ -1,4 +1,4 @@
-"""The machine kept awake while a run goes on, and let go of again: also when the run fails or its process dies."""
+"""Keep the machine awake during a run; released also when the run fails or its process dies."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 ES_CONTINUOUS, ES_SYSTEM_REQUIRED = 0x80000000, 0x00000001
-SECONDS = 3.0  # so long a helper may take to begin, and to end
+SECONDS = 3.0  # timeout for a helper process to start, and to end
 
 Say = Callable[[str], object]
 
 
 class _CannotError(Exception):
-    """Why this machine cannot be kept awake."""
+    """This machine cannot be kept awake; the message says why."""
 
 
 @contextmanager
 def awake(say: Say, *, platform: str = sys.platform) -> Iterator[None]:
-    """Inside, the machine does not fall asleep by itself; where that cannot be had, one sentence says so."""
-    with ExitStack() as held:
+    """Prevent sleep within this context; if that is not possible, `say` one sentence about it."""
+    with ExitStack() as stack:
         try:
-            held.enter_context(_WAYS.get(platform, _nothing)())
+            stack.enter_context(_INHIBITORS.get(platform, _unsupported)())
         except _CannotError as error:
             say(f"The machine cannot be kept awake: {error}. It may go to sleep during the run.")
         yield
@@ -34,7 +34,7 @@ def awake(say: Say, *, platform: str = sys.platform) -> Iterator[None]:
 
 @contextmanager
 def _windows() -> Iterator[None]:
-    """Of this thread, which is the run's; Windows itself lets go when the thread ends."""
+    """Set the state of this thread, the run's own; Windows releases it when the thread ends."""
     execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
     if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
         raise _CannotError("Windows refuses it")
@@ -47,38 +47,38 @@ def _windows() -> Iterator[None]:
 @contextmanager
 def _macos() -> Iterator[None]:
     """caffeinate ends with our process, however that ends."""
-    helper = _started(["caffeinate", "-i", "-w", str(os.getpid())])
+    helper = _start_helper(["caffeinate", "-i", "-w", str(os.getpid())])
     try:
         yield
     finally:
-        _ended(helper)
+        _end_helper(helper)
 
 
 @contextmanager
 def _linux() -> Iterator[None]:
-    """systemd-inhibit holds on for as long as its `cat` reads from our pipe, which closes with our process."""
-    hold = ["--what=idle:sleep", "--mode=block", "--who=Training PRO", "--why=A run goes on", "sh", "-c"]
-    helper = _started(["systemd-inhibit", *hold, "echo held; exec cat"])
+    """systemd-inhibit holds the lock while its `cat` reads from our pipe, which closes with our process."""
+    options = ["--what=idle:sleep", "--mode=block", "--who=Training PRO", "--why=A run goes on", "sh", "-c"]
+    helper = _start_helper(["systemd-inhibit", *options, "echo held; exec cat"])
     try:
         _wait_until_held(helper)
         yield
     finally:
-        _ended(helper)
+        _end_helper(helper)
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
+def _unsupported() -> Iterator[None]:
     raise _CannotError("no way is known on this system")
     yield
 
 
-def _started(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A helper without a terminal, so that it can ask nobody for a password."""
+def _start_helper(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a helper without a terminal, so that it cannot ask for a password."""
     pipe = subprocess.PIPE
     try:
-        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     except OSError as error:
-        raise _CannotError(f"{words[0]} cannot be started ({error.strerror})") from error
+        raise _CannotError(f"{command[0]} cannot be started ({error.strerror})") from error
 
 
 def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
@@ -92,7 +92,7 @@ def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
         raise _CannotError(reason or "the system refuses it")
 
 
-def _ended(helper: subprocess.Popen[bytes]) -> None:
+def _end_helper(helper: subprocess.Popen[bytes]) -> None:
     helper.terminate()
     try:
         helper.communicate(timeout=SECONDS)
@@ -101,7 +101,7 @@ def _ended(helper: subprocess.Popen[bytes]) -> None:
         helper.communicate()
 
 
-_WAYS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+_INHIBITORS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "win32": _windows,
     "darwin": _macos,
     "linux": _linux,

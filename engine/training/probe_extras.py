@@ -1,4 +1,4 @@
-"""What a run does beside its steps: how often, and how long one takes, by the beginning of one on this model."""
+"""Time that a run spends on evaluations and sample answers, estimated for the probe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..plan import Blueprint
 
 @dataclass(frozen=True)
 class Beside:
-    """How often, and the seconds of one; 0 where there are none, or where that could not be measured."""
+    """Counts, and seconds of one each; 0 if there are none, or if it could not be measured."""
 
     evaluations: int = 0
     evaluation_seconds: float = 0.0
@@ -25,7 +25,7 @@ class Beside:
 
 
 def measured_beside(model: Any, run: Blueprint, ways: Ways, host: Host, job: Job) -> Beside:
-    """Evaluations and answers of a run, each tried in part."""
+    """Estimate the evaluations and the answers of a run by doing a part of each."""
     return Beside(*_evaluations(model, run, ways, job), *_answers(model, run, host, job))
 
 
@@ -34,7 +34,9 @@ def _evaluations(model: Any, run: Blueprint, ways: Ways, job: Job) -> tuple[int,
     if not count:
         return 0, 0.0
     job.log.append(Stage(text="Trying an evaluation"))
-    return count, _known(lambda: Measuring(run, model, ways, lambda: job.control.stopping).expected_seconds())
+    return count, _seconds_or_zero(
+        lambda: Measuring(run, model, ways, lambda: job.control.stopping).expected_seconds()
+    )
 
 
 def _answers(model: Any, run: Blueprint, host: Host, job: Job) -> tuple[int, float]:
@@ -42,19 +44,19 @@ def _answers(model: Any, run: Blueprint, host: Host, job: Job) -> tuple[int, flo
     if not rounds:
         return 0, 0.0
     job.log.append(Stage(text="Trying an answer"))
-    asking = Asking(run, host, job, ())
+    generator = Asking(run, host, job, ())
 
     def seconds() -> float:
         with between_steps(model):
-            return asking.expected_seconds(model)
+            return generator.expected_seconds(model)
 
-    found = _known(seconds)
-    return rounds * len(asking.prompts) if found else 0, found
+    answer_seconds = _seconds_or_zero(seconds)
+    return rounds * len(generator.prompts) if answer_seconds else 0, answer_seconds
 
 
-def _known(measured: Callable[[], float]) -> float:
-    """A run goes on without an evaluation or an answer that fails; of its time nothing is said here."""
+def _seconds_or_zero(measure: Callable[[], float]) -> float:
+    """Measure, or return 0 on any error: a run also continues when an evaluation or an answer fails."""
     try:
-        return measured()
-    except Exception:  # noqa: BLE001 - whatever it is, the step was measured
+        return measure()
+    except Exception:  # noqa: BLE001 - the probe of the step is valid without it
         return 0.0

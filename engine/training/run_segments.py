@@ -1,4 +1,4 @@
-"""The parts of a run: HF's loop cannot change its plan, so it ends with a checkpoint and goes on anew."""
+"""Run segments: the Trainer cannot change its plan, so it stops at a checkpoint and is started again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .finalize import Trained, copy_of, kept, thrown_away
 
 @dataclass(frozen=True)
 class Part:
-    """From a checkpoint, or the beginning, to the end of HF's loop."""
+    """One pass through the Trainer, from a checkpoint or the start of the run."""
 
     run: Blueprint
     state: RunState
@@ -27,53 +27,55 @@ class Part:
 
 
 def next_part(trained: Trained, host: Host, job: Job) -> Part | Ended:
-    """What follows on a part that is not the last; or the end, where the user stops while the memory is free."""
-    run, between, wanted = trained.run, trained.between, trained.between.steering.interlude
-    assert wanted is not None and between.last_saved is not None
-    if wanted.frees and not _waited(trained, host, job):
+    """Return the next segment, or the end of the run if the user stops it while the model is unloaded."""
+    run, callback, restart = trained.run, trained.between, trained.between.steering.interlude
+    assert restart is not None and callback.last_saved is not None
+    if restart.frees and not _wait_unloaded(trained, host, job):
         if job.control.throwing_away:
             return thrown_away(run, trained.step)
-        return kept(trained, copy_of(between.last_saved), host.folders, job)
-    more = min(wanted.more_epochs + job.control.take_epochs(), _most(run))
-    part = Part(_longer(run, more), state_of(between.last_saved), between.last_saved, first=False)
-    if more:
-        _tell_plan(part, between.course.rates_used(), f"{more:g} {plural(more, 'epoch')} more", job)
-    return part
+        return kept(trained, copy_of(callback.last_saved), host.folders, job)
+    extra_epochs = min(restart.more_epochs + job.control.take_epochs(), _epochs_left(run))
+    segment = Part(_extend(run, extra_epochs), state_of(callback.last_saved), callback.last_saved, first=False)
+    if extra_epochs:
+        _log_plan(
+            segment, callback.course.rates_used(), f"{extra_epochs:g} {plural(extra_epochs, 'epoch')} more", job
+        )
+    return segment
 
 
-def _waited(trained: Trained, host: Host, job: Job) -> bool:
-    """Whether the run goes on, after a pause in which its model is out of memory."""
-    on = laid_aside(host)
+def _wait_unloaded(trained: Trained, host: Host, job: Job) -> bool:
+    """Unload the model and wait; returns whether the run is resumed."""
+    snapshot = laid_aside(host)
     host.unload()
     job.log.append(Note(text=f"Paused after step {trained.step}; the model is out of memory."))
     job.control.wait_while_pausing()
     if job.control.stopping:
-        if on.names:
-            job.log.append(Note(text=f"The model stays out of memory, so {off(on.names)}"))
+        if snapshot.names:
+            job.log.append(Note(text=f"The model stays out of memory, so {off(snapshot.names)}"))
         return False
     job.log.append(Note(text=f"Going on after step {trained.step}: the model is loaded again."))
     host.load_again(trained.run.card)
-    on.put_on(host)
+    snapshot.put_on(host)
     return True
 
 
-def _most(run: Blueprint) -> float:
-    """So many epochs more: beyond that its settings could not be read when it is gone on with."""
+def _epochs_left(run: Blueprint) -> float:
+    """Return how many epochs can be added: settings above their maximum could not be read on a resume."""
     return (SETTINGS["epochs"].maximum or math.inf) - run.settings.steps.epochs
 
 
-def _longer(run: Blueprint, more: float) -> Blueprint:
-    """The same run with so many epochs more, in the folder that it has opened."""
+def _extend(run: Blueprint, extra_epochs: float) -> Blueprint:
+    """Return the run with more epochs, in the folder that it has opened."""
     steps, plan = run.settings.steps, run.plan
-    most = plan.max_steps and plan.max_steps + round(more * plan.steps_per_epoch)
-    asked = replace(run.settings, steps=replace(steps, epochs=steps.epochs + more, max_steps=most))
-    longer = replace(plan, epochs=plan.epochs + more, max_steps=most)
-    report = replace(run.data.report, steps=longer.steps)
-    data = replace(run.data, plan=longer, report=report)
-    return blueprint(asked, run.card, data, replace(run.folder, is_open=True))
+    max_steps = plan.max_steps and plan.max_steps + round(extra_epochs * plan.steps_per_epoch)
+    settings = replace(run.settings, steps=replace(steps, epochs=steps.epochs + extra_epochs, max_steps=max_steps))
+    longer_plan = replace(plan, epochs=plan.epochs + extra_epochs, max_steps=max_steps)
+    report = replace(run.data.report, steps=longer_plan.steps)
+    data = replace(run.data, plan=longer_plan, report=report)
+    return blueprint(settings, run.card, data, replace(run.folder, is_open=True))
 
 
-def _tell_plan(part: Part, used: list[float], why: str, job: Job) -> None:
-    """The rates of the longer run, those that are done as they were."""
-    rates = part.run.rates(part.state.steering["live"]["rate_factor"])
-    job.log.append(Replanned(step=part.state.step, steps=rates.steps, rates=rates.all(used), why=why))
+def _log_plan(segment: Part, used_rates: list[float], reason: str, job: Job) -> None:
+    """Log the learning rates of the longer run, with those of the finished steps unchanged."""
+    rates = segment.run.rates(segment.state.steering["live"]["rate_factor"])
+    job.log.append(Replanned(step=segment.state.step, steps=rates.steps, rates=rates.all(used_rates), why=reason))

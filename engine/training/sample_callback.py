@@ -1,4 +1,4 @@
-"""When the model is asked in the middle of a run, and where its answers are kept."""
+"""Trainer callback that answers the sample prompts during a run and saves the answers."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from .callback import BetweenSteps
 
 
 class Samples(TrainerCallback):  # type: ignore[misc]
-    """Asks before the first step, at the chosen steps, when somebody wishes it, and at the end."""
+    """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
 
-    def __init__(self, run: Blueprint, between: BetweenSteps, host: Host, job: Job, first: int) -> None:
-        """`first` is how many steps are done already."""
-        self._run, self._between, self._job = run, between, job
-        there = record.read_samples(run.folder.path) if first else []
-        self._said = [one for one in there if one.step <= first]
-        self._asking = Asking(run, host, job, self._said)
+    def __init__(self, run: Blueprint, callback: BetweenSteps, host: Host, job: Job, first: int) -> None:
+        """`first` is the number of steps already done."""
+        self._run, self._callback, self._job = run, callback, job
+        earlier = record.read_samples(run.folder.path) if first else []
+        self._samples = [sample for sample in earlier if sample.step <= first]
+        self._generator = Asking(run, host, job, self._samples)
         self._folder = run.folder.path
-        self._folder_is_there = False
+        self._has_folder = False
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
-        """After the step before it, whose checkpoint is on disk by now."""
+        """Sample for the step before, whose checkpoint is on disk by now."""
         if state.is_world_process_zero and self._is_due(state.global_step):
-            self._ask(model, state.global_step)
+            self._sample(model, state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """With the first step the folder is there."""
-        if state.is_world_process_zero and not self._folder_is_there:
-            self._folder_is_there = True
-            began = time.monotonic()
-            self._safely("How to talk to the LoRA could not be written", self._leave_first_words)
-            self._between.course.leave_out(time.monotonic() - began)
+        """Write the prompt info once the first step has created the folder."""
+        if state.is_world_process_zero and not self._has_folder:
+            self._has_folder = True
+            started = time.monotonic()
+            self._log_errors("How to talk to the LoRA could not be written", self._write_prompt_info)
+            self._callback.course.leave_out(time.monotonic() - started)
 
     def at_the_end(self, model: Any, step: int, folder: Path) -> None:
-        """What it says now that the LoRA is on disk, in this folder."""
+        """Sample at the end of the run, after the LoRA was saved into this folder."""
         self._folder = folder
-        planned = self._every != "never" and not self._answered(step)
-        wanted = self._job.control.take_sample() or planned
-        if wanted and self._folder_is_there and not self._job.control.stopping:
-            self._ask(model, step, "Keeping the records")
+        planned = self._every != "never" and not self._is_answered(step)
+        asked = self._job.control.take_sample() or planned
+        if asked and self._has_folder and not self._job.control.stopping:
+            self._sample(model, step, "Keeping the records")
 
     @property
     def _every(self) -> int | str:
@@ -64,42 +64,44 @@ class Samples(TrainerCallback):  # type: ignore[misc]
     def _is_due(self, step: int) -> bool:
         if self._job.control.take_sample():
             return True
-        if self._every == "never" or self._answered(step):
+        if self._every == "never" or self._is_answered(step):
             return False
         return step % (self._run.plan.steps_per_epoch if self._every == "epoch" else int(self._every)) == 0
 
-    def _answered(self, step: int) -> bool:
-        return any(one.step == step for one in self._said)
+    def _is_answered(self, step: int) -> bool:
+        return any(sample.step == step for sample in self._samples)
 
-    def _ask(self, model: Any, step: int, next_stage: str = "Training") -> None:
-        began = time.monotonic()
+    def _sample(self, model: Any, step: int, next_stage: str = "Training") -> None:
+        started = time.monotonic()
         self._job.log.append(Stage(text=f"Answering the prompts after step {step}"))
-        self._safely(f"The prompts could not be answered after step {step}", partial(self._ask_all, model, step))
+        self._log_errors(
+            f"The prompts could not be answered after step {step}", partial(self._sample_all, model, step)
+        )
         self._job.log.append(Stage(text=next_stage))
-        self._between.course.leave_out(time.monotonic() - began)
+        self._callback.course.leave_out(time.monotonic() - started)
 
-    def _ask_all(self, model: Any, step: int) -> None:
+    def _sample_all(self, model: Any, step: int) -> None:
         with between_steps(model):
-            for prompt in self._asking.prompts:
-                words = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
-                self._safely(words, partial(self._ask_one, model, prompt, step))
-        if self._folder_is_there:
-            record.keep(self._folder, self._said)
+            for prompt in self._generator.prompts:
+                failure = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
+                self._log_errors(failure, partial(self._sample_one, model, prompt, step))
+        if self._has_folder:
+            record.keep(self._folder, self._samples)
 
-    def _ask_one(self, model: Any, prompt: Prompt, step: int) -> None:
-        if sampled := self._asking.ask(model, prompt, step):
-            self._said.append(sampled)
+    def _sample_one(self, model: Any, prompt: Prompt, step: int) -> None:
+        if sampled := self._generator.ask(model, prompt, step):
+            self._samples.append(sampled)
             self._job.log.append(sampled)
 
-    def _leave_first_words(self) -> None:
-        """How to talk to the LoRA, and what was answered before there was a folder."""
-        write_json(self._folder / TALKING, self._asking.how_to_talk())
-        if self._said:
-            record.keep(self._folder, self._said)
+    def _write_prompt_info(self) -> None:
+        """Write the prompt info, and the answers from before there was a folder."""
+        write_json(self._folder / TALKING, self._generator.how_to_talk())
+        if self._samples:
+            record.keep(self._folder, self._samples)
 
-    def _safely(self, words: str, act: Callable[[], None]) -> None:
-        """Whatever goes wrong is said, and the run goes on."""
+    def _log_errors(self, failure: str, act: Callable[[], None]) -> None:
+        """Act, and log any error; the run continues."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - hours of training do not end for an answer
-            self._job.log.append(Advice(text=f"{words}: {first_line(error)}. The run goes on."))
+        except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
+            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run goes on."))

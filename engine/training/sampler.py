@@ -1,4 +1,4 @@
-"""The order of a run's examples, epoch by epoch, as the Trainer's loader asks for it."""
+"""Sampler that orders the examples of each epoch for the Trainer's data loader."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 BY_LENGTH, PAIRS, IN_ORDER = "by length", "pairs of neighbours", "as in the data"
 Moment = tuple[int, int]
-"""An epoch, and how many of its examples had been handed out."""
+"""Epoch, and the number of its examples already drawn."""
 
 
 class Phases:
-    """By which rule examples come at each moment; with length_then_order it changes over once or twice."""
+    """Batching rule at each position of a run; `length_then_order` switches it once or twice."""
 
     def __init__(self, blueprint: Blueprint, changes: Sequence[Sequence[int]] = ()) -> None:
         self._blueprint = blueprint
@@ -32,25 +32,25 @@ class Phases:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The phases of this run, in their order."""
+        """Phases of this run, in order."""
         if self._blueprint.settings.steps.batching != "length_then_order":
             return (self._blueprint.settings.steps.batching,)
         return (BY_LENGTH, PAIRS, IN_ORDER) if self._switching.switch_pairs else (BY_LENGTH, IN_ORDER)
 
     def at(self, moment: Moment) -> str:
-        """The phase in which the batch is drawn that begins at this moment."""
+        """Return the phase of the batch that begins at this position."""
         if self._switching.switch_after == "loss":
-            past = sum(change <= moment for change in self.changes)
+            done = sum(change <= moment for change in self.changes)
         else:
-            past = sum(self._is_past(after, moment) for after in self._planned())
-        return self.names[min(past, len(self.names) - 1)]
+            done = sum(self._is_past(after, moment) for after in self._planned_switches())
+        return self.names[min(done, len(self.names) - 1)]
 
     def of_step(self, step: int) -> str:
-        """The phase that a step (counted from 1) began in."""
+        """Return the phase in which a step (counted from 1) begins."""
         epoch, within = divmod(step - 1, self._blueprint.plan.steps_per_epoch)
         return self.at((epoch, within * self._blueprint.plan.per_step))
 
-    def _planned(self) -> list[int]:
+    def _planned_switches(self) -> list[int]:
         switching = self._switching
         return [switching.switch_at, switching.second_switch_at][: len(self.names) - 1]
 
@@ -62,7 +62,7 @@ class Phases:
         return epoch * plan.steps_per_epoch + taken // plan.per_step >= after
 
     def look_at(self, smoothed: float) -> str:
-        """Change over if the loss says so, from the first batch on that is not fetched yet; in words."""
+        """Switch to the next phase if the loss is low enough, from the next unfetched batch on; returns why."""
         done = len(self.changes)
         if self._switching.switch_after != "loss" or done >= len(self.names) - 1:
             return ""
@@ -81,7 +81,7 @@ class Phases:
 
 
 class EachEpoch(Sampler[Place]):  # type: ignore[misc]
-    """All examples once an epoch. Which epoch it is, the steps done say: so a run that goes on needs no more."""
+    """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state."""
 
     def __init__(
         self, examples: Examples, blueprint: Blueprint, phases: Phases, steps_done: Callable[[], int]
@@ -93,29 +93,31 @@ class EachEpoch(Sampler[Place]):  # type: ignore[misc]
         return len(self._examples)
 
     def __iter__(self) -> Iterator[Place]:
-        """Batch by batch; when the phase changes, what is left of the epoch follows in the new order."""
+        """Yield the examples of an epoch; when the phase changes, the rest follows in the new order."""
         epoch, taken = self._steps_done() // self._blueprint.plan.steps_per_epoch, 0
-        phase, left = "", iter([Place(0)])
+        phase, places = "", iter([Place(0)])
         rest = dict.fromkeys(range(len(self)))
         while rest:
-            if (now := self._phases.at((epoch, taken))) != phase:
-                phase, left = now, iter(self.order(now, np.fromiter(rest, np.int64), epoch))
+            if (current := self._phases.at((epoch, taken))) != phase:
+                phase, places = current, iter(self.order(current, np.fromiter(rest, np.int64), epoch))
             for _ in range(min(self._batch, len(rest))):
-                place = next(left)
+                place = next(places)
                 del rest[place.number]
                 taken += 1
                 self._phases.handed_out = (epoch, taken)
                 yield place
 
     def order(self, phase: str, numbers: Numbers, epoch: int) -> list[Place]:
-        """These examples by the rule of a phase."""
-        seed, most = self._blueprint.settings.what.seed, self._blueprint.card.context
+        """Order these examples by the rule of a phase."""
+        seed, max_tokens = self._blueprint.settings.what.seed, self._blueprint.card.context
         if phase == "shuffled":
             numbers = batch_order.shuffled(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):
             numbers = batch_order.by_length(numbers, self._lengths, self._batch, seed, epoch)
         elif phase == PAIRS:
-            return batch_order.in_pairs(numbers, self._neighbours, self._lengths, most, self._batch, seed, epoch)
+            return batch_order.in_pairs(
+                numbers, self._neighbours, self._lengths, max_tokens, self._batch, seed, epoch
+            )
         return [Place(int(number)) for number in numbers]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What comes before a first step: the data as Check sees them, the model without LoRAs, a fresh LoRA in it."""
+"""Setup of a run: prepared data, the base model without LoRAs, and a fresh LoRA in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ..tokenizer import working_tokenizer
 
 
 def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
-    """The same as Check does; DataError where Check would say 'not ready'."""
+    """Prepare the data as Check does; DataError where Check reports problems."""
     data = prepare(
         settings,
         host.folders,
@@ -60,7 +60,7 @@ def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) 
 
 @contextmanager
 def bare_model(host: Host, job: Job) -> Iterator[Any]:
-    """The host's model without LoRAs; what is on it is put back afterwards, and that is said."""
+    """Yield the host's model without its LoRAs, which are put back and logged."""
     with without_loras(host) as (base, names):
         if names:
             job.log.append(Note(text=f"{', '.join(names)} is taken off for this run and put back after it."))
@@ -69,25 +69,25 @@ def bare_model(host: Host, job: Job) -> Iterator[Any]:
 
 @contextmanager
 def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
-    """The model with a fresh LoRA in it, and the machine as the settings say."""
+    """Yield the model ready to train: a fresh LoRA in it, and the machine settings applied."""
     settings = run.settings
     refuse_for([*offloaded_problems(is_offloaded(base)), *card_problems(only_card(base))])
     for advice in slow_type_advice(base):
         job.log.append(Advice(text=advice))
     set_seed(settings.what.seed)
     with set_up(settings.machine, base, job):
-        if _checkpoints_gradients(run, base):
+        if _uses_gradient_checkpointing(run, base):
             enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})  # its name changes within transformers 5
+            enable({"use_reentrant": False})  # renamed within transformers 5
             base.enable_input_require_grads()
         base.config.use_cache = False
-        with _learning(base, run, job) as model, compiled(model, settings.machine.compile, job):
+        with _trainable(base, run, job) as model, compiled(model, settings.machine.compile, job):
             yield model
 
 
 @contextmanager
-def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
-    """The model with what is trained: a LoRA in it, or all of it."""
+def _trainable(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
+    """Yield the model with its trainable weights: a LoRA, or all of the model."""
     settings = run.settings
     if settings.lora.whole_model:
         job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
@@ -109,19 +109,19 @@ def _learning(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
 
 
 def _told_by_types(model: Any, settings: TrainingSettings, job: Job) -> None:
-    """What is trained has a type that an optimizer can step in; where it loses small steps, that is said."""
-    kinds = {str(weights.dtype).removeprefix("torch.") for weights in model.parameters() if weights.requires_grad}
-    refuse_for(said for kind in sorted(kinds) for said in float16_problems(settings, kind))
-    for advice in (said for kind in sorted(kinds) for said in rounding_advice(settings, kind)):
+    """Refuse dtypes of trained weights that no optimizer can step in; advise on those that lose small steps."""
+    dtypes = {str(weights.dtype).removeprefix("torch.") for weights in model.parameters() if weights.requires_grad}
+    refuse_for(message for dtype in sorted(dtypes) for message in float16_problems(settings, dtype))
+    for advice in (message for dtype in sorted(dtypes) for message in rounding_advice(settings, dtype)):
         job.log.append(Advice(text=advice))
 
 
-def _checkpoints_gradients(run: Blueprint, base: Any) -> bool:
-    """As asked; auto was decided on by what the run is expected to take."""
-    asked = run.settings.machine.gradient_checkpointing
-    wanted = asked == "on" or (asked == "auto" and run.data.report.resolved["gradient_checkpointing"] == "on")
-    if wanted and not getattr(base, "supports_gradient_checkpointing", False):
-        if asked == "on":
+def _uses_gradient_checkpointing(run: Blueprint, base: Any) -> bool:
+    """Whether to checkpoint gradients: as set, or for auto as resolved from the memory estimate."""
+    setting = run.settings.machine.gradient_checkpointing
+    enabled = setting == "on" or (setting == "auto" and run.data.report.resolved["gradient_checkpointing"] == "on")
+    if enabled and not getattr(base, "supports_gradient_checkpointing", False):
+        if setting == "on":
             raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
         return False
-    return wanted
+    return enabled

@@ -1,4 +1,4 @@
-"""One step tried and undone: what a run would take in memory and time; and what layers a model has."""
+"""Probe: one training step to measure memory and time, without changing anything; also lists a model's layers."""
 
 from __future__ import annotations
 
@@ -42,173 +42,180 @@ from .probe_extras import measured_beside
 from .setup import bare_model, prepared, ready_to_train
 
 NOWHERE = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
-"""A probe keeps nothing: no folder can be made in a file, and nothing can be lost there."""
+"""Run folder of a probe, which saves nothing: no folder can be created below a file."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What one batch took."""
+    """Measurements of one batch."""
 
     batch: int
     tokens: int
     seconds: float
-    peak: int  # bytes above what was taken before; 0 where the system does not say
-    too_large: int = 0  # so many examples at once did not fit
+    peak: int  # bytes above those in use before; 0 if unknown
+    too_large: int = 0  # number of examples that did not fit at once
 
 
 def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
-    """One forward and backward on the longest batch; weights, gradients and random states stay as they are."""
+    """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
     refuse(settings, host)
     card = counted(card_of(host), settings)
     run = blueprint(settings, card, prepared(settings, host, card, job), NOWHERE)
     job.log.append(Stage(text="Getting the model"))
     with bare_model(host, job) as base:
-        full, kept = told_where_memory_runs_out(base.device, run.remedies), kept_on_the_card(base.device)
-        with full, kept, ready_to_train(base, run, job) as model:
-            ways = tried(model, settings)
+        explained, limited = told_where_memory_runs_out(base.device, run.remedies), kept_on_the_card(base.device)
+        with explained, limited, ready_to_train(base, run, job) as model:
+            capabilities = tried(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
-            found = _tried_batch(model, run, ways)
-            beside = measured_beside(model, run, ways, host, job)
-        expecting = Expecting.of(card, run.data.examples, host.memory())
-        probed = replace(_probed(found, run, ways, expecting, host.memory().device), **vars(beside))
-    job.log.append(probed)
-    return Ended(outcome="finished", text=_words(probed))
+            result = _tried_batch(model, run, capabilities)
+            extras = measured_beside(model, run, capabilities, host, job)
+        memory_model = Expecting.of(card, run.data.examples, host.memory())
+        event = replace(_as_event(result, run, capabilities, memory_model, host.memory().device), **vars(extras))
+    job.log.append(event)
+    return Ended(outcome="finished", text=_summary(event))
 
 
 def layers(host: Host) -> Mapping[str, int]:
-    """By the model in memory, or by the skeleton that its config describes."""
+    """Count the kinds of layers of the loaded model, or of a meta model built from its config."""
     if not host.standing().problem:
         return kinds(bare(host.loaded().model))
     return kinds(skeleton(host.card()))
 
 
-def _tried_batch(model: Any, run: Blueprint, ways: Ways) -> Tried:
-    """The longest batch; where it does not fit, half as many examples at once, as a run would do it."""
-    examples, most = run.data.examples, run.settings.steps.batch_size
-    longest = [examples[n] for n in nlargest(most, range(len(examples)), key=examples.lengths().__getitem__)]
-    asked = len(longest)
-    while (found := _tried_at_once(model, longest, ways)) is None:
+def _tried_batch(model: Any, run: Blueprint, capabilities: Ways) -> Tried:
+    """Measure the longest batch; if it does not fit, with half as many examples at once, as in a run."""
+    examples, batch_size_limit = run.data.examples, run.settings.steps.batch_size
+    longest = [
+        examples[n] for n in nlargest(batch_size_limit, range(len(examples)), key=examples.lengths().__getitem__)
+    ]
+    batch_size = len(longest)
+    while (result := _measure_or_none(model, longest, capabilities)) is None:
         free_memory()
         longest = longest[: (len(longest) + 1) // 2]
-    return replace(found, too_large=asked if len(longest) < asked else 0)
+    return replace(result, too_large=batch_size if len(longest) < batch_size else 0)
 
 
-def _tried_at_once(model: Any, examples: Sequence[Example], ways: Ways) -> Tried | None:
-    """None where memory runs out with several; the error, and all that it holds, is gone by then."""
+def _measure_or_none(model: Any, examples: Sequence[Example], capabilities: Ways) -> Tried | None:
+    """Measure; None if several examples ran out of memory. The error and its tensors are released by then."""
     try:
-        return _measured(model, examples, ways)
+        return _measure(model, examples, capabilities)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error) or len(examples) == 1:
             raise
         return None
 
 
-def _measured(model: Any, examples: Sequence[Example], ways: Ways) -> Tried:
-    batch = batched(examples, in_one_row=ways.packed)
+def _measure(model: Any, examples: Sequence[Example], capabilities: Ways) -> Tried:
+    batch = batched(examples, in_one_row=capabilities.packed)
     labels = batch["labels"].to(model.device)
-    beside = (TOKENS, OWNERS, EXAMPLES, JOINS, "labels")
-    inputs = {name: value.to(model.device) for name, value in batch.items() if name not in beside}
+    extra_keys = (TOKENS, OWNERS, EXAMPLES, JOINS, "labels")
+    inputs = {name: value.to(model.device) for name, value in batch.items() if name not in extra_keys}
 
     def step() -> None:
         try:
             with in_its_type(model):
-                losses = ways.loss(model, inputs, labels).losses
+                losses = capabilities.loss(model, inputs, labels).losses
             (losses.sum() / max(1, len(losses))).backward()
         finally:
             for parameter in model.parameters():
                 parameter.grad = None
 
     model.train()
-    peak = _peak_of(step, model.device)
+    peak = _measure_peak(step, model.device)
     return Tried(len(examples), int(inputs["input_ids"].numel()), _seconds_of(step, model.device), peak)
 
 
 def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
-    _wait_for(device)  # it may still be at the step before
-    began = time.perf_counter()
+    _synchronize(device)  # the step before may still run
+    started = time.perf_counter()
     step()
-    _wait_for(device)
-    return time.perf_counter() - began
+    _synchronize(device)
+    return time.perf_counter() - started
 
 
-def _wait_for(device: torch.device) -> None:
-    """A card is told what to do, and does it later."""
+def _synchronize(device: torch.device) -> None:
+    """Synchronize with the GPU, which works asynchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _peak_of(step: Callable[[], None], device: torch.device) -> int:
+def _measure_peak(step: Callable[[], None], device: torch.device) -> int:
     if device.type == "cuda":
-        return _peak_on_cards(step)
+        return _measure_gpu_peak(step)
     give_back_memory()
-    known = begin_anew()
-    before = resident("VmRSS:") if known else 0
+    can_reset = begin_anew()
+    before = resident("VmRSS:") if can_reset else 0
     step()
-    return resident("VmHWM:") - before if known else 0
+    return resident("VmHWM:") - before if can_reset else 0
 
 
-def _peak_on_cards(step: Callable[[], None]) -> int:
-    cards = range(torch.cuda.device_count())
-    for card in cards:
-        torch.cuda.reset_peak_memory_stats(card)
-    before = sum(map(torch.cuda.memory_allocated, cards))
+def _measure_gpu_peak(step: Callable[[], None]) -> int:
+    gpus = range(torch.cuda.device_count())
+    for gpu in gpus:
+        torch.cuda.reset_peak_memory_stats(gpu)
+    before = sum(map(torch.cuda.memory_allocated, gpus))
     step()
-    return int(sum(map(torch.cuda.max_memory_allocated, cards)) - before)
+    return int(sum(map(torch.cuda.max_memory_allocated, gpus)) - before)
 
 
-def _probed(found: Tried, run: Blueprint, ways: Ways, expecting: Expecting | None, device: str) -> Probed:
-    estimate = expecting.memory(_as_tried(found, run)) if expecting else None
-    kept = estimate.optimizer + estimate.lora if estimate else 0  # what a run has beside what the step took
-    probed = Probed(
+def _as_event(
+    result: Tried, run: Blueprint, capabilities: Ways, memory_model: Expecting | None, device: str
+) -> Probed:
+    estimate = memory_model.memory(_measured_settings(result, run)) if memory_model else None
+    # Memory that a run takes on top of the measured step.
+    run_overhead = estimate.optimizer + estimate.lora if estimate else 0
+    event = Probed(
         device=device,
-        batch_size=found.batch,
-        tokens=found.tokens,
-        seconds=found.seconds * run.plan.accumulated * max(1, found.too_large / found.batch),
+        batch_size=result.batch,
+        tokens=result.tokens,
+        seconds=result.seconds * run.plan.accumulated * max(1, result.too_large / result.batch),
         steps=run.plan.steps,
-        run_seconds=found.seconds * _batches(found, run, ways),
-        peak=found.peak + kept if found.peak else 0,
-        expected=_above_the_model(estimate) if estimate else 0,
-        free=max(0, expecting.free - estimate.weights) if expecting and estimate and expecting.free else 0,
-        too_large=found.too_large,
-        largest_batch=found.batch if found.too_large else 0,
-        fitting=_in_smaller_batches(found, run.settings) if found.too_large else {},
+        run_seconds=result.seconds * _batches(result, run, capabilities),
+        peak=result.peak + run_overhead if result.peak else 0,
+        expected=_without_weights(estimate) if estimate else 0,
+        free=max(0, memory_model.free - estimate.weights)
+        if memory_model and estimate and memory_model.free
+        else 0,
+        too_large=result.too_large,
+        largest_batch=result.batch if result.too_large else 0,
+        fitting=_smaller_batches(result, run.settings) if result.too_large else {},
     )
-    if expecting is None or estimate is None or not expecting.on_card or not found.peak:
-        return probed
-    scale = max(0.1, (found.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
-    largest = max(probed.largest_batch, largest_batch(expecting, run.settings, scale))
-    if found.too_large:
-        largest = min(largest, found.too_large - 1)
-    changes = {} if probed.fits else fitted_to_card(expecting, run.settings, scale) or probed.fitting
-    return replace(probed, largest_batch=largest, fitting=changes)
+    if memory_model is None or estimate is None or not memory_model.on_card or not result.peak:
+        return event
+    scale = max(0.1, (result.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
+    largest = max(event.largest_batch, largest_batch(memory_model, run.settings, scale))
+    if result.too_large:
+        largest = min(largest, result.too_large - 1)
+    changes = {} if event.fits else fitted_to_card(memory_model, run.settings, scale) or event.fitting
+    return replace(event, largest_batch=largest, fitting=changes)
 
 
-def _as_tried(found: Tried, run: Blueprint) -> TrainingSettings:
-    """The settings of the batch that was done; what auto came to stays what it was for the whole one."""
+def _measured_settings(result: Tried, run: Blueprint) -> TrainingSettings:
+    """Return the settings for the measured batch; gradient checkpointing stays as resolved for the whole one."""
     checkpointing = run.data.report.resolved["gradient_checkpointing"]
-    return changed(run.settings, {"batch_size": found.batch, "gradient_checkpointing": checkpointing})
+    return changed(run.settings, {"batch_size": result.batch, "gradient_checkpointing": checkpointing})
 
 
-def _in_smaller_batches(found: Tried, settings: TrainingSettings) -> dict[str, int]:
-    """The most examples at once that fit and divide a batch, and as much more accumulation."""
+def _smaller_batches(result: Tried, settings: TrainingSettings) -> dict[str, int]:
+    """Return the largest batch size that fits and divides the batch, with as much more accumulation."""
     steps = settings.steps
-    fits = max(n for n in range(1, found.batch + 1) if steps.batch_size % n == 0)
+    fits = max(n for n in range(1, result.batch + 1) if steps.batch_size % n == 0)
     return {"batch_size": fits, "accumulation": steps.accumulation * steps.batch_size // fits}
 
 
-def _above_the_model(estimate: MemoryEstimate) -> int:
+def _without_weights(estimate: MemoryEstimate) -> int:
     return estimate.total - estimate.weights
 
 
-def _batches(found: Tried, run: Blueprint, ways: Ways) -> float:
-    """How often the time of the longest batch goes into the run: by tokens, padding included."""
+def _batches(result: Tried, run: Blueprint, capabilities: Ways) -> float:
+    """Return the length of the run in units of the longest batch, by tokens with padding."""
     report, plan = run.data.report, run.plan
-    wasted = 0.0 if ways.packed else report.padding.get(run.settings.steps.batching, 0.0)
-    an_epoch = report.tokens / (1 - wasted) / found.tokens
-    return an_epoch * plan.steps / plan.steps_per_epoch
+    padding = 0.0 if capabilities.packed else report.padding.get(run.settings.steps.batching, 0.0)
+    batches_per_epoch = report.tokens / (1 - padding) / result.tokens
+    return batches_per_epoch * plan.steps / plan.steps_per_epoch
 
 
-def _words(probed: Probed) -> str:
+def _summary(probed: Probed) -> str:
     parts = [f"{duration(probed.seconds)} a step, {probed.run_words}"]
     if probed.peak:
         free = f", {size(probed.free)} are free" if probed.free else ""

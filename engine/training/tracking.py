@@ -1,4 +1,4 @@
-"""TensorBoard, W&B and trackio, through transformers: into our own folders, and never at the cost of a run."""
+"""Experiment tracking with TensorBoard, W&B or trackio through transformers; a failure never ends a run."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from .callback import BetweenSteps
 
 
 @contextmanager
-def reporting(run: Blueprint, between: BetweenSteps, folders: Folders, log: EventLog) -> Iterator[list[Reporter]]:
-    """The reporter that was asked for, in surroundings that keep its files under our folders."""
-    asked = run.settings.records.report_to
-    if asked == "none":
+def reporting(run: Blueprint, callback: BetweenSteps, folders: Folders, log: EventLog) -> Iterator[list[Reporter]]:
+    """Yield the chosen reporter, with environment variables that keep its files in our folders."""
+    name = run.settings.records.report_to
+    if name == "none":
         yield []
         return
-    with _environment(_surroundings(asked, run.folder.path, folders)):
-        reporter = Reporter(asked, between, log)
+    with _environment(_tracking_variables(name, run.folder.path, folders)):
+        reporter = Reporter(name, callback, log)
         try:
             yield [reporter]
         finally:
             reporter.finish()
 
 
-def _surroundings(asked: str, lora: Path, folders: Folders) -> dict[str, str]:
-    """What each reads from the environment; W&B stays offline unless the user has said otherwise there."""
-    if asked == "tensorboard":
+def _tracking_variables(name: str, lora: Path, folders: Folders) -> dict[str, str]:
+    """Return the environment variables for a reporter; W&B stays offline unless the user has set its mode."""
+    if name == "tensorboard":
         return {"TENSORBOARD_LOGGING_DIR": str(lora / "tensorboard")}
-    if asked == "trackio":
-        return {"TRACKIO_DIR": str(folders.logs / "trackio")}  # one for all runs: it compares them
-    places = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
+    if name == "trackio":
+        return {"TRACKIO_DIR": str(folders.logs / "trackio")}  # shared by all runs, so that it can compare them
+    dir_variables = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
     silent = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_LOG_MODEL": "false"}
-    usual = {"WANDB_MODE": "offline", "WANDB_PROJECT": "training_pro"}
-    own = {name: os.environ.get(name, value) for name, value in usual.items()}
-    return {**dict.fromkeys(places, str(lora / "wandb")), **silent, **own}
+    defaults = {"WANDB_MODE": "offline", "WANDB_PROJECT": "training_pro"}
+    modes = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    return {**dict.fromkeys(dir_variables, str(lora / "wandb")), **silent, **modes}
 
 
 @contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    saved = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -63,64 +63,68 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc]
-    """Hands on what transformers' own callback wants to know. One that fails is told of, and left alone then.
+    """Forwards to the callback of transformers; after a failure, which is logged, it is not called again.
 
-    It begins with the first step that is done: before that nothing is written for a run.
+    It begins with the first finished step, since nothing is written for a run before that.
     """
 
-    def __init__(self, name: str, between: BetweenSteps, log: EventLog) -> None:
-        self._name, self._between, self._log = name, between, log
+    def __init__(self, name: str, callback: BetweenSteps, log: EventLog) -> None:
+        self._name, self._callback, self._log = name, callback, log
         self._inner: Any = None
         self._begin: Callable[[], None] | None = None
         self._end: Callable[[], None] | None = None
-        self._told = len(between.evaluations)
+        self._reported = len(callback.evaluations)
         self._failed = False
-        self._carefully(self._make)
+        self._log_errors(self._create)
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._begin = lambda: self._inner.on_train_begin(args, state, control, **more)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._begin = lambda: self._inner.on_train_begin(args, state, control, **kwargs)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not logs or "loss" not in logs:
             return
         if self._begin is not None:
             begin, self._begin = self._begin, None
-            self._carefully(begin)
-            self._end = lambda: self._inner.on_train_end(args, state, control, **more)
-        known = {**logs, **self._known()}
-        self._carefully(lambda: self._inner.on_log(args, state, control, logs=known, **more))
+            self._log_errors(begin)
+            self._end = lambda: self._inner.on_train_end(args, state, control, **kwargs)
+        values = {**logs, **self._extra_values()}
+        self._log_errors(lambda: self._inner.on_log(args, state, control, logs=values, **kwargs))
 
     def finish(self) -> None:
-        """However the run ended, what is open is closed; W&B's own run does not end by itself."""
+        """Close the reporter, however the run ended; W&B's run does not end by itself."""
         if self._end is not None:
-            self._carefully(self._end)
+            self._log_errors(self._end)
         library = sys.modules.get("wandb")
         if self._name == "wandb" and library is not None and getattr(library, "run", None) is not None:
-            self._carefully(library.finish)
-        self._inner = self._begin = self._end = None  # they hold the model
+            self._log_errors(library.finish)
+        self._inner = self._begin = self._end = None  # they reference the model
 
-    def _known(self) -> dict[str, float]:
-        """What HF does not know: the smoothed loss, and what was found on the part kept aside meanwhile."""
-        smoothed = self._between.course.smoothed
-        known = {} if smoothed is None else {"smoothed_loss": smoothed}
-        fresh, self._told = self._between.evaluations[self._told :], len(self._between.evaluations)
-        for one in fresh:
-            known |= {"eval_loss": one.loss, "eval_perplexity": one.perplexity, "eval_accuracy": one.accuracy}
-        return known
+    def _extra_values(self) -> dict[str, float]:
+        """Return values that transformers does not log: the smoothed loss and new evaluations."""
+        smoothed = self._callback.course.smoothed
+        values = {} if smoothed is None else {"smoothed_loss": smoothed}
+        new, self._reported = self._callback.evaluations[self._reported :], len(self._callback.evaluations)
+        for evaluation in new:
+            values |= {
+                "eval_loss": evaluation.loss,
+                "eval_perplexity": evaluation.perplexity,
+                "eval_accuracy": evaluation.accuracy,
+            }
+        return values
 
-    def _carefully(self, work: Callable[[], object]) -> None:
+    def _log_errors(self, act: Callable[[], object]) -> None:
         if self._failed:
             return
-        said = io.StringIO()
+        output = io.StringIO()
         try:
-            with redirect_stdout(said):  # trackio prints, and what a command prints is what was asked for
-                work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, no training ends for a report
+            with redirect_stdout(output):  # trackio prints, but a command's standard output is for its results
+                act()
+        except Exception as error:  # noqa: BLE001 - no report is worth ending a training run
             self._failed = True
             text = f"Reporting to {self._name} failed and is off for the rest of this run, which goes on"
             self._log.append(Advice(text=f"{text}: {first_line(error)}"))
-        for line in said.getvalue().splitlines():
+        for line in output.getvalue().splitlines():
             self._log.append(LibraryMessage(source=self._name, text=line))

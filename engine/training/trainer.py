@@ -1,4 +1,4 @@
-"""The Trainer of transformers with our schedule, our collator and our way of saving a LoRA."""
+"""Trainer of transformers with our own sampler, collator, loss, schedule and checkpoints."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ from .param_groups import set_apart
 from .sampler import EachEpoch
 
 
-class _Picked(NamedTuple):
-    """An example, and whether it goes on from the one before it in the batch."""
+class _BatchItem(NamedTuple):
+    """Example, and whether it continues the one before it in the batch."""
 
     example: Example
     joins: bool
 
 
-class _AsDataset(Dataset[_Picked]):  # type: ignore[misc]
+class _ExampleDataset(Dataset[_BatchItem]):  # type: ignore[misc]
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
 
     def __len__(self) -> int:
         return len(self._examples)
 
-    def __getitem__(self, place: Place) -> _Picked:
-        return _Picked(self._examples[place.number], place.joins)
+    def __getitem__(self, place: Place) -> _BatchItem:
+        return _BatchItem(self._examples[place.number], place.joins)
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
-    """HF's loop. Ours are order, batches, loss and schedule, and what is saved of the model and where."""
+    """The loop is that of transformers; order, batches, loss, schedule and saving are our own."""
 
     lr_scheduler: Any
 
@@ -75,129 +75,132 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self,
         blueprint: Blueprint,
         model: torch.nn.Module,
-        ways: Ways,
+        capabilities: Ways,
         callback: BetweenSteps,
         scratch: Path,
-        *others: TrainerCallback,
+        *other_callbacks: TrainerCallback,
     ) -> None:
-        self._blueprint, self._ways = blueprint, ways
+        self._blueprint, self._capabilities = blueprint, capabilities
         self._tokens = 0
-        self._apart = LossesApart(origins(blueprint.data.examples, blueprint.settings))
+        self._loss_by_dataset = LossesApart(origins(blueprint.data.examples, blueprint.settings))
         self._examples: Sequence[Example] = ()
-        self._halving = Halving()
-        self._between = callback
+        self._splitter = Halving()
+        self._callback = callback
         super().__init__(
             model=model,
-            args=_arguments(blueprint, model, scratch),
-            train_dataset=_AsDataset(blueprint.data.examples),
-            data_collator=self._batch,
-            callbacks=[callback, *others],
+            args=_training_arguments(blueprint, model, scratch),
+            train_dataset=_ExampleDataset(blueprint.data.examples),
+            data_collator=self._collate,
+            callbacks=[callback, *other_callbacks],
         )
         if self.args.world_size != blueprint.plan.processes:
             raise ModelError(
                 f"The launcher says {blueprint.plan.processes} processes, but {self.args.world_size} found each "
                 "other. Start the run with torchrun."
             )
-        for printing in (ProgressCallback, PrinterCallback):
-            self.remove_callback(printing)
-        self.model_accepts_loss_kwargs = True  # our loss divides by the labels of the whole step
+        for callback_class in (ProgressCallback, PrinterCallback):
+            self.remove_callback(callback_class)
+        self.model_accepts_loss_kwargs = True  # our loss is divided by the labels of the whole step
         callback.course.tokens = lambda: self._tokens
         if sys.platform == "win32" and self.args.device.type == "cuda":
             callback.spilling = Spilling()
-        callback.course.by_source = self._apart.taken
+        callback.course.by_source = self._loss_by_dataset.taken
         if len(blueprint.data.kept_aside):
             testing = callback.testing
-            testing.measure = Measuring(blueprint, model, ways, testing.stopping, testing.told)
+            testing.measure = Measuring(blueprint, model, capabilities, testing.stopping, testing.told)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
-        """HF's, with groups of their own for what learns at a rate of its own."""
+        """Create the optimizer, with its groups split by learning rate."""
         if self.optimizer is None:
             set_apart(super().create_optimizer(*args), self.model, self._blueprint.settings)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
-            steering = self._between.steering
+            steering = self._callback.steering
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: steering.rates.share(done))
         return self.lr_scheduler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """A run that goes on under a new plan takes that plan's rates, not the rates it was saved with."""
+        """Load both, then apply the current plan's learning rates in place of the saved ones."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            give(self._between.rates, self.lr_scheduler)
+            give(self._callback.rates, self.lr_scheduler)
 
     def _get_train_sampler(self, *_: Any) -> EachEpoch:
         examples = self._blueprint.data.examples
-        return EachEpoch(examples, self._blueprint, self._between.phases, lambda: self.state.global_step)
+        return EachEpoch(examples, self._blueprint, self._callback.phases, lambda: self.state.global_step)
 
     def floating_point_ops(self, _: Any) -> int:
-        """Nobody reads HF's count, for which it would go through all modules at each step."""
+        """Skip the count of transformers: nothing reads it, and it would visit all modules at each step."""
         return 0
 
-    def _batch(self, picked: Sequence[_Picked]) -> dict[str, Any]:
-        examples, joins = [p.example for p in picked], [p.joins for p in picked]
-        return batched(examples, joins, in_one_row=self._ways.packed)
+    def _collate(self, items: Sequence[_BatchItem]) -> dict[str, Any]:
+        examples, joins = [item.example for item in items], [item.joins for item in items]
+        return batched(examples, joins, in_one_row=self._capabilities.packed)
 
-    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **more: Any) -> torch.Tensor:
-        """A batch at once, or in pieces where that is too much for the memory."""
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Train on a batch, in parts if it runs out of memory."""
         self._tokens += inputs.pop(TOKENS)
         batch = Piece(inputs.pop(EXAMPLES), inputs.pop(JOINS))
 
-        def step(piece: Piece, inputs: dict[str, Any]) -> torch.Tensor:
-            self._examples = piece.examples
-            done: torch.Tensor = super(RunTrainer, self).training_step(model, inputs, *args, **more)
-            return done
+        def step(micro_batch: Piece, inputs: dict[str, Any]) -> torch.Tensor:
+            self._examples = micro_batch.examples
+            loss: torch.Tensor = super(RunTrainer, self).training_step(model, inputs, *args, **kwargs)
+            return loss
 
-        work = Work(
+        step_fns = Work(
             inputs=self._inputs,
             step=step,
             parameters=list(model.parameters()),
-            apart=self._apart,
-            told=self._between.told_of_halves,
-            refused=self._does_not_fit,
-            may_halve=not self._why_not_in_halves(),
+            apart=self._loss_by_dataset,
+            told=self._callback.told_of_halves,
+            refused=self._out_of_memory_error,
+            may_halve=not self._why_not_splittable(),
         )
-        return self._halving.done(batch, inputs, work)
+        return self._splitter.done(batch, inputs, step_fns)
 
-    def _inputs(self, piece: Piece) -> dict[str, Any]:
-        made = batched(piece.examples, piece.joins, in_one_row=self._ways.packed)
-        return {name: value for name, value in made.items() if name not in (TOKENS, EXAMPLES, JOINS)}
+    def _inputs(self, micro_batch: Piece) -> dict[str, Any]:
+        tensors = batched(micro_batch.examples, micro_batch.joins, in_one_row=self._capabilities.packed)
+        return {name: value for name, value in tensors.items() if name not in (TOKENS, EXAMPLES, JOINS)}
 
-    def _why_not_in_halves(self) -> str:
-        """Several would have to do so together; of a whole model's gradients there is no room for two."""
+    def _why_not_splittable(self) -> str:
+        """Return why a batch cannot be split, or an empty string.
+
+        Several processes would have to split together; the gradients of a whole model do not fit twice.
+        """
         if self.accelerator.num_processes > 1:
             return "with several processes"
         return "with the whole model in training" if self._blueprint.settings.lora.whole_model else ""
 
-    def _does_not_fit(self, piece: Piece) -> ModelError:
-        plan, saved = self._blueprint.plan, self._between.last_saved
-        if why := self._why_not_in_halves():
-            error = cannot_halve(plan.batch_size, plan.accumulated, why)
+    def _out_of_memory_error(self, micro_batch: Piece) -> ModelError:
+        plan, checkpoint = self._blueprint.plan, self._callback.last_saved
+        if reason := self._why_not_splittable():
+            error = cannot_halve(plan.batch_size, plan.accumulated, reason)
         else:
-            place = self.args.device
-            error = does_not_fit(place, self._blueprint.remedies(memory_of(place)), piece.tokens)
-        last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
+            target = self.args.device
+            error = does_not_fit(target, self._blueprint.remedies(memory_of(target)), micro_batch.tokens)
+        last = f"The last checkpoint is {checkpoint.name}." if checkpoint else "There is no checkpoint yet."
         return ModelError(f"{error} {last}", error.remedies)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """The last moment before the weights change: a step that would spoil them ends the run."""
+        """Check the step just before the weights change: one that would break them ends the run."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # Of all processes: judged by its own part, one would leave the others waiting for it.
+        # The mean of all processes: one that stops by its own part would leave the others waiting.
         loss = float(self.accelerator.reduce(self._tr_loss, reduction="mean"))
         step = self.state.global_step + 1
-        why = why_unsound(
-            loss, float(norm), self._between.course.smoothed, self._vocabulary, scaled=self.args.fp16
+        reason = why_unsound(
+            loss, float(norm), self._callback.course.smoothed, self._vocabulary, scaled=self.args.fp16
         )
-        if why:
+        if reason:
             self.refuse_spoiled(step - 1)
-            raise broken_down(why, step, self._between.rates.rate(step), "float16" if self.args.fp16 else "")
+            raise broken_down(reason, step, self._callback.rates.rate(step), "float16" if self.args.fp16 else "")
         return norm
 
     def refuse_spoiled(self, done: int) -> None:
-        """BreakdownError where the steps that are done have left weights that are no numbers."""
+        """Raise an error if the finished steps have left weights that are NaN or infinite."""
         if not is_sound(self.model):
-            raise spoiled(done, self._between.rates.rate(max(1, done)), "float16" if self.args.fp16 else "")
+            raise spoiled(done, self._callback.rates.rate(max(1, done)), "float16" if self.args.fp16 else "")
 
     @property
     def _vocabulary(self) -> int:
@@ -210,16 +213,16 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The mean over all labels of a step, however many batches and processes it is made of."""
+        """Return the mean loss over all labels of a step, across its micro-batches and processes."""
         labels, owners = inputs.pop("labels"), inputs.pop(OWNERS)
         alpha = self._blueprint.settings.learning.neftune_noise
         with self.accelerator.autocast(), noisy(self._embeddings, alpha, owners, inputs):
-            rows = self._ways.loss(model, inputs, labels)
-        self._apart.add(rows, owners, self._examples)
+            rows = self._capabilities.loss(model, inputs, labels)
+        self._loss_by_dataset.add(rows, owners, self._examples)
         losses = rows.losses
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
-        loss = loss.to(self.args.device)  # of a model on several cards the head is often on another one
+        loss = loss.to(self.args.device)  # the head of a model on several GPUs is often on another one
         return loss * self.accelerator.num_processes
 
     @property
@@ -228,19 +231,19 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return embeddings
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """A checkpoint that cannot be written does not end the run: the callback is told why."""
+        """Save a checkpoint; a failure does not end the run but is passed to the callback."""
         for _ in range(TRIES):
-            self._between.unsaved, full = self._why_unsaved(model, trial)
-            if not self._between.unsaved:
+            self._callback.unsaved, full = self._try_save(model, trial)
+            if not self._callback.unsaved:
                 return
-            self._between.could_not_save(for_want_of_room=full)  # nothing holds the half-written file any more
+            self._callback.could_not_save(for_want_of_room=full)  # the half-written file is closed by now
 
-    def _why_unsaved(self, model: Any, trial: Any) -> tuple[str, bool]:
-        """Why the checkpoint could not be written, and whether the disk is full."""
+    def _try_save(self, model: Any, trial: Any) -> tuple[str, bool]:
+        """Save; returns why that failed, or an empty string, and whether the disk is full."""
         folder = self._blueprint.folder.path
         try:
             super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError) as error:  # torch.save says RuntimeError where the disk is full
+        except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
             if not is_about_files(error):
                 raise
             return why_not_written(error, folder), is_full(error, folder)
@@ -254,11 +257,11 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         full_finetune.write(self._blueprint, self.accelerator.unwrap_model(self.model), folder)
 
 
-def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
-    steps, learning, what = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
-    place, precision = device(model), computing_type(model)
-    refuse_for(optimizer_problems(learning.optimizer, place.type))
-    made = TrainingArguments(
+def _training_arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
+    steps, learning, general = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
+    target, precision = device(model), computing_type(model)
+    refuse_for(optimizer_problems(learning.optimizer, target.type))
+    arguments = TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
         gradient_accumulation_steps=blueprint.plan.accumulated,
@@ -272,24 +275,24 @@ def _arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> T
         optim=learning.optimizer,
         bf16=precision == "bfloat16",
         fp16=precision == "float16",
-        seed=what.seed,
-        data_seed=what.seed,
-        use_cpu=place.type == "cpu",
+        seed=general.seed,
+        data_seed=general.seed,
+        use_cpu=target.type == "cpu",
         ddp_backend=backend(),
         ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="no",
         eval_strategy="no",
-        report_to="none",  # reporters.py has those that were asked for
+        report_to="none",  # tracking.py has our own reporters
         run_name=blueprint.folder.name,
         project="training_pro",
         disable_tqdm=True,
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_num_workers=workers(blueprint.settings.machine.workers),
-        dataloader_pin_memory=place.type == "cuda",
+        dataloader_pin_memory=target.type == "cuda",
     )
-    # One card trains, also where there are more: by their number the Trainer would multiply its batches.
-    made._n_gpu = min(made.n_gpu, 1)
-    return made
+    # Train on one GPU even where there are more: the Trainer multiplies the batch size by their number.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
