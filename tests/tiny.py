@@ -1,4 +1,4 @@
-"""Whole runs in seconds: the tiny model in a working folder of its own, and what may be done there."""
+"""Whole runs in seconds: a workspace with the tiny model, and the actions of a user there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK: dict[str, Any] = {
 
 
 class WatchedLog(EventLog):
-    """Calls `watch` with each event, in the thread that tells it: between two steps, to the step."""
+    """Calls `watch` with each event, in the thread that appends it: between two steps, to the step."""
 
     def __init__(self, watch: Callable[[Job, Event], None]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class WatchedLog(EventLog):
 
 
 def watched(watch: Callable[[Job, Event], None]) -> Job:
-    """A job during which `watch` may wish for something, or fail."""
+    """Return a job whose events go to `watch`, which may make requests or raise."""
     log = WatchedLog(watch)
     log.job = Job("training", "a test", log=log)
     return log.job
@@ -57,7 +57,7 @@ def watched(watch: Callable[[Job, Event], None]) -> Job:
 
 @dataclass
 class Place:
-    """A working folder with a story in it, and what one does there."""
+    """A workspace with a story as its dataset."""
 
     folders: Folders
     tiny: Path
@@ -76,14 +76,14 @@ class Place:
     def train(
         self, host: StandaloneHost | None = None, *, job: Job | None = None, resume: str = "", **more: Any
     ) -> Ended:
-        """One run in this thread; what goes wrong is raised."""
+        """Train in this thread; errors are raised."""
         job = job or Job("training", "a test")
         return PeftEngine().train(self.settings(**more), host or self.host(), job, resume=resume)
 
     def answer(self, host: StandaloneHost, job: Job | None = None, **more: Any) -> list[Event]:
         job = job or Job("answer", "a test")
-        asked = Question(**{"prompt": "The keeper of the", "max_tokens": 6, "temperature": 0.0, **more})
-        PeftEngine().answer(asked, host, job)
+        question = Question(**{"prompt": "The keeper of the", "max_tokens": 6, "temperature": 0.0, **more})
+        PeftEngine().answer(question, host, job)
         return job.log.since(0)
 
     def put_on(self, host: StandaloneHost, name: str, strength: float = 1.0) -> Ended:
@@ -101,36 +101,36 @@ class Place:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_tiny(tmp_path_factory.mktemp("models") / "tiny")
-    gc.freeze()  # half a million objects of the libraries, which are not gone through after each run
-    return made
+    path = make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+    gc.freeze()  # exclude half a million objects of the libraries from later collections
+    return path
 
 
 @pytest.fixture
 def place(tmp_path: Path, tiny: Path) -> Place:
-    made = Place(folders(tmp_path / "user_data"), tiny)
-    made.write("story.txt", SAMPLE)
-    return made
+    workspace = Place(folders(tmp_path / "user_data"), tiny)
+    workspace.write("story.txt", SAMPLE)
+    return workspace
 
 
 @pytest.fixture(scope="session")
 def lora(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
-    """A LoRA out of a finished run, made once."""
-    made = Place(folders(tmp_path_factory.mktemp("trained") / "user_data"), tiny)
-    made.write("story.txt", SAMPLE)
-    made.train(name="a")
-    return made.lora("a")
+    """A LoRA from a finished run, trained once."""
+    workspace = Place(folders(tmp_path_factory.mktemp("trained") / "user_data"), tiny)
+    workspace.write("story.txt", SAMPLE)
+    workspace.train(name="a")
+    return workspace.lora("a")
 
 
 @pytest.fixture
 def with_lora(place: Place, lora: Path) -> Place:
-    """A working folder in which the run 'a' is finished."""
+    """A workspace in which the run 'a' is finished."""
     shutil.copytree(lora, place.lora("a"))
     return place
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file below a folder with its bytes, and every empty folder; prepared data may come and go."""
-    found = [path for path in root.rglob("*") if "prepared" not in path.relative_to(root).parts]
-    files = {p.relative_to(root).as_posix(): p.read_bytes() for p in found if p.is_file()}
-    return files | {p.relative_to(root).as_posix() + "/": b"" for p in found if p.is_dir()}
+    """Return the bytes of all files below a folder, and its folders; without prepared data."""
+    paths = [path for path in root.rglob("*") if "prepared" not in path.relative_to(root).parts]
+    files = {p.relative_to(root).as_posix(): p.read_bytes() for p in paths if p.is_file()}
+    return files | {p.relative_to(root).as_posix() + "/": b"" for p in paths if p.is_dir()}

@@ -51,7 +51,7 @@ class Head:
     cap: float | None = None
 
     @property
-    def fixed(self) -> bool:
+    def is_frozen(self) -> bool:
         """Whether it is a plain linear layer that is not trained."""
         return type(self.module) is torch.nn.Linear and not self.module.weight.requires_grad
 
@@ -86,7 +86,7 @@ class SupervisedOnly:
         (hidden,) = recorded
         places, targets = supervised(labels.to(hidden.device))
         rows = hidden[places[:, 0], places[:, 1]]
-        if not self.head.fixed:
+        if not self.head.is_frozen:
             return _token_losses(self.head.logits(rows), targets, places, self.smoothing)
         weight = self.head.module.weight
         rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)

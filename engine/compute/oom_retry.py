@@ -45,7 +45,7 @@ class Work:
     step: Callable[[Piece, dict[str, Any]], torch.Tensor]
     parameters: Sequence[torch.nn.Parameter]
     apart: LossesApart
-    told: Callable[[Piece, int], None]
+    log_split: Callable[[Piece, int], None]
     refused: Callable[[Piece], ModelError]
     may_halve: bool = True
 
@@ -70,13 +70,13 @@ class Halving:
         if loss is not None:
             backup.add()
             return loss
-        backup.put_back()
+        backup.restore()
         work.apart.back_to(dataset_sums)
         free_memory()
         if micro_batch.texts < 2 or not work.may_halve:
             raise work.refused(micro_batch)
         self.most = (micro_batch.texts + 1) // 2
-        work.told(micro_batch, self.most)
+        work.log_split(micro_batch, self.most)
         return self.done(micro_batch, None, work)
 
 
@@ -94,7 +94,7 @@ class GradientsAside:
             if accumulated is not None:
                 parameter.grad = accumulated if parameter.grad is None else accumulated.add_(parameter.grad)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Drop the gradients of the failed batch and restore the accumulated ones."""
         for parameter, accumulated in self._saved:
             parameter.grad = accumulated

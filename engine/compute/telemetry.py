@@ -29,7 +29,7 @@ class MachineWatch:
         self._sensors = _Sensors()
         self._sampled_at, self._last = -math.inf, MachineUse(cards=0, peak=0)
 
-    def look(self, *, at_once: bool = False) -> None:
+    def observe(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
         if now - self._sampled_at < EVERY_SECONDS and not at_once:
             return

@@ -38,18 +38,18 @@ class Spilling:
 
     usual: list[float] = field(default_factory=list)
     slow: int = 0
-    told: bool = False
+    is_reported: bool = False
 
-    def look(self, seconds: float, tokens: int) -> bool:
+    def observe(self, seconds: float, tokens: int) -> bool:
         """Add a step; True once, after some slow steps in a row."""
         seconds_per_token = seconds / max(1, tokens)
         if len(self.usual) < FIRST_STEPS:
             self.usual.append(seconds_per_token)
             return False
         self.slow = self.slow + 1 if seconds_per_token > SLOWER * median(self.usual) else 0
-        if self.told or self.slow < IN_A_ROW:
+        if self.is_reported or self.slow < IN_A_ROW:
             return False
-        self.told = True
+        self.is_reported = True
         return True
 
 

@@ -40,7 +40,7 @@ class Sums(NamedTuple):
     tokens: np.ndarray[Any, Any]
 
     @staticmethod
-    def none(groups: int) -> Sums:
+    def zeros(groups: int) -> Sums:
         return Sums(*(np.zeros(groups) for _ in Sums._fields))
 
     @property
@@ -48,7 +48,7 @@ class Sums(NamedTuple):
         """Mean loss over all tokens."""
         return float(self.losses.sum() / max(self.tokens.sum(), 1))
 
-    def known(self, group: int) -> dict[str, Any]:
+    def figures(self, group: int) -> dict[str, Any]:
         """Return the figures of one group, which must have tokens."""
         tokens = int(self.tokens[group])
         return {
@@ -82,7 +82,7 @@ class Pass:
         self, examples: Some, groups: Sequence[Group], count: int, report: Told = lambda share: None
     ) -> Sums | None:
         """Return the sums by group over all processes; None if the run was stopped."""
-        totals, stopped = Sums.none(count), False
+        totals, stopped = Sums.zeros(count), False
         failure: Exception | None = None
         try:
             stopped = not self._add_share(totals, examples, groups, report)
@@ -130,7 +130,7 @@ class Pass:
         picked = np.linspace(0, len(batches) - 1, min(TRIED, len(batches))).round().astype(int)
         timed, began = [batches[n] for n in picked], time.perf_counter()
         for batch in timed:
-            self._add(Sums.none(1), batch, [0] * len(batch))
+            self._add(Sums.zeros(1), batch, [0] * len(batch))
         seconds = time.perf_counter() - began
         return seconds * sum(map(self._batch_tokens, batches)) / sum(map(self._batch_tokens, timed))
 

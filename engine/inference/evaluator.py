@@ -33,22 +33,22 @@ class Testing:
         self._has_split = len(blueprint.data.kept_aside) > 0
         self.kept_aside = blueprint.data.kept_aside.digest() if self._has_split else ""
         self.evaluations = graph_file.evaluations_of(graph, self.kept_aside) if self._has_split else []
-        self.measure: Callable[[], Measured | None] = lambda: None
+        self.evaluate: Callable[[], Measured | None] = lambda: None
         self._reported_at = 0.0
 
     def stopping(self) -> bool:
         """Whether the user has asked the run to stop."""
         return self._control.stopping
 
-    def told(self, share: float) -> None:
+    def report_progress(self, share: float) -> None:
         """Log the progress of the current evaluation every few seconds; a short one logs none."""
         if time.monotonic() - self._reported_at > TELLS_SECONDS:
             self._log.append(Stage(text=EVALUATING, share=share))
             self._reported_at = time.monotonic()
 
-    def let_go(self) -> None:
+    def release_model(self) -> None:
         """Drop the reference to the model."""
-        self.measure = lambda: None
+        self.evaluate = lambda: None
 
     def at_start(self, step: int) -> Evaluation | None:
         """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
@@ -88,7 +88,7 @@ class Testing:
         self._log.append(Stage(text=EVALUATING))
         started = self._reported_at = time.monotonic()
         try:
-            result = self.measure()
+            result = self.evaluate()
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
                 Advice(text=f"The evaluation after step {step} failed, and the run goes on: {first_line(error)}")

@@ -132,7 +132,7 @@ def _sums(model: Any, capabilities: Ways, inputs: Material, text: str, job: Job)
 
 
 def _figures(sums: Sums, inputs: Material) -> dict[str, Any]:
-    scores = inputs.told(sums)
+    scores = inputs.score(sums)
     return {
         "dataset": inputs.name,
         "perplexity": train_utils.perplexity(sums.loss),

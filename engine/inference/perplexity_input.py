@@ -27,5 +27,5 @@ class Material:
     count: int  # of groups
     stride: int
     max_length: int
-    told: Callable[[Sums], Told]
+    score: Callable[[Sums], Told]
     notes: tuple[str, ...] = ()

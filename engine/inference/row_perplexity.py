@@ -74,7 +74,7 @@ def _rows(sums: Sums, texts: Words) -> Iterator[KnownRow]:
     if len(order) > MOST_TOLD:
         order = np.concatenate([order[: MOST_TOLD // 2], order[-(MOST_TOLD // 2) :]])
     for n in order.tolist():
-        yield KnownRow(**sums.known(n), place=texts.place(n), read=texts.read(n), begins=texts.begins(n))
+        yield KnownRow(**sums.figures(n), place=texts.place(n), read=texts.read(n), begins=texts.begins(n))
 
 
 def _segments(sums: Sums, texts: Words) -> Iterator[Stretch]:
@@ -86,7 +86,7 @@ def _segments(sums: Sums, texts: Words) -> Iterator[Stretch]:
     firsts = np.flatnonzero(np.diff(part_of_row, prepend=-1))
     for n, first in enumerate(firsts.tolist()):
         begins = (texts.read(first) or texts.begins(first)).removesuffix(f" {MORE}")
-        yield Stretch(**parts.known(n), begins=f"{texts.place(first)}: {begins}")
+        yield Stretch(**parts.figures(n), begins=f"{texts.place(first)}: {begins}")
 
 
 @dataclass(frozen=True)

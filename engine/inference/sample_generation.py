@@ -41,7 +41,7 @@ class Asking:
         example = self._tokenizer.decode(self._run.data.examples[0].ids.tolist())
         return self._style.as_json(self._run.settings, example)
 
-    def ask(self, model: Any, prompt: Prompt, step: int) -> Sampled | None:
+    def sample(self, model: Any, prompt: Prompt, step: int) -> Sampled | None:
         """Answer a prompt; None if the run was stopped, which cuts the answer short."""
         without = self._base_answers.get(prompt.text)
         if without is None:

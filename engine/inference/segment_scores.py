@@ -22,7 +22,7 @@ BEGINNING = 60  # characters
 class Stretches:
     """Consecutive texts as one sequence of tokens, divided into equal segments."""
 
-    written: Sequence[str]
+    texts: Sequence[str]
     encoded: Sequence[Encoded]
 
     @property
@@ -35,11 +35,11 @@ class Stretches:
         numbers: Numbers = np.arange(self._tokens) * self.count // max(1, self._tokens)
         return np.split(numbers.astype(np.int32), self._ends[:-1])
 
-    def told(self, sums: Sums) -> tuple[Stretch, ...]:
+    def score(self, sums: Sums) -> tuple[Stretch, ...]:
         """Return the scores of all segments that have predicted tokens."""
         firsts = np.flatnonzero(np.diff(np.concatenate(self.of_tokens), prepend=-1))
         return tuple(
-            Stretch(**sums.known(segment), begins=self._words_at(int(first)))
+            Stretch(**sums.figures(segment), begins=self._words_at(int(first)))
             for segment, first in enumerate(firsts)
             if sums.tokens[segment]
         )
@@ -58,4 +58,4 @@ class Stretches:
         text = int(np.searchsorted(self._ends, token, side="right"))
         offset = token - int(self._ends[text]) + len(self.encoded[text].ids)
         start = int(self.encoded[text].starts[offset])
-        return " ".join(self.written[text][start : start + 2 * BEGINNING].split())[:BEGINNING]
+        return " ".join(self.texts[text][start : start + 2 * BEGINNING].split())[:BEGINNING]

@@ -40,7 +40,7 @@ def windows(name: str, texts: Sequence[ReadText], tokenizer: Tokenizer, length: 
         raise DataError(f"{name} is too short: a text of at least two tokens is needed.")
     examples, groups = zip(*pairs, strict=True)
     return Material(
-        name, examples, groups, segments.count, stride, length, told=lambda sums: Told(segments.told(sums))
+        name, examples, groups, segments.count, stride, length, score=lambda sums: Told(segments.score(sums))
     )
 
 

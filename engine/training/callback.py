@@ -58,10 +58,10 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         """Current learning rate plan."""
         return self.steering.rates
 
-    def let_go(self) -> None:
+    def release_model(self) -> None:
         """Drop all references to the model."""
         self.course.tokens, self.course.by_source = lambda: 0, dict
-        self.testing.let_go()
+        self.testing.release_model()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -120,14 +120,14 @@ class BetweenSteps(TrainerCallback):  # type: ignore[misc]
         self.course.begin_step()  # work between two steps counts for neither
 
     def _watch_machine(self, progress: Progress) -> None:
-        if self.spilling is not None and self.spilling.look(progress.seconds, progress.tokens):
+        if self.spilling is not None and self.spilling.observe(progress.seconds, progress.tokens):
             self._log.append(Advice(text=SPILLS))
         if self._machine is not None:
-            self._machine.look()
+            self._machine.observe()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         if self._machine is not None:
-            self._machine.look(at_once=True)
+            self._machine.observe(at_once=True)
 
     def _phase(self, step: int) -> str:
         """Return the batching phase of a step, if there are several, and log a planned change."""

@@ -265,8 +265,8 @@ def _checkpoints_by_step(folder: RunFolder) -> dict[int, str]:
 
 def _title(run: Blueprint) -> str:
     lora, learning = run.settings.lora, run.settings.learning
-    size_words = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
+    shape = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
     return (
-        f"{run.folder.name} on {run.card.name} - {'whole model' if run.settings.lora.whole_model else size_words}, "
+        f"{run.folder.name} on {run.card.name} - {'whole model' if run.settings.lora.whole_model else shape}, "
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run.data.report.cutoff}"
     )

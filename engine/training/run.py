@@ -95,7 +95,7 @@ def _train_segment(segment: Part, host: Host, job: Job) -> Ended | Trained:
             ended = kept(trained, partial(full_finetune.write, run, model), host.folders, job)
             sample_callback.at_the_end(model, step, ended.folder or run.folder.path)
             return ended
-    callback.let_go()
+    callback.release_model()
     return trained
 
 

@@ -89,7 +89,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
             record.keep(self._folder, self._samples)
 
     def _sample_one(self, model: Any, prompt: Prompt, step: int) -> None:
-        if sampled := self._generator.ask(model, prompt, step):
+        if sampled := self._generator.sample(model, prompt, step):
             self._samples.append(sampled)
             self._job.log.append(sampled)
 

@@ -107,7 +107,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         callback.course.by_source = self._loss_by_dataset.taken
         if len(blueprint.data.kept_aside):
             testing = callback.testing
-            testing.measure = Measuring(blueprint, model, capabilities, testing.stopping, testing.told)
+            testing.evaluate = Measuring(blueprint, model, capabilities, testing.stopping, testing.report_progress)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         """Create the optimizer, with its groups split by learning rate."""
@@ -154,7 +154,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             step=step,
             parameters=list(model.parameters()),
             apart=self._loss_by_dataset,
-            told=self._callback.told_of_halves,
+            log_split=self._callback.told_of_halves,
             refused=self._out_of_memory_error,
             may_halve=not self._why_not_splittable(),
         )

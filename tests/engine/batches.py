@@ -1,4 +1,4 @@
-"""Batches as models get them: without what a trainer wants to know beside."""
+"""Batches for a model, without the extra keys for the trainer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from training_pro.engine.compute.collator import EXAMPLES, JOINS, OWNERS, batche
 
 
 def padded(examples):
-    """One row an example, each as long as the longest."""
-    return _for_a_model(batched(examples, in_one_row=False))
+    """One row per example, padded to the longest."""
+    return _model_inputs(batched(examples, in_one_row=False))
 
 
 def packed(examples):
-    """One row without padding; the positions begin anew with each example."""
-    return _for_a_model(batched(examples, in_one_row=True))
+    """One row without padding; positions restart with each example."""
+    return _model_inputs(batched(examples, in_one_row=True))
 
 
-def _for_a_model(batch):
+def _model_inputs(batch):
     return {name: value for name, value in batch.items() if name not in (OWNERS, EXAMPLES, JOINS)}

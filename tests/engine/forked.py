@@ -1,7 +1,7 @@
-"""Runs in processes of their own, to be killed: one process loads the libraries, and each run is a fork of it.
+"""Runs in forked processes, to be killed: one process loads the libraries, and each run is a fork of it.
 
-As a program it reads one run a line and answers with the child's number, 'training' when its loop begins, and how
-it ended. It has no other threads when it forks, so that a fork is sound, and starts in milliseconds.
+As a program it reads one run per line and answers with the child's process id, 'training' when the loop begins,
+and how the run ended. It has no other threads when it forks, so a fork is safe, and starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Forks:
-    """The process that is forked, seen from a test."""
+    """Client of the process that forks."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -39,24 +39,24 @@ class Forks:
         self._process.wait()
 
     def begin(self, place: Any, **run: Any) -> int:
-        """Start a run; its process number, when its training begins or when there is nothing left to train."""
+        """Start a run; returns its process id once training begins or there is nothing left to train."""
         run |= {"user_data": str(place.folders.user_data), "model": str(place.tiny)}
         self._process.stdin.write(json.dumps(run) + "\n")
         self._process.stdin.flush()
-        number, answer = int(self._answer()), self._answer()
+        pid, answer = int(self._answer()), self._answer()
         self._ended = "" if answer == "training" else answer
-        return number
+        return pid
 
     def end(self) -> str:
-        """How the run ended: 'finished', or 'killed'."""
+        """Return how the run ended: 'finished', 'failed' or 'killed'."""
         return self._ended or self._answer()
 
     def _answer(self) -> str:
         return self._process.stdout.readline().strip()
 
 
-def kill(number: int) -> None:
-    os.kill(number, signal.SIGKILL)
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
 
 
 def _say(text: str) -> None:
@@ -94,7 +94,7 @@ def _serve() -> None:
             try:
                 _train(json.loads(line))
                 os._exit(0)
-            finally:  # a child that fails must not go on serving
+            finally:  # a failed child must not continue the loop
                 os._exit(1)
         _say(str(child))
         _, status = os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Runs one after another in one process: nothing of them stays in memory, and no thread."""
+"""Many runs in one process leave nothing in memory, and no threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEGABYTE = 1_000_000
 
 
 def in_use():
-    """Threads, tensors and modules that are alive, and the memory of the process in megabytes."""
+    """Return the numbers of living threads, tensors and modules, and the memory of the process in MB."""
     gc.collect()
     things = gc.get_objects()
     return (
@@ -28,8 +28,8 @@ def in_use():
 
 
 def after_runs(place, count):
-    """What is in use after each of so many runs, on one model, as a session starts them."""
-    host, session, found = place.host(), Session(), []
+    """Run `count` times on one model in a session; return what is in use after each run."""
+    host, session, uses = place.host(), Session(), []
     for number in range(count):
         settings = place.settings(name=f"run-{number % 2}", **QUICK)
         job = session.start("training", "a run", host, lambda job, s=settings: PeftEngine().train(s, host, job))
@@ -37,14 +37,14 @@ def after_runs(place, count):
         assert job.end.outcome == "finished", job.end.text
         for thread in [t for t in threading.enumerate() if t.name == "a run"]:
             thread.join()
-        found.append(in_use())
-    return found
+        uses.append(in_use())
+    return uses
 
 
 @pytest.mark.parametrize("count", [6, pytest.param(30, marks=pytest.mark.long)])
 def test_memory_and_threads_are_as_after_the_third(place, count, record_property):
-    found = after_runs(place, count)
-    third, last = found[2], found[-1]
+    uses = after_runs(place, count)
+    third, last = uses[2], uses[-1]
     record_property("in use", f"after the third run {third}, after number {count} {last}")
     assert last[:3] == third[:3]
     assert last[3] - third[3] < 25

@@ -1,4 +1,4 @@
-"""A full disk, a folder that is gone or read-only, a file held open: the run goes on, and its LoRA is kept."""
+"""A full disk, a deleted or read-only folder, a file held open: the run continues, and its LoRA is saved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training_pro.settings import files
 from training_pro.tests.tiny import tree, watched
 
 TWO = {"epochs": 2, "save_each_epoch": False}
-TALKING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
+SAMPLING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def disk(place):
-    """The folder of the LoRAs on a disk of its own."""
+    """The LoRA folder on its own small disk."""
     folder = place.folders.loras
     folder.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=False).returncode:
@@ -41,7 +41,7 @@ def disk(place):
 
 
 def filling(disk, leave):
-    """A job during whose first step the disk fills up, but for so many bytes."""
+    """Return a job that fills the disk at its first step, except for `leave` bytes."""
 
     def fill(job):
         (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - int(leave)))
@@ -62,15 +62,18 @@ def saved(job):
 
 
 def sizes(place, **more):
-    """The bytes of a LoRA and of a full checkpoint of these settings."""
+    """Return the bytes of a LoRA and of a full checkpoint with these settings."""
     place.train(name="sizes", **{**TWO, **more, "max_steps": 1, "save_every": 1})
     folder = place.lora("sizes")
-    found = (folder / "adapter_model.safetensors").stat().st_size, loras.size_on_disk(folder / "checkpoint-1")
+    byte_counts = (
+        (folder / "adapter_model.safetensors").stat().st_size,
+        loras.size_on_disk(folder / "checkpoint-1"),
+    )
     shutil.rmtree(folder)
-    return found
+    return byte_counts
 
 
-def test_on_a_full_disk_the_older_checkpoints_are_slimmed_and_the_run_goes_on(place, disk):
+def test_on_a_full_disk_older_checkpoints_are_slimmed(place, disk):
     lora, full = sizes(place, rank=64)
     job = filling(disk, 2.8 * full)
     end = place.train(job=job, rank=64, save_every=2, **TWO)
@@ -82,20 +85,20 @@ def test_on_a_full_disk_the_older_checkpoints_are_slimmed_and_the_run_goes_on(pl
     assert lora < full
 
 
-def test_a_checkpoint_that_does_not_fit_is_said_and_the_run_goes_on(place, disk):
+def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, disk):
     lora, full = sizes(place, rank=64)
-    job = filling(disk, (lora + full) / 2)  # the LoRA fits, a full checkpoint does not
+    job = filling(disk, (lora + full) / 2)  # the LoRA fits, but not a full checkpoint
     end = place.train(job=job, rank=64, save_every=4, **TWO)
     assert (end.outcome, saved(job)) == ("finished", [])
-    told = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
-    assert len(told) == 2
-    assert told[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
-    assert told[0].endswith("The run goes on. There is none yet.")
+    messages = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
+    assert len(messages) == 2
+    assert messages[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
+    assert messages[0].endswith("The run goes on. There is none yet.")
     assert (loras.has_lora(place.lora()), loras.standing(place.lora())) == (True, "finished")
     assert not (place.lora() / ".part").exists()
 
 
-def test_where_not_even_the_lora_fits_it_goes_elsewhere_and_that_is_said(place, disk):
+def test_a_lora_that_does_not_fit_is_saved_elsewhere(place, disk):
     place.train(name="whole", rank=64, **TWO)
     whole = place.weights("whole")
     job = filling(disk, len(whole) / 2)
@@ -103,9 +106,9 @@ def test_where_not_even_the_lora_fits_it_goes_elsewhere_and_that_is_said(place, 
     rescued = place.folders.user_data / "rescued" / "a"
     assert (end.outcome, end.folder) == ("finished", rescued)
     assert (rescued / "adapter_model.safetensors").read_bytes() == whole
-    (told,) = [text for text in advice(job) if "instead" in text]
-    assert told.startswith(f"{place.lora()} could not be written: the disk is full (")
-    assert told.endswith(f"The LoRA is in {rescued} instead.")
+    (message,) = [text for text in advice(job) if "instead" in text]
+    assert message.startswith(f"{place.lora()} could not be written: the disk is full (")
+    assert message.endswith(f"The LoRA is in {rescued} instead.")
     assert {p.name for p in rescued.iterdir()} >= {"training_log.json", "training_parameters.json"}
     assert not loras.has_lora(place.lora())
 
@@ -129,7 +132,7 @@ def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
     assert loras.has_lora(place.lora())
 
 
-def test_a_folder_that_is_gone_is_made_again(place):
+def test_a_deleted_folder_is_created_again(place):
     place.train(name="whole", **TWO)
     end = place.train(job=at(5, lambda job: shutil.rmtree(place.folders.loras / "a")), save_every=4, **TWO)
     assert end.outcome == "finished"
@@ -144,16 +147,16 @@ def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(
     assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
     assert loras.has_lora(end.folder)
     assert saved(job) == [2, 4]
-    told = [text for text in advice(job) if "read-only" in text]
-    assert told[0] == (
+    messages = [text for text in advice(job) if "read-only" in text]
+    assert messages[0] == (
         "The checkpoint of step 6 could not be saved: the folder is read-only. The run goes on. The last one is "
         "checkpoint-4."
     )
 
 
-def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_name_is_taken(place, monkeypatch):
-    """Windows: a safetensors file that is loaded cannot be replaced."""
-    place.train(job=at(4, lambda job: job.control.stop()), **TWO, **TALKING)
+def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkeypatch):
+    """On Windows a loaded safetensors file cannot be replaced."""
+    place.train(job=at(4, lambda job: job.control.stop()), **TWO, **SAMPLING)
     before = place.weights()
     replace, tries = Path.replace, []
 
@@ -165,12 +168,12 @@ def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_nam
 
     monkeypatch.setattr(Path, "replace", held)
     job = watched(lambda job, event: None)
-    end = place.train(job=job, resume="newest", **TWO, **TALKING)
+    end = place.train(job=job, resume="newest", **TWO, **SAMPLING)
     assert len(tries) == 3 * 3
     assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
-    assert place.weights() == before  # and its adapter_config.json is still the one that goes with it
-    (told,) = [text for text in advice(job) if "instead" in text]
-    assert "adapter_model.safetensors may not be written, or another program holds it open" in told
+    assert place.weights() == before  # with its own adapter_config.json
+    (message,) = [text for text in advice(job) if "instead" in text]
+    assert "adapter_model.safetensors may not be written, or another program holds it open" in message
     assert loras.standing(place.lora("a-2")) == "finished"
     for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
         assert (place.lora("a-2") / name).is_file(), name
@@ -182,8 +185,8 @@ def test_a_file_held_open_by_another_program_is_tried_again_and_then_another_nam
 @pytest.mark.parametrize(
     "said", ["No space left on device (os error 28)", "Der Datenträger ist voll (os error 112)"]
 )
-def test_a_whole_model_meets_a_full_disk_as_a_lora_does(place, monkeypatch, said):
-    """safetensors' error for it is of a kind of its own, and on Windows in the language of the system."""
+def test_a_whole_model_handles_a_full_disk_like_a_lora(place, monkeypatch, said):
+    """safetensors raises its own error class, and on Windows the message is localized."""
     from safetensors import SafetensorError
     from transformers import PreTrainedModel
 
@@ -199,12 +202,14 @@ def test_a_whole_model_meets_a_full_disk_as_a_lora_does(place, monkeypatch, said
     job = watched(lambda job, event: None)
     end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
     assert (end.outcome, saved(job)) == ("finished", [8])
-    (told,) = [text for text in advice(job) if text.startswith("The checkpoint of step 4 could not be saved")]
-    assert "the disk is full" in told
+    (advice_text,) = [
+        text for text in advice(job) if text.startswith("The checkpoint of step 4 could not be saved")
+    ]
+    assert "the disk is full" in advice_text
     assert loras.has_weights(end.folder)
 
 
-def test_a_file_that_is_let_go_of_in_time_is_replaced(place, monkeypatch):
+def test_a_file_that_is_released_in_time_is_replaced(place, monkeypatch):
     place.train(name="whole", **TWO)
     replace, tries = Path.replace, []
 
@@ -219,8 +224,8 @@ def test_a_file_that_is_let_go_of_in_time_is_replaced(place, monkeypatch):
     assert place.weights() == place.weights("whole")
 
 
-def test_what_is_held_open_for_a_moment_costs_no_checkpoint(place, monkeypatch):
-    """A virus scanner: there is room enough, so nothing is slimmed for it."""
+def test_a_file_held_for_a_moment_costs_no_checkpoint(place, monkeypatch):
+    """As by a virus scanner: the disk has room, so no checkpoint is slimmed."""
     from transformers import Trainer
 
     keep, save, tries = safe_save.RunFolder.keep, Trainer._save_checkpoint, []
@@ -271,7 +276,7 @@ def test_a_checkpoint_whose_name_is_held_for_a_moment_is_there_after_a_stop(plac
     assert [c.step for c in loras.to_go_on_from(place.lora())] == [3]
 
 
-def test_where_the_last_checkpoint_cannot_be_named_a_timed_copy_stays_to_go_on_from(place, monkeypatch):
+def test_if_the_last_checkpoint_cannot_be_renamed_a_backup_remains(place, monkeypatch):
     replace = Path.replace
 
     def held(path, target):
@@ -300,7 +305,7 @@ def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
 
 
 @pytest.mark.parametrize("resume", ["", "checkpoint-2"])
-def test_where_the_folder_cannot_be_opened_everything_is_where_it_was(place, monkeypatch, resume):
+def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, resume):
     place.train(job=at(4, lambda job: job.control.stop()), save_every=2, **TWO)
     before = tree(place.lora())
 
@@ -308,8 +313,10 @@ def test_where_the_folder_cannot_be_opened_everything_is_where_it_was(place, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run_folder.files, "as_file", full)
-    said = pytest.raises(SavingError, match=r"a cannot be written: the disk is full \(.*\)\. Mend that, or choose")
-    with said:
+    refusal = pytest.raises(
+        SavingError, match=r"a cannot be written: the disk is full \(.*\)\. Mend that, or choose"
+    )
+    with refusal:
         place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)
     assert tree(place.lora()) == before
 

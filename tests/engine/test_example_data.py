@@ -1,4 +1,4 @@
-"""Every example data set, checked and trained on: what Check says is what the run then does."""
+"""Every example dataset is checked and trained on; the counts of Check and of the run agree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_epoch_sees_each_token_once(place: Place):
 
 
 def test_all_of_them_together_with_what_is_left_out(place: Place):
-    """Short blocks and long rows are counted alike, a part is kept aside, and what is said is the same."""
+    """With short blocks, long rows and a validation split, the counts agree too."""
     more = {"min_chars": 60, "too_long": "split", "cutoff": 64, "eval_share": 0.1, "overlap": True}
     asked = {"data": KINDS, "max_steps": 1, "rank": 2, **more}
     report = json.loads(json.dumps(PeftEngine().check(place.settings(**asked), place.host()).as_json()))

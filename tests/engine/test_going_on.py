@@ -1,4 +1,4 @@
-"""Stopping, saving, going on, and what happens to what stands in the folder already."""
+"""Stop, save and resume, and the fate of files that are already in the folder."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny):
-    """The folder of a LONG run that nothing came between."""
-    made = Place(folders(tmp_path_factory.mktemp("whole") / "user_data"), tiny)
-    made.write("story.txt", SAMPLE)
-    made.train(name="whole", **LONG)
-    return made.lora("whole")
+    """The folder of a LONG run without interruption."""
+    workspace = Place(folders(tmp_path_factory.mktemp("whole") / "user_data"), tiny)
+    workspace.write("story.txt", SAMPLE)
+    workspace.train(name="whole", **LONG)
+    return workspace.lora("whole")
 
 
 def weights(folder):
@@ -44,7 +44,7 @@ def read(path):
 
 
 def at(step, do):
-    """A job in which `do` is called with the job when a step is done."""
+    """Return a job that calls `do` with itself after a step."""
 
     def watch(job, event):
         if isinstance(event, Progress) and event.step == step:
@@ -72,7 +72,7 @@ def notes(job):
     return [event.text for event in job.log.since(0) if isinstance(event, Note)]
 
 
-def test_a_stop_takes_effect_after_the_step_and_keeps_a_checkpoint_and_the_lora(place):
+def test_a_stop_after_a_step_saves_a_checkpoint_and_the_lora(place):
     job = stopping_at(2)
     end = place.train(job=job, **LONG)
     assert (end.outcome, end.folder) == ("stopped", place.lora())
@@ -83,7 +83,7 @@ def test_a_stop_takes_effect_after_the_step_and_keeps_a_checkpoint_and_the_lora(
     assert place.weights() == (place.lora() / "checkpoint-2" / "adapter_model.safetensors").read_bytes()
 
 
-def test_a_checkpoint_is_saved_when_it_is_asked_for_and_the_run_goes_on(place):
+def test_a_checkpoint_is_saved_on_request(place):
     job = at(1, lambda job: job.control.save_checkpoint())
     assert place.train(job=job, **LONG).outcome == "finished"
     assert saved(job) == [
@@ -99,14 +99,14 @@ def test_saving_changes_nothing_about_the_run(place, whole):
     assert place.weights("busy") == weights(whole)
 
 
-def test_checkpoints_at_so_many_steps(place):
+def test_checkpoints_every_n_steps(place):
     job = Job("training", "a test")
     place.train(job=job, save_every=3, save_each_epoch=False, **LONG)
     assert saved(job) == [(3, "", "checkpoint-3"), (6, "", "checkpoint-6")]
 
 
 @pytest.mark.parametrize("step", [1, 3, 5])
-def test_a_stopped_run_that_goes_on_ends_as_if_it_had_never_stopped(place, whole, step):
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(place, whole, step):
     place.train(name="parts", job=stopping_at(step), **LONG)
     place.train(name="parts", resume="newest", **LONG)
     assert place.weights("parts") == weights(whole)
@@ -122,7 +122,7 @@ def test_a_stopped_run_that_goes_on_ends_as_if_it_had_never_stopped(place, whole
     assert logs[0] == logs[1]
 
 
-def test_in_the_middle_of_an_accumulated_epoch_too(place):
+def test_also_in_the_middle_of_an_accumulated_epoch(place):
     more = {"batch_size": 1, "accumulation": 3, **LONG}
     place.train(name="whole", **more)
     place.train(name="parts", job=stopping_at(7), **more)
@@ -130,7 +130,7 @@ def test_in_the_middle_of_an_accumulated_epoch_too(place):
     assert place.weights("parts") == place.weights("whole")
 
 
-def test_a_run_that_was_cut_off_goes_on_from_its_newest_checkpoint(place, whole):
+def test_a_crashed_run_resumes_from_its_newest_checkpoint(place, whole):
     with pytest.raises(OSError, match="the power went"):
         place.train(name="parts", job=breaking_at(6), **LONG)
     assert loras.standing(place.lora("parts")) == "cut off"
@@ -151,7 +151,7 @@ def test_a_run_that_broke_while_saving_its_lora_is_finished_from_its_last_checkp
     assert loras.standing(place.lora("parts")) == "finished"
 
 
-def test_it_may_go_on_from_a_checkpoint_by_name(place, whole):
+def test_a_run_resumes_from_a_named_checkpoint(place, whole):
     shutil.copytree(whole, place.lora())
     (place.lora() / "training_log.json").unlink()
     (place.lora() / "adapter_model.safetensors").unlink()
@@ -170,7 +170,7 @@ def test_a_finished_run_says_so_and_changes_nothing(place, more):
     assert tree(place.folders.user_data) == before
 
 
-def test_a_finished_run_goes_on_where_more_is_asked_and_takes_the_new_plans_rates(place):
+def test_a_finished_run_with_more_epochs_takes_the_rates_of_the_new_plan(place):
     place.train(epochs=1)
     job = Job("training", "a test")
     place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
@@ -185,7 +185,7 @@ def test_a_finished_run_goes_on_where_more_is_asked_and_takes_the_new_plans_rate
 
 
 @pytest.mark.parametrize(("first", "then"), [({"max_steps": 3}, 5), ({"epochs": 1.5}, 8)])
-def test_a_run_that_ended_within_an_epoch_goes_on_where_more_is_asked(place, first, then):
+def test_a_run_that_ended_within_an_epoch_resumes_with_more_steps(place, first, then):
     place.train(name="short", **first)
     ended = read(place.lora("short") / "training_graph.json")[-1]["current_steps"]
     seen = []
@@ -194,31 +194,31 @@ def test_a_run_that_ended_within_an_epoch_goes_on_where_more_is_asked(place, fir
     assert seen == list(range(ended + 1, then + 1))
 
 
-def test_the_new_plans_rates_are_what_the_optimizer_uses(place, monkeypatch):
+def test_the_optimizer_uses_the_rates_of_the_new_plan(place, monkeypatch):
     from training_pro.engine.training.trainer import RunTrainer
 
     place.train(epochs=1)
     used, step = [], RunTrainer.training_step
 
-    def spying(self, *args, **more):
+    def spy(self, *args, **more):
         used.append(self.optimizer.param_groups[0]["lr"])
         return step(self, *args, **more)
 
-    monkeypatch.setattr(RunTrainer, "training_step", spying)
+    monkeypatch.setattr(RunTrainer, "training_step", spy)
     job = Job("training", "a test")
     place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
     (planned,) = [event for event in job.log.since(0) if isinstance(event, Planned)]
     assert used == pytest.approx(planned.rates[4:], rel=1e-12)
 
 
-def test_where_there_is_nothing_to_go_on_from_the_run_begins_and_says_so(place):
+def test_a_resume_without_checkpoints_starts_over_with_a_note(place):
     job = Job("training", "a test")
     assert place.train(job=job, resume="newest").outcome == "finished"
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     assert "There is nothing of 'a' to go on from: the run starts at its beginning." in notes
 
 
-def test_texts_that_have_changed_meanwhile_are_named_as_what_they_are(place):
+def test_changed_texts_are_named(place):
     place.train(job=stopping_at(1), **LONG)
     place.write("story.txt", SAMPLE.replace("keeper", "warden"))
     with pytest.raises(SavingError, match=r"data and slicing \(the files hold something else now\)"):
@@ -241,7 +241,7 @@ def test_texts_that_have_changed_meanwhile_are_named_as_what_they_are(place):
         ("data and slicing (Data ['story.txt'] then, ['other.txt'] now)", {"data": ["other.txt"]}),
     ],
 )
-def test_a_run_goes_on_only_as_what_it_was(place, named, more):
+def test_a_run_resumes_only_with_the_same_settings(place, named, more):
     place.write("other.txt", "Something else altogether. " * 60)
     place.train(job=stopping_at(1), **LONG)
     before = tree(place.folders.user_data)
@@ -252,7 +252,7 @@ def test_a_run_goes_on_only_as_what_it_was(place, named, more):
     assert tree(place.folders.user_data) == before
 
 
-def test_what_a_checkpoint_of_an_older_version_does_not_name_was_as_it_was_asked_for(place, whole):
+def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, whole):
     place.train(job=stopping_at(2), name="whole", **LONG)
     state = place.lora("whole") / "checkpoint-2" / STATE
     kept = read(state)
@@ -263,8 +263,11 @@ def test_what_a_checkpoint_of_an_older_version_does_not_name_was_as_it_was_asked
     for group in optimizer["param_groups"]:
         del group["share"]
     torch.save(optimizer, state.with_name("optimizer.pt"))
-    for more, said in (({"alpha": 64}, "alpha (8.0 then, 64.0 now)"), ({"lora_plus": 4}, "lora_plus (1.0 then")):
-        with pytest.raises(SavingError, match=re.escape(said)):
+    for more, message in (
+        ({"alpha": 64}, "alpha (8.0 then, 64.0 now)"),
+        ({"lora_plus": 4}, "lora_plus (1.0 then"),
+    ):
+        with pytest.raises(SavingError, match=re.escape(message)):
             place.train(name="whole", resume="newest", **{**LONG, **more})
     place.train(name="whole", resume="newest", **LONG)
     assert weights(place.lora("whole")) == weights(whole)
@@ -277,7 +280,7 @@ def test_another_model_is_refused_by_name(place, tmp_path):
         place.train(resume="newest", **LONG)
 
 
-def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(place):
+def test_a_missing_checkpoint_is_named_with_the_existing_ones(place):
     place.train()
     with pytest.raises(SavingError) as refusal:
         place.train(resume="checkpoint-9", epochs=2)
@@ -286,7 +289,7 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(place):
     )
 
 
-def test_asking_is_the_default_and_names_what_stands_there(with_lora):
+def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     before = tree(with_lora.folders.user_data)
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
@@ -297,7 +300,7 @@ def test_asking_is_the_default_and_names_what_stands_there(with_lora):
     assert tree(with_lora.folders.user_data) == before
 
 
-def test_replacing_keeps_a_backup_of_all_that_stood_there(with_lora):
+def test_replacing_keeps_a_backup_of_the_old_run(with_lora):
     (with_lora.lora() / "notes.txt").write_text("my own note", encoding="utf-8")
     before = tree(with_lora.lora())
     today = f"Backup-{datetime.date.today().isoformat()}"
@@ -310,7 +313,7 @@ def test_replacing_keeps_a_backup_of_all_that_stood_there(with_lora):
     assert tree(with_lora.lora() / f"{today}-2") == second
 
 
-def test_what_is_replaced_stays_until_the_first_step_is_done(with_lora):
+def test_the_old_run_remains_until_the_first_step(with_lora):
     before = tree(with_lora.lora())
     with pytest.raises(OSError, match="the power went"):
         with_lora.train(if_exists="replace", job=first_event_of(Planned, breaking))
@@ -325,7 +328,7 @@ def first_event_of(kind, do):
     return watched(lambda job, event: do(job) if isinstance(event, kind) else None)
 
 
-def test_a_new_name_is_the_first_that_is_free(with_lora):
+def test_a_new_name_is_the_first_free_one(with_lora):
     before = tree(with_lora.lora())
     (with_lora.folders.loras / "a-2").mkdir()
     end = with_lora.train(if_exists="new_name")
@@ -335,13 +338,13 @@ def test_a_new_name_is_the_first_that_is_free(with_lora):
 
 
 @pytest.mark.parametrize(("if_exists", "name"), [("new_name", "a-2"), ("replace", "a"), ("ask", "a")])
-def test_a_run_is_called_what_it_will_be(with_lora, if_exists, name):
+def test_a_run_logs_its_final_name(with_lora, if_exists, name):
     asked = with_lora.settings(if_exists=if_exists)
     assert under_its_name(asked, with_lora.folders).what.name == name
     assert under_its_name(with_lora.settings(name="b", if_exists=if_exists), with_lora.folders).what.name == "b"
 
 
-def test_nothing_is_written_before_the_first_step_is_done(place):
+def test_nothing_is_written_before_the_first_step(place):
     seen = []
 
     def watch(job, event):
@@ -354,7 +357,7 @@ def test_nothing_is_written_before_the_first_step_is_done(place):
     assert seen[len(before)] == ("Progress", [place.lora()])
 
 
-def test_a_lora_made_elsewhere_is_not_overwritten_by_going_on(with_lora):
+def test_a_foreign_lora_is_not_overwritten_by_a_resume(with_lora):
     for name in ("training_log.json", "checkpoint-4-epoch-1"):
         path = with_lora.lora() / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -364,7 +367,7 @@ def test_a_lora_made_elsewhere_is_not_overwritten_by_going_on(with_lora):
     assert tree(with_lora.folders.user_data) == before
 
 
-def test_a_half_written_checkpoint_is_none(place, whole):
+def test_a_half_written_checkpoint_does_not_count(place, whole):
     with pytest.raises(OSError, match="the power went"):
         place.train(name="parts", job=breaking_at(6), **LONG)
     half = place.lora("parts") / ".part" / "checkpoint-6"
@@ -376,7 +379,7 @@ def test_a_half_written_checkpoint_is_none(place, whole):
     assert not (place.lora("parts") / ".part").exists()
 
 
-def test_a_failure_reads_as_a_failure(place):
+def test_a_failure_is_recorded_as_one(place):
     from training_pro.core.jobs.session import Session
     from training_pro.engine.peft_engine import PeftEngine
 
@@ -391,13 +394,13 @@ def test_a_failure_reads_as_a_failure(place):
     assert not place.lora().exists()
 
 
-def test_throwing_a_run_away_leaves_nothing_where_nothing_stood(place):
+def test_a_discarded_new_run_leaves_nothing(place):
     end = place.train(job=at(2, lambda job: job.control.throw_away()), **LONG)
     assert (end.outcome, end.text) == ("stopped", "'a' is thrown away after step 2.")
     assert not place.lora().exists()
 
 
-def test_throwing_away_what_replaced_a_lora_puts_that_back(place):
+def test_discarding_a_replacement_restores_the_old_lora(place):
     place.train(epochs=1)
     before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}
     place.train(if_exists="replace", job=at(2, lambda job: job.control.throw_away()), **LONG)
@@ -405,8 +408,8 @@ def test_throwing_away_what_replaced_a_lora_puts_that_back(place):
     assert not list(place.lora().glob("Backup-*"))
 
 
-def test_throwing_away_what_had_nothing_to_go_on_from_leaves_what_was_replaced_before(place):
-    """The LoRA that was replaced lies in a backup only: what replaced it broke down before a checkpoint."""
+def test_discarding_a_run_without_checkpoints_keeps_the_backup_of_the_old_lora(place):
+    """The replaced LoRA is only in a backup: its replacement failed before its first checkpoint."""
     place.train(epochs=1)
     before = tree(place.lora())
     with pytest.raises(OSError, match="the power went"):
@@ -418,14 +421,14 @@ def test_throwing_away_what_had_nothing_to_go_on_from_leaves_what_was_replaced_b
     assert list(place.lora().glob("Backup-*")) == [backup]
 
 
-def test_throwing_a_part_away_leaves_no_checkpoint_of_it_slimmed_ones_neither(place):
+def test_discarding_a_resume_leaves_none_of_its_checkpoints(place):
     place.train(job=stopping_at(2), **LONG)
     more = {"save_every": 1, "keep_checkpoints": 1}
     place.train(resume="newest", job=at(7, lambda job: job.control.throw_away()), **{**LONG, **more})
     assert [path.name for path in place.lora().glob("checkpoint-*")] == ["checkpoint-2"]
 
 
-def test_throwing_a_part_away_leaves_the_earlier_part(place):
+def test_discarding_a_resume_keeps_the_earlier_run(place):
     place.train(job=stopping_at(2), **LONG)
     before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}
     place.train(resume="newest", job=at(5, lambda job: job.control.throw_away()), **LONG)
@@ -434,8 +437,8 @@ def test_throwing_a_part_away_leaves_the_earlier_part(place):
     assert loras.standing(place.lora()) == "stopped"
 
 
-def test_throwing_a_part_away_leaves_all_that_the_earlier_part_had_to_go_on_from(place):
-    """Its checkpoints, its best by name and its timed copies, however many came after them."""
+def test_discarding_a_resume_keeps_all_earlier_checkpoints(place):
+    """Its checkpoints, its best one and its backups, whatever came after them."""
     often = {**LONG, "epochs": 3, "keep_checkpoints": 1, "backup_minutes": 1e-6}
     with pytest.raises(OSError, match="the power went"):
         place.train(job=breaking_at(5), **often)
@@ -447,7 +450,7 @@ def test_throwing_a_part_away_leaves_all_that_the_earlier_part_had_to_go_on_from
     assert tree(place.lora()) == before
 
 
-def test_an_earlier_part_is_thinned_once_the_run_has_ended(place):
+def test_earlier_checkpoints_are_thinned_at_the_end_of_a_resumed_run(place):
     often = {**LONG, "save_every": 1, "keep_checkpoints": 2}
     place.train(job=stopping_at(3), **often)
     seen = []
@@ -457,7 +460,7 @@ def test_an_earlier_part_is_thinned_once_the_run_has_ended(place):
     assert [c.step for c in loras.checkpoints(place.lora())] == [7, 8]
 
 
-def test_a_pause_holds_for_as_long_as_it_is_asked_and_changes_nothing(place, whole):
+def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     import threading
 
     def pause(job):
@@ -482,7 +485,7 @@ def test_a_paused_run_can_be_stopped(place):
     assert place.train(job=at(1, pause_and_stop), **LONG).outcome == "stopped"
 
 
-def test_a_run_ends_at_a_loss_or_an_epoch_that_is_asked_for(place):
+def test_a_run_ends_at_a_given_loss_or_epoch(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, **LONG)
     assert end.outcome == "finished"
@@ -492,7 +495,7 @@ def test_a_run_ends_at_a_loss_or_an_epoch_that_is_asked_for(place):
     assert end.text.startswith("'b' finished at step 1 of 8, since the smoothed loss 6.")
 
 
-def test_throwing_away_brings_back_what_this_run_replaced_also_where_the_clock_was_set_back(with_lora):
+def test_discarding_restores_the_replaced_run_even_if_the_clock_was_set_back(with_lora):
     with_lora.train(if_exists="replace")
     (earlier,) = with_lora.lora().glob("Backup-*")
     os.utime(earlier, (time.time() + 1000, time.time() + 1000))
@@ -501,8 +504,8 @@ def test_throwing_away_brings_back_what_this_run_replaced_also_where_the_clock_w
     assert tree(with_lora.lora()) == before
 
 
-def test_a_kill_while_what_is_replaced_moves_leaves_no_run_that_was_cut_off(with_lora, monkeypatch):
-    """It would be offered to be thrown away, and what is not yet in the backup with it."""
+def test_a_kill_while_the_old_run_is_moved_leaves_no_crashed_run(with_lora, monkeypatch):
+    """Otherwise it could be discarded, together with all that is not yet in the backup."""
     before, replace, inside = tree(with_lora.lora()), Path.replace, Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(inside(path), key=lambda p: p.name != LOG)))
 

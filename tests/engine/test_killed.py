@@ -1,4 +1,4 @@
-"""Killed at random moments, in saving too, and resumed each time: the same bytes as if nothing had happened."""
+"""Killed at random moments, also while saving, and resumed each time: the bytes are the same as without."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = {
     "keep_checkpoints": 2,
     "sample_every": "never",
 }
-WAYS = {
+VARIANTS = {
     "shuffled": {"packing": "off"},
     "packed": {"packing": "on"},
     "length_then_order": {"batching": "length_then_order", "switch_after": "steps", "switch_at": 11},
@@ -36,9 +36,9 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def forks():
-    made = Forks()
-    yield made
-    made.close()
+    client = Forks()
+    yield client
+    client.close()
 
 
 def curve(folder):
@@ -47,7 +47,7 @@ def curve(folder):
 
 
 def refuse_broken(folder):
-    """Whatever a run would go on from can be read to its end."""
+    """Check that every checkpoint a run could resume from is complete."""
     for checkpoint in loras.to_go_on_from(folder):
         load_file(checkpoint.folder / "adapter_model.safetensors")
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
@@ -61,8 +61,8 @@ def left_over(place):
 
 
 @dataclass
-class Toll:
-    """How many runs it took, how many kills there were, how many of them in saving, and where each came."""
+class KillStats:
+    """Statistics: runs, kills, kills while saving, and the step of each kill."""
 
     runs: int = 0
     kills: int = 0
@@ -70,55 +70,55 @@ class Toll:
     steps: list[int] = field(default_factory=list)
 
 
-def killed_and_resumed(place, forks, way, kills, chance):
-    """Kill so many times at random moments, every second time in saving, resuming after each."""
-    forks.begin(place, name="whole", **RUN, **way)
+def killed_and_resumed(place, forks, variant, kills, rng):
+    """Kill at random moments, every second time while saving, and resume after each kill."""
+    forks.begin(place, name="whole", **RUN, **variant)
     began = time.monotonic()
     assert forks.end() == "finished"
-    seconds, toll = time.monotonic() - began, Toll()
-    while toll.kills < kills:
-        toll.runs += 1
-        name, ended = f"run-{toll.runs}", ""
-        aside = place.lora(name) / ".part"
+    seconds, stats = time.monotonic() - began, KillStats()
+    while stats.kills < kills:
+        stats.runs += 1
+        name, ended = f"run-{stats.runs}", ""
+        part_folder = place.lora(name) / ".part"
         while ended != "finished":
-            number = forks.begin(place, name=name, resume="newest", **RUN, **way)
-            if toll.kills < kills:
-                time.sleep(chance.uniform(0, seconds))
-                if toll.kills % 2:
-                    wait_for_saving(aside, chance)
-                with suppress(ProcessLookupError):  # it is done already
+            number = forks.begin(place, name=name, resume="newest", **RUN, **variant)
+            if stats.kills < kills:
+                time.sleep(rng.uniform(0, seconds))
+                if stats.kills % 2:
+                    wait_for_saving(part_folder, rng)
+                with suppress(ProcessLookupError):  # it has already ended
                     kill(number)
             ended = forks.end()
             assert ended in ("killed", "finished")
             refuse_broken(place.lora(name))
             if ended == "killed":
-                toll.kills += 1
-                toll.in_saving += any(aside.glob("checkpoint-*"))
-                toll.steps.append(max((c.step for c in loras.to_go_on_from(place.lora(name))), default=0))
+                stats.kills += 1
+                stats.in_saving += any(part_folder.glob("checkpoint-*"))
+                stats.steps.append(max((c.step for c in loras.to_go_on_from(place.lora(name))), default=0))
         assert place.weights(name) == place.weights("whole")
         assert curve(place.lora(name)) == curve(place.lora("whole"))
         assert left_over(place) == []
-    return toll
+    return stats
 
 
-def wait_for_saving(aside, chance, most=2.0):
-    """Until a checkpoint is being written, and a few milliseconds into that."""
+def wait_for_saving(part_folder, rng, most=2.0):
+    """Wait until a checkpoint is being written, and a few milliseconds more."""
     until = time.monotonic() + most
-    while time.monotonic() < until and not any(aside.glob("checkpoint-*")):
+    while time.monotonic() < until and not any(part_folder.glob("checkpoint-*")):
         time.sleep(0.0005)
-    time.sleep(chance.uniform(0, 0.006))
+    time.sleep(rng.uniform(0, 0.006))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_killed_twice_and_resumed(place, forks, way, record_property):
-    toll = killed_and_resumed(place, forks, WAYS[way], 2, random.Random(way))
-    record_property("killed", f"{way}: {toll}")
-    assert toll.kills == 2
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_twice_and_resumed(place, forks, variant, record_property):
+    stats = killed_and_resumed(place, forks, VARIANTS[variant], 2, random.Random(variant))
+    record_property("killed", f"{variant}: {stats}")
+    assert stats.kills == 2
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
-def test_killed_twenty_times_and_resumed(place, forks, way, record_property):
-    toll = killed_and_resumed(place, forks, WAYS[way], 20, random.Random(os.urandom(8)))
-    record_property("killed", f"{way}: {toll}")
-    assert toll.kills == 20
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_twenty_times_and_resumed(place, forks, variant, record_property):
+    stats = killed_and_resumed(place, forks, VARIANTS[variant], 20, random.Random(os.urandom(8)))
+    record_property("killed", f"{variant}: {stats}")
+    assert stats.kills == 20

@@ -1,4 +1,4 @@
-"""By length, then in order: which examples each step saw, for each kind of change, also after going on."""
+"""Length then order: the examples of each step, for each kind of switch, also after a resume."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_first_phase_is_by_length_with_the_longest_first(place, steps):
     assert steps[: 3 * EPOCH] == steps[3 * EPOCH :]
 
 
-def test_after_steps_what_is_left_of_the_epoch_follows_in_order(place, steps):
+def test_after_a_switch_by_steps_the_rest_of_the_epoch_is_in_order(place, steps):
     place.train(**ORDER, switch_after="steps", switch_at=3)
     before = [n for step in steps[:3] for n in step]
     left = [n for n in range(COUNT) if n not in before]
@@ -78,33 +78,33 @@ def by_loss(place, name="a", job=None, **more):
 
 
 @pytest.fixture
-def measured(place):
+def loss_bands(place):
     place.train(name="measured", **{**ORDER, "batching": "by_length"})
     return place
 
 
-def test_by_loss_from_the_first_batch_that_is_not_fetched_yet(measured, steps):
+def test_a_switch_by_loss_starts_with_the_first_unfetched_batch(loss_bands, steps):
     job = Job("training", "a test")
-    by_loss(measured, job=job)
-    curve = graph(measured, "a")
-    bound = graph(measured, "measured")[4]["smoothed_loss"]
+    by_loss(loss_bands, job=job)
+    curve = graph(loss_bands, "a")
+    bound = graph(loss_bands, "measured")[4]["smoothed_loss"]
     step = next(e["current_steps"] for e in curve if e["smoothed_loss"] <= bound)
-    said = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
-    assert len(said) == 1
-    assert said[0].startswith(f"After step {step} the order changes over: as in the data, because")
-    ahead = step + 1  # one batch lies ready while a step is done
-    before = [n for one in steps[:ahead] for n in one]
+    notes = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
+    assert len(notes) == 1
+    assert notes[0].startswith(f"After step {step} the order changes over: as in the data, because")
+    ahead = step + 1  # one batch is prefetched during a step
+    before = [n for batch in steps[:ahead] for n in batch]
     assert each_once(steps[:EPOCH])
-    assert [n for one in steps[ahead:EPOCH] for n in one] == [n for n in range(COUNT) if n not in before]
+    assert [n for batch in steps[ahead:EPOCH] for n in batch] == [n for n in range(COUNT) if n not in before]
     assert steps[EPOCH : 2 * EPOCH] == IN_ORDER
 
 
-def test_a_loss_under_the_band_changes_over_at_once_with_advice(place, steps):
+def test_a_loss_under_the_band_switches_at_once_with_a_note(place, steps):
     job = Job("training", "a test")
     place.train(job=job, **ORDER, switch_after="loss", switch_loss_low=50, switch_loss_high=60)
-    (said,) = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
-    assert said.startswith("After step 1 the order changes over")
-    assert said.endswith("It is under 50 already: the phase before was short.")
+    (note,) = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
+    assert note.startswith("After step 1 the order changes over")
+    assert note.endswith("It is under 50 already: the phase before was short.")
 
 
 PAIRS = {"switch_pairs": True, "switch_after": "steps", "switch_at": 3, "second_switch_at": 6}
@@ -144,8 +144,8 @@ def test_a_pair_never_reads_the_same_text_twice(place, steps, cut):
     assert sorted(n for step in steps for n in step) == list(range(len(spans)))
 
 
-def test_neighbours_written_out():
-    rows = np.array([1, 2, 2, 5, 6])  # lines 3 and 4 are blank; 2 is in two pieces
+def test_neighbors_of_rows():
+    rows = np.array([1, 2, 2, 5, 6])  # lines 3 and 4 are blank; line 2 is in two pieces
     ids, follows = np.arange(10), np.ones(5, bool)
     source = RowSource("rows", ids, np.ones(10, bool), np.arange(0, 12, 2), rows, follows, "row", str)
     assert source.neighbours.tolist() == [1, 2, 3, 4, -1]
@@ -168,13 +168,13 @@ LONG = {"text": "A row that is far too long, " * 8}
         ([*TALE[:4], "", "", *TALE[4:]], {}, []),
     ],
 )
-def test_over_a_row_that_is_left_out_nobody_is_a_neighbour(tmp_path, rows, more, gaps):
+def test_rows_around_an_omitted_row_are_no_neighbors(tmp_path, rows, more, gaps):
     lines = "\n".join(row if isinstance(row, str) else as_json("x", row) for row in rows)
-    found = made(tmp_path, family("ChatML"), {"tale.jsonl": lines}, cutoff=32, **more).examples
-    assert found.neighbours() == [-1 if n + 1 in gaps else n + 1 for n in range(11)] + [-1]
+    row_examples = made(tmp_path, family("ChatML"), {"tale.jsonl": lines}, cutoff=32, **more).examples
+    assert row_examples.neighbours() == [-1 if n + 1 in gaps else n + 1 for n in range(11)] + [-1]
 
 
-def test_over_a_row_that_is_kept_aside_nobody_is_a_neighbour(tmp_path):
+def test_rows_around_a_validation_row_are_no_neighbors(tmp_path):
     data = made(tmp_path, family("ChatML"), {"tale.jsonl": TALE}, cutoff=32, eval_share=0.4)
     for side in (data.examples, data.kept_aside):
         lines = [int(example.place.removeprefix("line ")) for example in side]
@@ -183,19 +183,21 @@ def test_over_a_row_that_is_kept_aside_nobody_is_a_neighbour(tmp_path):
     assert -1 in data.examples.neighbours()[:-1]
 
 
-def test_over_a_piece_that_is_left_out_nobody_is_a_neighbour(tmp_path):
-    talk = chat("Hello.", "Yes. " * 20, "And now? " * 60, "No. " * 20)
-    files = {"talk.jsonl": [talk, chat("One?", "Only one.")]}
-    found = made(tmp_path, family("ChatML"), files, cutoff=32, too_long="split", train_on="replies").examples
-    (gap,) = (n for n, other in enumerate(found.neighbours()[:-1]) if other < 0)
-    before, behind = (family("ChatML").decode(found[n].ids.tolist()) for n in (gap, gap + 1))
+def test_pieces_around_an_omitted_piece_are_no_neighbors(tmp_path):
+    conversation = chat("Hello.", "Yes. " * 20, "And now? " * 60, "No. " * 20)
+    files = {"talk.jsonl": [conversation, chat("One?", "Only one.")]}
+    row_examples = made(
+        tmp_path, family("ChatML"), files, cutoff=32, too_long="split", train_on="replies"
+    ).examples
+    (gap,) = (n for n, next_index in enumerate(row_examples.neighbours()[:-1]) if next_index < 0)
+    before, after = (family("ChatML").decode(row_examples[n].ids.tolist()) for n in (gap, gap + 1))
     assert "Yes." in before or "And now?" in before
-    assert "No." in behind
+    assert "No." in after
 
 
 @pytest.mark.parametrize("kind", ["steps", "epochs", "loss"])
-def test_going_on_in_the_middle_phase_replays_the_change(measured, steps, kind):
-    place = measured
+def test_a_resume_in_the_middle_phase_replays_the_switch(loss_bands, steps, kind):
+    place = loss_bands
     more = {**PAIRS, "switch_after": kind, "save_every": 1, "keep_checkpoints": 99, "dropout": 0.1}
     more |= {"switch_at": 1, "second_switch_at": 2} if kind == "epochs" else {}
     run = by_loss if kind == "loss" else lambda place, **more: place.train(**{**ORDER, **more})
@@ -213,20 +215,20 @@ def test_going_on_in_the_middle_phase_replays_the_change(measured, steps, kind):
     assert place.weights("cut") == place.weights("whole")
 
 
-def test_pairs_written_out():
+def test_pairs_of_neighbors():
     neighbours = [1, 2, -1, 4, 5, 6, -1, -1]
     lengths = [5, 5, 9, 3, 3, 20, 4, 7]
-    found = in_pairs(np.arange(8), neighbours, lengths, 12, 2, 42, 0)
-    pairs = {(a.number, b.number) for a, b in zip(found[::2], found[1::2], strict=True) if b.joins}
+    places = in_pairs(np.arange(8), neighbours, lengths, 12, 2, 42, 0)
+    pairs = {(a.number, b.number) for a, b in zip(places[::2], places[1::2], strict=True) if b.joins}
     assert pairs == {(0, 1), (3, 4)}  # 5 and 6 are too long for one row; 2 and 7 begin or end a section
-    assert sorted(place.number for place in found) == list(range(8))
-    assert found[0].number in (5, 6, 2, 7)  # the longest couple comes first
-    assert in_pairs(np.arange(8), neighbours, lengths, 0, 2, 42, 0) != found
+    assert sorted(place.number for place in places) == list(range(8))
+    assert places[0].number in (5, 6, 2, 7)  # the longest pair comes first
+    assert in_pairs(np.arange(8), neighbours, lengths, 0, 2, 42, 0) != places
 
 
-def test_an_odd_one_is_left_for_the_end():
-    found = in_pairs(np.arange(3), [1, -1, -1], [4, 4, 4], 0, 2, 42, 0)
-    assert found == [Place(0), Place(1, True), Place(2)]
+def test_an_example_without_a_pair_comes_last():
+    places = in_pairs(np.arange(3), [1, -1, -1], [4, 4, 4], 0, 2, 42, 0)
+    assert places == [Place(0), Place(1, True), Place(2)]
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
@@ -279,7 +281,7 @@ def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
         ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper one, 2.5."),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(place, more, sentence):
+def test_inconsistent_switches_are_refused(place, more, sentence):
     with pytest.raises(Exception) as error:
         place.settings(**{**ORDER, **more})
     assert sentence in str(error.value)

@@ -1,4 +1,4 @@
-"""Settings and wishes that change a run while it goes on: at which step they take effect, and what they do."""
+"""Live settings and requests during a run: when they take effect, and what they do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATE = 1e-2
 
 
 def at(wishes):
-    """A job in which a wish is made when its step is done."""
+    """Return a job that makes each request after its step."""
 
     def watch(job, event):
         if isinstance(event, Progress) and event.step in wishes:
@@ -35,37 +35,37 @@ def changing(**values):
     return lambda control: control.change(control.live.changed(values))
 
 
-def of(job, kind):
+def events_of(job, kind):
     return [event for event in job.log.since(0) if isinstance(event, kind)]
 
 
 def rates(job):
-    return [event.learning_rate for event in of(job, Progress)]
+    return [event.learning_rate for event in events_of(job, Progress)]
 
 
 def saved(job):
-    return [(event.step, event.folder.name) for event in of(job, CheckpointSaved)]
+    return [(event.step, event.folder.name) for event in events_of(job, CheckpointSaved)]
 
 
 def graph(place, name="a"):
     return json.loads((place.lora(name) / "training_graph.json").read_text(encoding="utf-8"))
 
 
-def test_a_factor_on_the_learning_rate_takes_effect_from_the_next_step(place):
+def test_a_learning_rate_factor_takes_effect_at_the_next_step(place):
     job = at({3: changing(rate_factor=0.5), 6: changing(rate_factor=2)})
     place.train(job=job, **FOUR)
     assert rates(job) == pytest.approx([RATE] * 3 + [RATE / 2] * 3 + [RATE * 2] * 10)
-    assert [(e.step, dict(e.changes)) for e in of(job, LiveChanged)] == [
+    assert [(e.step, dict(e.changes)) for e in events_of(job, LiveChanged)] == [
         (3, {"rate_factor": (1.0, 0.5)}),
         (6, {"rate_factor": (0.5, 2.0)}),
     ]
-    first, second = of(job, Replanned)
+    first, second = events_of(job, Replanned)
     assert (first.step, first.steps, first.why) == (3, 16, "learning rate times 0.5")
     assert first.rates == pytest.approx([RATE] * 3 + [RATE / 2] * 13)
     assert second.rates == pytest.approx(rates(job))
 
 
-def test_the_optimizer_uses_what_is_told(place, monkeypatch):
+def test_the_optimizer_uses_the_logged_rates(place, monkeypatch):
     from training_pro.engine.training.trainer import RunTrainer
 
     used, step = [], RunTrainer.training_step
@@ -84,14 +84,14 @@ def test_the_optimizer_uses_what_is_told(place, monkeypatch):
 def test_saving_rules_change_while_it_runs(place):
     job = at({4: changing(save_every=3), 10: changing(save_every=0, save_each_epoch=True)})
     place.train(job=job, **FOUR)
-    # A change takes effect after the step in which it is asked for: step 12 ends an epoch.
+    # A change takes effect after the step in which it is requested; step 12 ends an epoch.
     assert saved(job) == [
         (6, "checkpoint-6"),
         (9, "checkpoint-9"),
         (12, "checkpoint-12-epoch-3"),
         (16, "checkpoint-16-epoch-4"),
     ]
-    assert len(loras.checkpoints(place.lora())) == 3  # keep_checkpoints: the oldest is slimmed
+    assert len(loras.checkpoints(place.lora())) == 3  # keep_checkpoints: the oldest one is slimmed
     assert sorted(p.name for p in (place.lora() / "checkpoint-6").iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -101,7 +101,7 @@ def test_saving_rules_change_while_it_runs(place):
 def test_a_stop_rule_that_is_set_while_it_runs(place):
     job = at({5: changing(stop_at_epoch=2)})
     end = place.train(job=job, **FOUR)
-    assert (end.outcome, of(job, Progress)[-1].step) == ("finished", 8)
+    assert (end.outcome, events_of(job, Progress)[-1].step) == ("finished", 8)
     assert end.text.startswith("'a' finished at step 8 of 16, since epoch 2 is done")
     again = place.train(resume="newest", **FOUR)
     assert again.text.startswith("'a' is finished: 8 of 16 steps are done.")
@@ -113,7 +113,7 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
     assert end.outcome == "finished"
     assert end.text.startswith("'a' finished at step 11 of 16, since it has wound down (as wished)")
     assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
-    (planned,) = of(job, Replanned)
+    (planned,) = events_of(job, Replanned)
     assert (planned.step, planned.steps, planned.why) == (9, 11, "winding down as wished")
     assert planned.rates == pytest.approx(rates(job))
     assert [entry["learning_rate"] for entry in graph(place)] == rates(job)
@@ -124,12 +124,12 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
 def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
-    assert of(job, Progress)[-1].step == 6
+    assert events_of(job, Progress)[-1].step == 6
     assert "since it has wound down (since epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
 
-def test_live_settings_and_a_fall_are_part_of_a_checkpoint(place):
+def test_live_settings_and_the_loss_drop_are_part_of_a_checkpoint(place):
     def stop(control):
         control.stop()
 
@@ -145,7 +145,7 @@ def test_live_settings_and_a_fall_are_part_of_a_checkpoint(place):
     assert len(graph(place, "parts")) == 7
 
 
-def test_what_the_user_asks_differently_now_wins():
+def test_new_values_of_the_user_win():
     asked = Live().changed({"stop_at_loss": 1.5, "save_every": 10})
     then = Live().changed({"stop_at_loss": 1.0, "save_every": 10})
     in_force = then.changed({"save_every": 3, "rate_factor": 0.5})
@@ -153,7 +153,7 @@ def test_what_the_user_asks_differently_now_wins():
     assert (now.stopping.stop_at_loss, now.saving.save_every, now.rate_factor) == (1.5, 3, 0.5)
 
 
-def test_every_problem_of_a_change_at_once():
+def test_a_change_reports_all_problems_at_once():
     with pytest.raises(SettingsError) as refusal:
         Live().changed({"rank": 4, "stop_at_loss": -1, "rate_factor": 0, "keep_best": "x", "save_every": 2})
     assert [problem.partition(":")[0] for problem in refusal.value.problems] == [
@@ -169,9 +169,9 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     job = at({3: lambda control: control.extend(2)})
     end = place.train(job=job, **two)
     assert end.text.startswith("'a' finished at step 16 of 16")
-    assert [e.step for e in of(job, Progress)] == list(range(1, 17))
-    assert len(of(job, Planned)) == 1
-    (planned,) = of(job, Replanned)
+    assert [e.step for e in events_of(job, Progress)] == list(range(1, 17))
+    assert len(events_of(job, Planned)) == 1
+    (planned,) = events_of(job, Replanned)
     assert (planned.step, planned.steps, planned.why) == (3, 16, "2 epochs more")
     assert planned.rates == pytest.approx(rates(job))
     assert planned.rates[3:] == pytest.approx([RATE * (1 - s / 16) for s in range(3, 16)])
@@ -189,10 +189,10 @@ def test_more_epochs_at_the_last_step(place):
 
 
 def when_free(job, host, do):
-    """Call `do` as soon as the run has freed the card."""
+    """Call `do` as soon as the run has freed the GPU."""
 
     def wait():
-        while not any("out of memory" in e.text for e in of(job, Note)):
+        while not any("out of memory" in e.text for e in events_of(job, Note)):
             time.sleep(0.05)
         do(host)
 
@@ -201,7 +201,7 @@ def when_free(job, host, do):
     return thread
 
 
-def test_pausing_frees_the_card_and_goes_on_to_the_bit(place):
+def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit(place):
     import gc
     import weakref
 
@@ -221,12 +221,12 @@ def test_pausing_frees_the_card_and_goes_on_to_the_bit(place):
     assert seen == [(True, True)]
     assert end.outcome == "finished"
     assert place.weights("a") == place.weights("whole")
-    assert [e.step for e in of(job, Progress)] == list(range(1, 17))
+    assert [e.step for e in events_of(job, Progress)] == list(range(1, 17))
 
 
 @pytest.mark.parametrize("kind", [{}, {"dora": True, "train_head": True}], ids=["plain", "dora and head"])
-def test_a_lora_that_was_on_is_on_again_when_a_run_that_freed_the_card_has_ended(place, kind):
-    """The very same, as strong as it was, also where its folder is gone meanwhile."""
+def test_a_lora_is_put_back_on_after_a_run_that_freed_the_gpu(place, kind):
+    """The same weights at the same strength, even if its folder was deleted meanwhile."""
     place.train(name="a", max_steps=2, **kind)
     host = place.host()
     place.put_on(host, "a", 0.5)
@@ -247,7 +247,7 @@ def test_a_lora_that_was_on_is_on_again_when_a_run_that_freed_the_card_has_ended
     assert not torch.equal(said_by(host), before)
 
 
-def test_where_the_model_stays_out_of_memory_a_lora_that_was_on_is_said_to_be_off(with_lora):
+def test_if_the_model_stays_unloaded_the_lora_is_reported_off(with_lora):
     host = with_lora.host()
     with_lora.put_on(host, "a")
     job = at({5: lambda control: control.pause_and_free()})
@@ -256,7 +256,7 @@ def test_where_the_model_stays_out_of_memory_a_lora_that_was_on_is_said_to_be_of
     waiting.join()
     assert host.standing().problem
     assert "The model stays out of memory, so a is off: put it on again when the model is loaded." in [
-        note.text for note in of(job, Note)
+        note.text for note in events_of(job, Note)
     ]
 
 
@@ -265,7 +265,7 @@ def said_by(host):
         return host.loaded().model(torch.arange(4, 24)[None]).logits
 
 
-def test_a_run_that_waits_with_its_memory_may_free_it_after_all(place):
+def test_a_paused_run_can_still_free_its_memory(place):
     def pause(control):
         control.pause()
         threading.Timer(1.0, control.pause_and_free).start()
@@ -277,7 +277,7 @@ def test_a_run_that_waits_with_its_memory_may_free_it_after_all(place):
 
 
 @pytest.mark.parametrize("wish", ["stop", "throw_away"])
-def test_a_run_whose_memory_is_free_may_be_stopped(place, wish):
+def test_a_run_paused_without_memory_can_be_stopped(place, wish):
     job = at({5: lambda control: control.pause_and_free()})
     waiting = when_free(job, None, lambda _: getattr(job.control, wish)())
     end = place.train(job=job, **FOUR)
@@ -290,7 +290,7 @@ def test_a_run_whose_memory_is_free_may_be_stopped(place, wish):
         assert loras.standing(place.lora()) == "stopped"
 
 
-def test_backups_are_the_last_two_and_go_at_a_good_end(place):
+def test_two_backups_are_kept_and_removed_at_a_good_end(place):
     seen = []
 
     def watch(job, event):
@@ -302,7 +302,7 @@ def test_backups_are_the_last_two_and_go_at_a_good_end(place):
     assert not (place.lora() / "backup").exists()
 
 
-def test_a_run_that_was_cut_off_goes_on_from_a_backup(place):
+def test_a_crashed_run_resumes_from_a_backup(place):
     place.train(name="whole", **FOUR)
 
     def break_down(control):
@@ -313,32 +313,34 @@ def test_a_run_that_was_cut_off_goes_on_from_a_backup(place):
     assert loras.standing(place.lora()) == "cut off"
     job = Job("training", "a test")
     place.train(job=job, resume="newest", **FOUR)
-    assert of(job, Progress)[0].step == 7
+    assert events_of(job, Progress)[0].step == 7
     assert place.weights() == place.weights("whole")
 
 
 def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
-    job = at({8: changing(rate_factor=100)})  # from here on it gets worse
+    job = at({8: changing(rate_factor=100)})  # the loss rises from here on
     end = place.train(job=job, keep_best="loss", learning_rate=1.0, **FOUR)
     names = [name for _, name in saved(job)]
-    steps = of(job, Progress)
+    steps = events_of(job, Progress)
     best = min(steps, key=lambda step: step.smoothed)
     assert 8 <= best.step < 16
     assert names[-1] == "checkpoint-16"
     kept = place.lora() / f"checkpoint-{best.step}-best"
     assert place.weights() == (kept / "adapter_model.safetensors").read_bytes()
     assert f": that of step {best.step}, the best by smoothed loss ({best.smoothed:.4f})\n" in end.text
-    assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [kept.name]  # overtaken ones lost it
+    assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [
+        kept.name
+    ]  # earlier best ones lost the mark
     assert place.weights() != (place.lora() / "checkpoint-16" / "adapter_model.safetensors").read_bytes()
     assert json.loads((place.lora() / "training_log.json").read_text())["kept_step"] == best.step
     assert {c.step for c in loras.checkpoints(place.lora())} >= {best.step, 16}
 
 
-def test_more_epochs_than_settings_can_say_are_as_many_as_they_can(place):
-    """Else the run could not be gone on with: its own settings would be refused."""
+def test_more_epochs_are_limited_to_the_maximum_of_the_setting(place):
+    """Otherwise the run could not be resumed: its own settings would be refused."""
     job = at({2: lambda control: control.extend(1000), 3: lambda control: control.stop()})
     place.train(job=job, **FOUR)
-    assert [planned.why for planned in of(job, Replanned)] == ["996 epochs more"]
+    assert [planned.why for planned in events_of(job, Replanned)] == ["996 epochs more"]
     asked = files.load(place.lora() / "training_parameters.json", place.folders.datasets).values
     assert place.train(resume="newest", job=at({5: lambda control: control.stop()}), **asked).outcome == "stopped"
 
@@ -352,18 +354,18 @@ def test_more_epochs_than_settings_can_say_are_as_many_as_they_can(place):
     ],
     ids=["a rule", "wound down", "the plan"],
 )
-def test_a_run_that_is_over_does_not_wait_with_the_card_free(place, settings, wishes, last):
+def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, wishes, last):
     def wished(name):
         return lambda control: getattr(control, name)()
 
     job, host = at({step: wished(name) for step, name in wishes.items()}), place.host()
     end = place.train(host, job=job, **FOUR, **settings)
-    assert (end.outcome, of(job, Progress)[-1].step) == ("finished", last)
+    assert (end.outcome, events_of(job, Progress)[-1].step) == ("finished", last)
     assert not host.standing().problem
     assert json.loads((place.lora() / "training_log.json").read_text())["current_steps"] == last
 
 
-def test_with_more_epochs_asked_for_a_run_that_would_be_over_waits_with_the_card_free(place):
+def test_a_finished_run_with_more_epochs_waits_with_the_gpu_freed(place):
     job = at({4: lambda control: (control.extend(1), control.pause_and_free())})
     waiting = when_free(job, None, lambda _: job.control.go_on())
     end = place.train(job=job, **{**FOUR, "epochs": 1})

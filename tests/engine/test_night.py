@@ -1,4 +1,4 @@
-"""What a run does for the night: the machine is kept awake for as long as it lasts."""
+"""Unattended runs: the machine is kept awake, a name is trained once at a time, and each run has a report."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from training_pro.tests.tiny import watched
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_kept_awake_for_as_long_as_the_run_lasts(place, monkeypatch, wanted):
-    told = []
+def test_the_machine_is_kept_awake_during_a_run(place, monkeypatch, wanted):
+    calls = []
 
     @contextmanager
     def awake(say):
         say("not possible here")
-        told.append("awake")
+        calls.append("awake")
         try:
             yield
         finally:
-            told.append("let go")
+            calls.append("let go")
 
     def watch(job, event):
         if isinstance(event, Progress):
-            told.append(event.step)
+            calls.append(event.step)
             raise ZeroDivisionError
 
     monkeypatch.setattr("training_pro.engine.training.run.awake", awake)
     job = watched(watch)
     with pytest.raises(ZeroDivisionError):
         place.train(job=job, keep_awake=wanted)
-    assert told == (["awake", 1, "let go"] if wanted else [1])
+    assert calls == (["awake", 1, "let go"] if wanted else [1])
     assert ("not possible here" in [e.text for e in job.log.since(0) if isinstance(e, Note)]) is wanted
 
 
 def test_one_name_is_trained_once_at_a_time(place):
-    """Also by another process, which holds the same lock; nothing is read for it."""
+    """Also across processes, by a lock; nothing is read for a refused run."""
     job = watched(lambda job, event: None)
     with in_progress("a", place.folders), pytest.raises(BusyError, match="'a' is being trained just now"):
         place.train(job=job)
@@ -61,7 +61,7 @@ def test_a_report_at_the_end(place):
     assert "training_pro 1" in text
 
 
-def test_a_report_of_a_run_that_was_stopped_and_of_the_whole_when_it_has_gone_on(place):
+def test_a_report_of_a_stopped_run_and_of_the_whole_after_a_resume(place):
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 2:
             job.control.stop()
@@ -100,7 +100,7 @@ def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
     assert not place.lora("b").exists()
 
 
-def test_none_of_a_run_that_is_thrown_away(place):
+def test_no_report_of_a_discarded_run(place):
     def throw(job, event):
         if isinstance(event, Progress) and event.step == 2:
             job.control.throw_away()
@@ -109,13 +109,13 @@ def test_none_of_a_run_that_is_thrown_away(place):
     assert not place.lora().exists()
 
 
-def test_a_report_that_fails_ends_nothing(place, monkeypatch):
+def test_a_failing_report_does_not_fail_the_run(place, monkeypatch):
     def broken(story):
         raise KeyError("nobody thought of it")
 
     monkeypatch.setattr("training_pro.engine.training.html_report.page", broken)
     job = watched(lambda job, event: None)
     assert place.train(job=job).outcome == "finished"
-    told = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
-    assert "report.html could not be written: 'nobody thought of it'" in told
+    advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
+    assert "report.html could not be written: 'nobody thought of it'" in advice
     assert not (place.lora() / "report.html").exists()

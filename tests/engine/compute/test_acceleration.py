@@ -1,4 +1,4 @@
-"""What a run switches on the machine, and that it is switched back."""
+"""Machine settings of a run, and that they are restored afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Libc:
         self.calls.append("trim")
 
 
-def test_memory_is_kept_on_the_cpu_and_goes_back_also_after_an_error(monkeypatch):
+def test_memory_is_kept_on_the_cpu_and_returned_also_after_an_error(monkeypatch):
     libc = Libc()
     monkeypatch.setattr(acceleration, "_glibc", lambda: libc)
     with pytest.raises(KeyError), acceleration.kept_memory("cpu"):
@@ -35,7 +35,7 @@ def test_memory_is_kept_on_the_cpu_and_goes_back_also_after_an_error(monkeypatch
     assert libc.calls[2:] == [(-1, 64 * 2**20), "trim"]
 
 
-def test_on_a_card_nothing_is_touched(monkeypatch):
+def test_on_a_gpu_the_allocator_is_not_changed(monkeypatch):
     libc = Libc()
     monkeypatch.setattr(acceleration, "_glibc", lambda: libc)
     with acceleration.kept_memory("cuda"):
@@ -44,7 +44,7 @@ def test_on_a_card_nothing_is_touched(monkeypatch):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
-def test_the_real_one_takes_it():
+def test_the_real_glibc_accepts_the_settings():
     with acceleration.kept_memory("cpu"):
         pass
 
@@ -71,12 +71,12 @@ def test_attention_comes_back_after_an_error_too(model):
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_flash_attention_is_refused_with_what_it_wants(place, monkeypatch):
+def test_flash_attention_is_refused_with_its_requirements(place, monkeypatch):
     with pytest.raises(SettingsError, match=r"flash_attention_2 wants an NVIDIA card\. Choose auto"):
         place.train(attention="flash_attention_2")
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
-    (said,) = requirements.attention_problems("flash_attention_2", "cuda", "")
-    assert "pip install flash-attn" in said
+    (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "")
+    assert "pip install flash-attn" in problem
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -89,32 +89,32 @@ def test_tf32_is_put_back(on):
 
 
 @pytest.fixture
-def found():
-    """All that says so, in the older and the newer names, as it was: it is so again after the test."""
-    found = list(acceleration._rounding())
-    yield found
-    for place, name, was in found:
-        setattr(place, name, was)
+def flags():
+    """All TF32 flags, old and new, restored after the test."""
+    flags = list(acceleration._rounding())
+    yield flags
+    for backend, name, value in flags:
+        setattr(backend, name, value)
 
 
 @pytest.mark.parametrize("on", [True, False])
-@pytest.mark.parametrize("newer", ["", "tf32", "ieee"])
-def test_so_is_what_was_set_by_the_newer_names_which_hide_the_older(on, newer, found):
+@pytest.mark.parametrize("new_flag", ["", "tf32", "ieee"])
+def test_tf32_set_by_the_new_flags_is_restored(on, new_flag, flags):
     matmul = torch.backends.cuda.matmul
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has no newer names")
-    if newer:
-        matmul.fp32_precision = newer
+    if new_flag:
+        matmul.fp32_precision = new_flag
     before = list(acceleration._rounding())
-    assert (len(before) < len(found)) is (newer == "tf32")
+    assert (len(before) < len(flags)) is (new_flag == "tf32")
     with acceleration.tf32(on):
         assert dtypes.rounds_to_tf32() is on
     after = list(acceleration._rounding())
-    assert [one for one in before if one not in after] == []
-    assert dtypes.rounds_to_tf32() is (newer == "tf32")
+    assert [flag for flag in before if flag not in after] == []
+    assert dtypes.rounds_to_tf32() is (new_flag == "tf32")
 
 
-def test_liger_is_refused_with_what_it_wants(place, monkeypatch):
+def test_liger_is_refused_with_its_requirements(place, monkeypatch):
     with pytest.raises(SettingsError, match=r"Liger: .*(pip install liger-kernel|graphics card)"):
         place.train(liger=True)
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
@@ -122,23 +122,23 @@ def test_liger_is_refused_with_what_it_wants(place, monkeypatch):
         place.train(liger=True)
 
 
-def test_what_kernels_put_in_place_of_methods_is_gone_afterwards(model):
-    """As Liger does it: methods of modules, attributes, classes, and functions of the model's source file."""
+def test_methods_replaced_by_kernels_are_restored(model):
+    """Patched as by Liger: methods of modules, attributes, classes, and functions of the model's source file."""
     source = sys.modules[type(model).__module__]
     norm, rope = model.model.norm, source.apply_rotary_pos_emb
-    kind, known = type(norm), set(vars(norm))
-    other = type("OtherNorm", (kind,), {})
+    norm_class, attributes = type(norm), set(vars(norm))
+    other_class = type("OtherNorm", (norm_class,), {})
     with state_guards.as_it_was(model):
         norm.forward, norm.offset = (lambda hidden: hidden), 1.0
-        norm.__class__ = other
+        norm.__class__ = other_class
         source.apply_rotary_pos_emb = source.LlamaMLP = None
-    assert (type(norm), set(vars(norm))) == (kind, known)
+    assert (type(norm), set(vars(norm))) == (norm_class, attributes)
     assert source.apply_rotary_pos_emb is rope
     assert source.LlamaMLP is not None
 
 
-def test_layers_are_tried_compiled_in_the_type_that_they_will_work_in(model):
-    """In another they would be compiled twice, and what fails in this one would only fail at the first step."""
+def test_compiled_layers_are_tested_in_the_dtype_of_training(model):
+    """In another dtype they would be compiled twice, and errors would show only at the first step."""
     seen = []
     model.to(torch.bfloat16).requires_grad_(True)
     model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
@@ -147,16 +147,16 @@ def test_layers_are_tried_compiled_in_the_type_that_they_will_work_in(model):
     assert all(weights.grad is None for weights in model.parameters())
 
 
-def test_layers_are_compiled_for_the_run_although_the_webui_switches_it_off(place, monkeypatch):
-    """With a compiler that only counts: what the real one makes is its own affair."""
+def test_layers_are_compiled_although_the_webui_disables_dynamo(place, monkeypatch):
+    """With a compiler that only counts the layers."""
     import torch._dynamo
 
-    made, told = [], []
+    compiled, texts = [], []
     compile_layer = torch.nn.Module.compile
 
-    def counted(self, **more):
-        made.append(torch._dynamo.config.disable)
-        compile_layer(self, backend="eager", **more)
+    def counted(self, **kwargs):
+        compiled.append(torch._dynamo.config.disable)
+        compile_layer(self, backend="eager", **kwargs)
 
     monkeypatch.setattr(torch.nn.Module, "compile", counted)
     host = place.host()
@@ -165,13 +165,13 @@ def test_layers_are_compiled_for_the_run_although_the_webui_switches_it_off(plac
         place.train(name="plain", max_steps=2)
         place.train(
             host,
-            job=watched(lambda job, event: told.append(getattr(event, "text", ""))),
+            job=watched(lambda job, event: texts.append(getattr(event, "text", ""))),
             compile=True,
             max_steps=2,
         )
         assert torch._dynamo.config.disable is True
-    assert made == [False, False]
-    assert any("2 layers are compiled" in text for text in told)
+    assert compiled == [False, False]
+    assert any("2 layers are compiled" in text for text in texts)
     assert all(layer._compiled_call_impl is None for layer in model.model.layers)
     losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "a")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -182,30 +182,32 @@ def test_layers_are_compiled_for_the_run_although_the_webui_switches_it_off(plac
 @pytest.mark.timeout(300)
 def test_the_real_compiler_gives_the_same_losses(place):
     for name, compile_layers in (("plain", False), ("compiled", True)):
-        told: list[str] = []
+        texts: list[str] = []
         place.train(
             name=name,
             compile=compile_layers,
             max_steps=3,
-            job=watched(lambda job, event, told=told: told.append(getattr(event, "text", ""))),
+            job=watched(lambda job, event, texts=texts: texts.append(getattr(event, "text", ""))),
         )
-    assert any("2 layers are compiled" in text for text in told)
+    assert any("2 layers are compiled" in text for text in texts)
     losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "compiled")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_compiler_that_fails_is_said_and_done_without(place, monkeypatch):
-    told = []
+def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch):
+    texts = []
 
-    def failing(self, **more):
+    def failing(self, **kwargs):
         self._compiled_call_impl = lambda *args, **kwargs: (_ for _ in ()).throw(RuntimeError("no C++ compiler"))
 
     monkeypatch.setattr(torch.nn.Module, "compile", failing)
-    place.train(job=watched(lambda job, event: told.append(getattr(event, "text", ""))), compile=True, max_steps=1)
-    assert any(text.startswith("Compile: it fails here (no C++ compiler)") for text in told)
+    place.train(
+        job=watched(lambda job, event: texts.append(getattr(event, "text", ""))), compile=True, max_steps=1
+    )
+    assert any(text.startswith("Compile: it fails here (no C++ compiler)") for text in texts)
 
 
-def test_workers_only_where_they_are_copies_and_the_process_is_ours(place):
+def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
     assert acceleration.workers(2, lambda: "fork") == 2
     assert acceleration.workers(2, lambda: "spawn") == 0
     host = place.host()

@@ -1,4 +1,4 @@
-"""Packing is asked of the model: who keeps examples apart, who is found out, and what the run says."""
+"""Probe of the model: which models can be packed, which mix examples, and what the run logs about it."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from training_pro.tests.engine.batches import packed
 MIXES = "this model lets examples in one row see each other"
 
 
-def ways(model, packing="auto"):
+def probe(model, packing="auto"):
     return capabilities.tried(model, training_settings({"name": "a", "data": ["x.txt"], "packing": packing}))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_architecture_but_opt_is_packed(name):
-    found = ways(with_lora(made(name)))
-    assert found.packed is (name != "opt")
-    assert found.why_not_usual_loss == ""
+def test_every_architecture_except_opt_is_packed(name):
+    result = probe(with_lora(made(name)))
+    assert result.packed is (name != "opt")
+    assert result.why_not_usual_loss == ""
     if name == "opt":
-        assert found.why_not_packed.startswith(MIXES)
+        assert result.why_not_packed.startswith(MIXES)
 
 
-def test_a_model_built_to_mix_is_found_out():
+def test_a_model_built_to_mix_is_detected():
     model = made("llama")
     layer = model.model.layers[1]
     layer.register_forward_hook(lambda module, given, out: out + 0.02 * out.cumsum(1))
-    assert ways(model).why_not_packed.startswith(MIXES)
+    assert probe(model).why_not_packed.startswith(MIXES)
 
 
-def test_a_model_that_mixes_very_little_is_found_out():
+def test_a_model_that_mixes_very_little_is_detected():
     model = made("llama")
     model.model.layers[1].register_forward_hook(lambda module, given, out: out + 1e-3 * out.mean(1, keepdim=True))
-    assert ways(model).why_not_packed.startswith(MIXES)
+    assert probe(model).why_not_packed.startswith(MIXES)
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_rounding_is_not_taken_for_mixing(kind):
-    assert ways(made("llama").to(kind)).packed
-    assert not ways(made("opt").to(kind)).packed
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_is_not_mistaken_for_mixing(dtype):
+    assert probe(made("llama").to(dtype)).packed
+    assert not probe(made("opt").to(dtype)).packed
 
 
 def test_a_model_without_positions_is_not_packed():
@@ -61,27 +61,27 @@ def test_a_model_without_positions_is_not_packed():
         def forward(self, input_ids=None, attention_mask=None, use_cache=None):
             return self.inner(input_ids, attention_mask)
 
-    found = ways(Positionless())
-    assert found.why_not_packed == "this model takes no positions of our own (TypeError)"
+    result = probe(Positionless())
+    assert result.why_not_packed == "this model takes no positions of our own (TypeError)"
 
 
-def test_a_must_is_refused_with_the_reason():
+def test_packing_on_is_refused_with_the_reason():
     with pytest.raises(SettingsError, match=r"cannot be on, because this model lets .* Choose auto or off"):
-        ways(made("opt"), "on")
+        probe(made("opt"), "on")
 
 
-def test_off_is_off_and_asks_nothing():
-    found = ways(made("opt"), "off")
-    assert (found.packed, found.why_not_packed, list(found.notes())) == (False, "", [])
+def test_packing_off_is_not_probed():
+    result = probe(made("opt"), "off")
+    assert (result.packed, result.why_not_packed, list(result.notes())) == (False, "", [])
 
 
-def test_dropout_and_modes_do_not_disturb_and_come_back():
+def test_dropout_and_modes_do_not_matter_and_are_restored():
     model = with_lora(made("gpt2"), lora_dropout=0.5)
     model.base_model.model.transformer.drop.p = 0.5
     model.train()
     model.base_model.model.transformer.h[1].eval()
     before = [m.training for m in model.modules()]
-    assert ways(model).packed
+    assert probe(model).packed
     assert [m.training for m in model.modules()] == before
 
 
@@ -95,21 +95,21 @@ def test_a_packed_row_written_out():
     }
 
 
-def test_packed_padded_and_by_the_whole_head_learn_the_same(place, monkeypatch):
+def test_packed_padded_and_full_logits_learn_the_same(place, monkeypatch):
     place.train(name="padded", packing="off", accumulation=2)
     place.train(name="packed", packing="on", accumulation=2)
     monkeypatch.setattr(capabilities.loss, "_head", lambda model: None)
     place.train(name="whole", packing="off", accumulation=2)
-    padded, packed_, whole = (curve(place, name) for name in ("padded", "packed", "whole"))
-    assert np.allclose(packed_, padded, rtol=1e-4)
-    assert np.allclose(whole, padded, rtol=1e-4)
+    padded_curve, packed_curve, full_curve = (curve(place, name) for name in ("padded", "packed", "whole"))
+    assert np.allclose(packed_curve, padded_curve, rtol=1e-4)
+    assert np.allclose(full_curve, padded_curve, rtol=1e-4)
 
 
 def curve(place, name):
     return [(e["loss"], e["gradient_norm"], e["tokens"]) for e in graph(place, name)]
 
 
-def test_a_run_says_how_it_works(place):
+def test_a_run_logs_its_capabilities(place):
     job = Job("training", "a test")
     place.train(job=job)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
@@ -119,7 +119,7 @@ def test_a_run_says_how_it_works(place):
     assert (log(place)["packing"], log(place)["loss_from"]) == ("on", "supervised rows only")
 
 
-def test_a_run_goes_on_packed_as_it_began(place):
+def test_a_packed_run_resumes_bit_for_bit(place):
     place.train(name="whole", save_every=2, dropout=0.1)
     place.train(name="cut", save_every=2, dropout=0.1)
     cut_off(place, "cut", 2)

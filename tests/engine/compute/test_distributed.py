@@ -1,4 +1,4 @@
-"""Two processes under torchrun against one with the same effective batch, and who writes what."""
+"""Two processes under torchrun against one with the same effective batch size, and which of them write files."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def rows(count):
-    """Texts of unlike lengths."""
+    """Rows of different lengths."""
     words = ("the keeper of the lamp went down to the sea " * 2).split()
     texts = [" ".join(words[n % 5 : n % 5 + 3 + (n * 7) % 11]) + f" {n}." for n in range(count)]
     return "".join(json.dumps({"text": text}) + "\n" for text in texts)
 
 
-def torchrun(place, *more):
-    """The command line of two processes on this machine, each with one thread."""
+def torchrun(place, *args):
+    """Command line for two processes on this machine."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    own = ["script.py", "train", "--model", str(place.tiny), "--user-data", str(place.folders.user_data)]
-    quick = [
+    script = ["script.py", "train", "--model", str(place.tiny), "--user-data", str(place.folders.user_data)]
+    options = [
         "--data",
         "rows.jsonl",
         "--format",
@@ -51,15 +51,15 @@ def torchrun(place, *more):
         "--sample-every",
         "never",
     ]
-    return [*launch, *own, *quick, *more]
+    return [*launch, *script, *options, *args]
 
 
-def started(place, *more):
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+def start(place, *args):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        torchrun(place, *more),
+        torchrun(place, *args),
         cwd=ROOT,
-        env=surroundings,
+        env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,27 +74,27 @@ def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
     place.train(name="one", **same, epochs=4, accumulation=2, batch_size=4, eval_share=0.2, eval_every=7)
     flags = ["--name", "two", "--epochs", "4", "--batch-size", "4", "--learning-rate", "1e-3"]
     evaluating = ["--data", "more.jsonl", "--eval-share", "0.2", "--eval-every", "7"]
-    with started(place, *flags, *evaluating) as run:
-        out, said = run.communicate(timeout=280)
-    assert run.returncode == 0, said
-    assert out == ""
-    assert "2 processes: a step takes 4 x 1 x 2 = 8 examples." in said
-    assert said.count("step 20/20") == 1
+    with start(place, *flags, *evaluating) as run:
+        stdout, stderr = run.communicate(timeout=280)
+    assert run.returncode == 0, stderr
+    assert stdout == ""
+    assert "2 processes: a step takes 4 x 1 x 2 = 8 examples." in stderr
+    assert stderr.count("step 20/20") == 1
     one, two = ([e for e in graph(place, name) if "loss" in e] for name in ("one", "two"))
     assert len(one) == len(two) == 20
     assert np.allclose([e["loss"] for e in two], [e["loss"] for e in one], rtol=1e-5)
     assert np.allclose([e["gradient_norm"] for e in two], [e["gradient_norm"] for e in one], rtol=1e-4)
     files = [{name.replace("_state_0", "_state") for name in tree(place.lora(n))} for n in ("one", "two")]
     assert files[0] == files[1]
-    evaluated_alike(place)
+    assert_same_evaluations(place)
 
 
-def evaluated_alike(place):
-    """Each process goes through a part of what is kept aside, and the figures are those of the whole."""
+def assert_same_evaluations(place):
+    """Each process evaluates a part of the validation split, and the results are those of the whole split."""
     one, two = ([e for e in graph(place, name) if "eval_loss" in e] for name in ("one", "two"))
     assert [e["current_steps"] for e in one] == [e["current_steps"] for e in two] == [0, 7, 14, 20]
     for alone, shared in zip(one, two, strict=True):
-        close = 1e-6 if alone["current_steps"] == 0 else 1e-5  # afterwards the weights themselves differ a little
+        close = 1e-6 if alone["current_steps"] == 0 else 1e-5  # later, the weights themselves differ slightly
         assert shared["eval_loss"] == pytest.approx(alone["eval_loss"], rel=close)
         assert shared["eval_by_source"] == pytest.approx(alone["eval_by_source"], rel=close)
         assert (shared["eval_accuracy"], shared["eval_tokens"]) == (alone["eval_accuracy"], alone["eval_tokens"])
@@ -102,59 +102,59 @@ def evaluated_alike(place):
 
 
 @pytest.fixture
-def passing():
-    """One at a time through a model, and seven examples of two sources."""
-    own = examples(12, 5, 9, 7, 11, 6, 8)
+def evaluation():
+    """Evaluation loop with batches of one, and seven examples of two groups."""
+    seven_rows = examples(12, 5, 9, 7, 11, 6, 8)
     return (
         Pass(made("llama"), Ways(WholeHead(), packed=False), AtOnce(1), lambda: False),
-        own,
+        seven_rows,
         [0, 1, 0, 1, 0, 1, 0],
     )
 
 
-def test_the_shares_of_two_processes_add_up_to_the_whole(passing, monkeypatch):
-    measured, own, groups = passing
+def test_the_shares_of_two_processes_add_up_to_the_whole(evaluation, monkeypatch):
+    eval_loop, seven_rows, groups = evaluation
     with torch.no_grad():
-        whole, shares = measured.sums(own, groups, 2), []
+        whole, shares = eval_loop.sums(seven_rows, groups, 2), []
         for rank in (0, 1):
             monkeypatch.setattr(distributed, "share", lambda work, rank=rank: work[rank::2])
-            shares.append(measured.sums(own, groups, 2))
+            shares.append(eval_loop.sums(seven_rows, groups, 2))
     for total, one, two in zip(whole, *shares, strict=True):
         assert np.allclose(total, one + two, rtol=1e-9)
     lengths = [share.tokens.sum() for share in shares]
     assert 0.4 <= lengths[0] / sum(lengths) <= 0.6
 
 
-def test_what_one_process_cannot_do_is_done_by_none(passing, monkeypatch):
-    measured, own, groups = passing
+def test_a_failure_in_one_process_reaches_all(evaluation, monkeypatch):
+    eval_loop, seven_rows, groups = evaluation
     monkeypatch.setattr(distributed, "heard", lambda stopped, failed: (True, failed))
     with torch.no_grad():
-        assert measured.sums(own, groups, 2) is None
+        assert eval_loop.sums(seven_rows, groups, 2) is None
     monkeypatch.setattr(distributed, "heard", lambda stopped, failed: (stopped, True))
     with torch.no_grad(), pytest.raises(RuntimeError, match="could not be done in another process"):
-        measured.sums(own, groups, 2)
-    asked = []
-    monkeypatch.setattr(distributed, "heard", lambda *wishes: asked.append(wishes) or wishes)
-    monkeypatch.setattr(measured, "_add", lambda *_: 1 / 0)
+        eval_loop.sums(seven_rows, groups, 2)
+    flags = []
+    monkeypatch.setattr(distributed, "heard", lambda *wishes: flags.append(wishes) or wishes)
+    monkeypatch.setattr(eval_loop, "_add", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        measured.sums(own, groups, 2)
-    assert asked == [(False, True)]
+        eval_loop.sums(seven_rows, groups, 2)
+    assert flags == [(False, True)]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_stop_reaches_all_of_them(place):
+def test_a_stop_reaches_all_processes(place):
     place.write("rows.jsonl", rows(40))
-    with started(place, "--name", "two", "--epochs", "1000") as run:
-        told = ""
-        while "step 1" not in told and run.poll() is None:
-            told += run.stderr.readline()
+    with start(place, "--name", "two", "--epochs", "1000") as run:
+        stderr = ""
+        while "step 1" not in stderr and run.poll() is None:
+            stderr += run.stderr.readline()
         run.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        told += run.communicate(timeout=120)[1]
-    assert time.monotonic() - began < 60
-    assert "Stopping after this step, with a checkpoint" in told
-    assert "stopped at step" in told
+        started = time.monotonic()
+        stderr += run.communicate(timeout=120)[1]
+    assert time.monotonic() - started < 60
+    assert "Stopping after this step, with a checkpoint" in stderr
+    assert "stopped at step" in stderr
     assert list(place.lora("two").glob("checkpoint-*"))
 
 
@@ -166,7 +166,7 @@ def test_the_arithmetic_of_several_processes():
     assert StepPlan(41, 4, 2, 1).learned_twice == 0
 
 
-def test_what_a_launcher_says(monkeypatch):
+def test_the_environment_of_a_launcher_is_read(monkeypatch):
     assert (dist_env.count(), dist_env.rank(), dist_env.local_rank()) == (1, 0, 0)
     for name, value in (("WORLD_SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
@@ -177,14 +177,14 @@ def test_what_a_launcher_says(monkeypatch):
 @pytest.mark.parametrize(
     ("system", "count", "spoken"), [("win32", 2, "gloo"), ("win32", 1, None), ("linux", 2, None)]
 )
-def test_on_windows_they_speak_what_pytorch_can_there(monkeypatch, system, count, spoken):
-    """It is built without NCCL, which accelerate would take for cards."""
+def test_on_windows_the_backend_is_gloo(monkeypatch, system, count, spoken):
+    """PyTorch for Windows is built without NCCL, which accelerate would choose for GPUs."""
     monkeypatch.setenv("WORLD_SIZE", str(count))
     monkeypatch.setattr(distributed, "sys", SimpleNamespace(platform=system))
     assert distributed.backend() == spoken
 
 
-def test_only_the_first_has_the_folder_of_the_run(monkeypatch, tmp_path):
+def test_only_rank_0_gets_the_run_folder(monkeypatch, tmp_path):
     folder = RunFolder(tmp_path / "a", tmp_path)
     with distributed.only_the_first_writes(folder) as own:
         assert own is folder
@@ -195,7 +195,7 @@ def test_only_the_first_has_the_folder_of_the_run(monkeypatch, tmp_path):
     assert not own.path.exists()
 
 
-def test_alone_there_is_nothing_to_agree_on():
+def test_a_single_process_has_nothing_to_synchronize():
     control = RunControl()
     assert distributed.agree(control, 5.0) == 5.0
     assert not control.stopping

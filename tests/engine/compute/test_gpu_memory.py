@@ -1,4 +1,4 @@
-"""What a job leaves in memory when it is over: nothing, also where Python's own collection does not come by."""
+"""A finished job leaves nothing in memory, even without a run of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def no_collection():
 
 
 def trainers():
-    """Each holds the LoRA, its optimizer, and the model."""
-    return [thing for thing in gc.get_objects() if type(thing) is RunTrainer]
+    """All living trainers; each references the LoRA, its optimizer and the model."""
+    return [obj for obj in gc.get_objects() if type(obj) is RunTrainer]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_trainer_and_its_optimizer_go_with_the_run(place, monkeypatch, no_collection, fails):
-    made = []
+def test_trainer_and_optimizer_are_freed_with_the_run(place, monkeypatch, no_collection, fails):
+    optimizers = []
     create = RunTrainer.create_optimizer
 
     def created(self, *args):
         optimizer = create(self, *args)
-        made.append(weakref.ref(optimizer))
+        optimizers.append(weakref.ref(optimizer))
         if fails:
             raise ValueError("no such luck")
         return optimizer
@@ -50,39 +50,39 @@ def test_the_trainer_and_its_optimizer_go_with_the_run(place, monkeypatch, no_co
         error = raised
     assert (error is not None) is fails
     assert trainers() == []
-    assert made
-    assert all(one() is None for one in made)
+    assert optimizers
+    assert all(ref() is None for ref in optimizers)
 
 
-def test_a_probe_frees_what_it_took(place, monkeypatch, no_collection):
+def test_a_probe_frees_its_memory(place, monkeypatch, no_collection):
     seen = []
     monkeypatch.setattr(gpu_memory, "free_memory", lambda: seen.append("freed"))
     PeftEngine().probe(place.settings(), place.host(), Job("probe", "a test"))
     assert seen == ["freed"]
 
 
-def test_what_did_not_fit_is_gone_before_it_is_told_what_is_left(no_collection):
-    """Else the figures count it among model and LoRA, and a card stays full until somebody collects."""
-    held, left = [], []
+def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection):
+    """Otherwise the message counts it as model and LoRA, and the GPU stays full until the next collection."""
+    refs, alive = [], []
 
     def step():
         large = torch.zeros(1000)
-        held.append(weakref.ref(large))
+        refs.append(weakref.ref(large))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     def remedies(machine):
-        left.extend(one() for one in held)
+        alive.extend(ref() for ref in refs)
         return []
 
     with pytest.raises(ModelError, match="Out of memory"), told_where_memory_runs_out(CPU, remedies):
         step()
-    assert left == [None]
+    assert alive == [None]
 
 
-def test_the_cards_own_reserve_goes_back(monkeypatch):
-    asked = []
+def test_the_gpu_cache_is_emptied(monkeypatch):
+    calls = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("emptied"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
     with gpu_memory.freed_afterwards():
-        assert asked == []
-    assert asked == ["emptied"]
+        assert calls == []
+    assert calls == ["emptied"]

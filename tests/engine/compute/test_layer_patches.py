@@ -1,4 +1,4 @@
-"""Layers in fewer passes give what the model's own give, are put in only where they do, and are gone after it."""
+"""Patched layers compute the same as the originals, are used only where they do, and are removed afterwards."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ from training_pro.tests.engine.batches import packed, padded
 from training_pro.tests.tiny import watched
 
 GATED = {"llama", "mistral", "qwen2", "qwen3"}
-TURNED = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
+ROTARY = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
 
 
-def replaced_loras(model):
+def patched_loras(model):
     return [m for m in model.modules() if isinstance(m, LoraLayer) and "forward" in vars(m)]
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *OTHERS])
 @pytest.mark.parametrize("batch", [packed, padded], ids=["packed", "padded"])
 def test_loss_and_gradients_are_the_models_own(name, batch):
-    torch.manual_seed(5)  # near the bound some numbers are beyond it, by rounding
+    torch.manual_seed(5)  # with other seeds, rounding exceeds the bound in a few numbers
     base = made(name)
     model, rows = with_lora(base), examples(9, 17, 3, 12)
-    right = gradients(model, lambda: through(model, batch(rows)))
+    expected = gradients(model, lambda: through(model, batch(rows)))
     with layer_patches.fewer_passes(base):
         layer_patches.loras_in_fewer_passes(model)
-        assert replaced_loras(model)
-        found = gradients(model, lambda: through(model, batch(rows)))
-    assert found["loss"] == pytest.approx(right["loss"], rel=1e-6)
-    assert relative(found["gradients"], right["gradients"]) < 1e-5
+        assert patched_loras(model)
+        actual = gradients(model, lambda: through(model, batch(rows)))
+    assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
 
 
-def replaced(base):
-    """The kinds of modules that work otherwise inside, and whether queries and keys are turned otherwise."""
+def patched(base):
+    """Classes of the patched modules, and whether the rotary embedding is patched."""
     with layer_patches.fewer_passes(base):
         source = vars(sys.modules[type(base).__module__])
-        kinds = {type(m).__name__ for m in base.modules() if "forward" in vars(m)}
-        return kinds, isinstance(source.get(layer_patches.TURN), layer_patches.partial)
+        classes = {type(m).__name__ for m in base.modules() if "forward" in vars(m)}
+        return classes, isinstance(source.get(layer_patches.TURN), layer_patches.partial)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_part_is_replaced_where_it_is_known_and_nowhere_else(name):
+def test_only_known_modules_are_patched(name):
     base = made(name)
-    kinds, turned = replaced(base)
+    kinds, turned = patched(base)
     assert any(kind.endswith("MLP") for kind in kinds) == (name in GATED)
     assert any(kind.endswith("RMSNorm") for kind in kinds) == (name in GATED | {"phi3"})
-    assert turned == (name in TURNED)
+    assert turned == (name in ROTARY)
     assert not any("forward" in vars(m) for m in base.modules())
-    assert replaced(base) == (kinds, turned)  # and the model's source is as it was
+    assert patched(base) == (kinds, turned)  # the model's source is restored
 
 
-def test_parts_that_do_something_else_are_not_taken_for_known_ones():
+def test_modules_that_compute_something_else_are_not_patched():
     base = made("llama")
     layer = base.model.layers[0]
     layer.mlp.act_fn = torch.nn.GELU()
@@ -85,7 +85,7 @@ def doubles(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
-def test_gradients_are_those_of_small_differences():
+def test_gradients_match_finite_differences():
     assert gradcheck(fused_ops.Gate.apply, (doubles(3, 5), doubles(2, 3, 5)[0]))
     assert gradcheck(fused_ops.Norm.apply, (doubles(2, 3, 6), doubles(6).detach(), 1e-3))
     cosine, sine = doubles(1, 1, 3, 8).detach(), doubles(2, 1, 3, 8)[1:].detach()
@@ -94,49 +94,49 @@ def test_gradients_are_those_of_small_differences():
     assert gradcheck(fused_ops.WithLora.apply, (*parts, 1.5))
 
 
-@pytest.mark.parametrize("more", [{}, {"use_rslora": True}, {"use_dora": True}, {"lora_bias": True}])
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_every_kind_of_lora_gives_what_pefts_own_gives(kind, more):
-    base = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.Linear(10, 6)).to(kind)
-    asked = {"r": 3, "lora_alpha": 5, "target_modules": ["0", "1"], "init_lora_weights": False}
-    model = get_peft_model(base, LoraConfig(**asked, **more))
+@pytest.mark.parametrize("variant", [{}, {"use_rslora": True}, {"use_dora": True}, {"lora_bias": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_kind_of_lora_gives_what_pefts_own_gives(dtype, variant):
+    base = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.Linear(10, 6)).to(dtype)
+    options = {"r": 3, "lora_alpha": 5, "target_modules": ["0", "1"], "init_lora_weights": False}
+    model = get_peft_model(base, LoraConfig(**options, **variant))
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    some = torch.randn(2, 4, 12, generator=torch.Generator().manual_seed(2)).to(kind)
+    inputs = torch.randn(2, 4, 12, generator=torch.Generator().manual_seed(2)).to(dtype)
 
     def step():
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == torch.bfloat16):
-            return model(some).float().square().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            return model(inputs).float().square().sum()
 
     with model.disable_adapter():
-        without = model(some)
-    right = gradients(model, step)
+        without = model(inputs)
+    expected = gradients(model, step)
     layer_patches.loras_in_fewer_passes(model)
-    found = gradients(model, step)
-    close = 1e-5 if kind == torch.float32 else 0.05
-    assert found["loss"] == pytest.approx(right["loss"], rel=close)
-    assert relative(found["gradients"], right["gradients"]) < close
-    assert {gradient.dtype for gradient in found["gradients"].values()} == {torch.float32}
+    actual = gradients(model, step)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    assert actual["loss"] == pytest.approx(expected["loss"], rel=tolerance)
+    assert relative(actual["gradients"], expected["gradients"]) < tolerance
+    assert {gradient.dtype for gradient in actual["gradients"].values()} == {torch.float32}
     with model.disable_adapter():
-        assert torch.equal(model(some), without)
+        assert torch.equal(model(inputs), without)
 
 
-def test_a_run_works_so_and_the_model_comes_back(place):
+def test_a_run_uses_the_patches_and_restores_the_model(place):
     host, seen = place.host(), []
     model = host.loaded().model
     gate = next(m for m in model.modules() if layer_patches.is_gate(m))
 
-    def look(job, event):
+    def watch(job, event):
         seen.append("forward" in vars(gate))
 
-    place.train(host, job=watched(look), max_steps=2)
+    place.train(host, job=watched(watch), max_steps=2)
     assert any(seen)
     assert "forward" not in vars(gate)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_dropout_falls_where_it_would(checkpointing):
+def test_dropout_is_the_same(checkpointing):
     base = made("llama")
     model, batch = with_lora(base, lora_dropout=0.3).train(), packed(examples(9, 17, 3, 12))
     if checkpointing:
@@ -147,40 +147,40 @@ def test_dropout_falls_where_it_would(checkpointing):
         torch.manual_seed(seed)
         return gradients(model, lambda: through(model, batch))
 
-    right, other = drawn(1), drawn(2)
+    expected, other = drawn(1), drawn(2)
     with layer_patches.fewer_passes(base):
         layer_patches.loras_in_fewer_passes(model)
-        found = drawn(1)
-    assert relative(found["gradients"], right["gradients"]) < 1e-5
-    assert relative(other["gradients"], right["gradients"]) > 1e-2
+        actual = drawn(1)
+    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
+    assert relative(other["gradients"], expected["gradients"]) > 1e-2
 
 
-def test_a_norm_that_is_given_more_is_the_models_own():
+def test_a_norm_with_more_arguments_runs_the_original():
     norm = next(m for m in made("llama").requires_grad_(False).modules() if layer_patches.is_norm(m))
-    own = lambda x, gate=None: x if gate is None else x * gate  # noqa: E731
-    some = torch.randn(2, 32)
-    assert torch.equal(layer_patches._normed(norm, own, some, 2 * some), some * 2 * some)
-    assert torch.equal(layer_patches._normed(norm, own, some, gate=some), some * some)
-    assert not torch.equal(layer_patches._normed(norm, own, some), some)
+    original = lambda x, gate=None: x if gate is None else x * gate  # noqa: E731
+    inputs = torch.randn(2, 32)
+    assert torch.equal(layer_patches._normed(norm, original, inputs, 2 * inputs), inputs * 2 * inputs)
+    assert torch.equal(layer_patches._normed(norm, original, inputs, gate=inputs), inputs * inputs)
+    assert not torch.equal(layer_patches._normed(norm, original, inputs), inputs)
 
 
-def test_what_a_model_reckons_meanwhile_stays_with_it():
+def test_state_that_a_model_computes_meanwhile_is_kept():
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    more = {"max_position_embeddings": 16, "rope_parameters": rope}
-    chat = torch.randint(3, 150, (1, 30), generator=torch.Generator().manual_seed(1))
+    config = {"max_position_embeddings": 16, "rope_parameters": rope}
+    long_ids = torch.randint(3, 150, (1, 30), generator=torch.Generator().manual_seed(1))
 
-    def said(model, ids):
+    def logits(model, ids):
         with torch.no_grad():
             return model(input_ids=ids, use_cache=False).logits
 
-    fresh, used = made("llama", **more), made("llama", **more)
-    said(used, chat.repeat(1, 2))
+    fresh, used = made("llama", **config), made("llama", **config)
+    logits(used, long_ids.repeat(1, 2))
     with layer_patches.fewer_passes(used):
-        said(used, chat[:, :10])
-    assert torch.equal(said(used, chat), said(fresh, chat))
+        logits(used, long_ids[:, :10])
+    assert torch.equal(logits(used, long_ids), logits(fresh, long_ids))
 
 
-def test_a_layer_that_cannot_be_tried_is_left_alone():
+def test_a_layer_that_cannot_be_tested_is_not_patched():
     class Odd(torch.nn.Module):
         def __init__(self):
             super().__init__()

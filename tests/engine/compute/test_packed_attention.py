@@ -1,4 +1,4 @@
-"""Attention text by text gives what a mask over the whole row gives, and only where the mask says no more."""
+"""Attention text by text equals a mask over the whole row, and is used only for such masks."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ def test_gradients_are_those_of_the_mask(name, batch):
     base = made(name, num_hidden_layers=2) if name == "llama" else made(name)
     before = base.config._attn_implementation
     model, rows = with_lora(base), examples(9, 17, 3, 12)
-    right = gradients(model, lambda: through(model, batch(rows)))
+    expected = gradients(model, lambda: through(model, batch(rows)))
     with packed_attention.text_by_text(base) as works:
-        found = gradients(model, lambda: through(model, batch(rows)))
+        actual = gradients(model, lambda: through(model, batch(rows)))
     assert base.config._attn_implementation == before
     assert works is (before == "sdpa" and name != "opt") or name == "opt"
-    assert found["loss"] == pytest.approx(right["loss"], rel=1e-5)
-    assert relative(found["gradients"], right["gradients"]) < 1e-5
+    assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
 
 
 def block(*lengths):
-    whole = torch.block_diag(*[torch.ones(n, n).tril() for n in lengths]).bool()
-    return whole[None, None]
+    mask = torch.block_diag(*[torch.ones(n, n).tril() for n in lengths]).bool()
+    return mask[None, None]
 
 
-def test_a_mask_is_read_as_the_places_where_texts_begin():
+def test_a_mask_is_read_as_the_bounds_of_its_texts():
     assert packed_attention._bounds(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
     assert packed_attention._bounds(block(5)).tolist() == [0, 5]
 
 
 @pytest.mark.parametrize("kind", ["window", "padding", "joined"])
 def test_any_other_mask_is_left_as_it_is(kind):
-    made = block(4, 3)
+    mask = block(4, 3)
     if kind == "window":
-        made[0, 0, 3, 0] = False
+        mask[0, 0, 3, 0] = False
     elif kind == "padding":
-        made[0, 0, :, 0] = False
+        mask[0, 0, :, 0] = False
     else:
-        made[0, 0, 5, 1] = True
-    assert packed_attention._bounds(made) is made
+        mask[0, 0, 5, 1] = True
+    assert packed_attention._bounds(mask) is mask
 
 
-def test_a_model_that_would_differ_keeps_its_own(monkeypatch):
+def test_a_model_with_other_results_keeps_its_attention(monkeypatch):
     base = made("llama")
     monkeypatch.setattr(
         packed_attention, "attend", lambda *a, **m: (packed_attention.sdpa_attention_forward(*a, **m)[0] * 2, None)
@@ -67,7 +67,7 @@ def test_a_model_that_would_differ_keeps_its_own(monkeypatch):
         assert base.config._attn_implementation == "sdpa"
 
 
-def test_a_packed_run_attends_so_and_the_model_comes_back(place):
+def test_a_packed_run_uses_it_and_restores_the_model(place):
     host, seen = place.host(), []
     model = host.loaded().model
     place.train(host, job=watched(lambda job, event: seen.append(model.config._attn_implementation)), max_steps=2)

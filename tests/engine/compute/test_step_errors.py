@@ -1,4 +1,4 @@
-"""Too little memory, a loss that is no number: a step is done again in pieces, or the run ends with its LoRA."""
+"""Out of memory and NaN losses: a step is repeated in parts, or the run ends with its LoRA saved."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ TWO = {
     "learning_rate": 1e-3,
     "sample_every": "never",
 }
-SAID = "CUDA out of memory. Tried to allocate 2.00 GiB."
+OOM_MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
-def of(job, kind):
+def events_of(job, kind):
     return [event for event in job.log.since(0) if isinstance(event, kind)]
 
 
-def documents(inputs, positions):
-    """How many texts a batch holds: rows, or places where the positions begin anew."""
+def count_texts(inputs, positions):
+    """Number of texts in a batch: rows, or positions of 0."""
     return len(inputs) if positions is None else int((positions == 0).sum())
 
 
-def too_many(host, most, where, kind=RuntimeError, first=1):
-    """From its `first` forward pass in training on, the model runs out of memory with more than `most` texts."""
+def limit_memory(host, most, where, kind=RuntimeError, first=1):
+    """Make the model run out of memory with more than `most` texts, from its `first` training pass on."""
     model = host.loaded().model
     seen = {"texts": 0, "passes": 0, "failed": 0}
 
     def fail():
         if model.training and seen["passes"] >= first and seen["texts"] > most:
             seen["failed"] += 1
-            raise kind(SAID)
+            raise kind(OOM_MESSAGE)
 
     def enter(module, args, kwargs):
         if model.training and torch.is_grad_enabled():
             seen["passes"] += 1
             ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-            seen["texts"] = documents(ids, kwargs.get("position_ids"))
+            seen["texts"] = count_texts(ids, kwargs.get("position_ids"))
 
     def leave(module, args, output):
         if where == "forward":
             fail()
         elif output.requires_grad:
-            output.register_hook(lambda gradient: fail())  # late in backward: most gradients are there by then
+            output.register_hook(lambda gradient: fail())  # late in the backward pass, when most gradients exist
 
     model.model.register_forward_pre_hook(enter, with_kwargs=True)
     model.model.layers[0].register_forward_hook(
@@ -73,18 +73,18 @@ def difference(place, one, other):
 
 @pytest.mark.parametrize("packing", ["on", "off"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_batch_that_does_not_fit_is_done_again_in_halves_at_the_same_step(place, packing, where):
+def test_a_batch_that_does_not_fit_is_repeated_in_halves(place, packing, where):
     place.train(name="whole", packing=packing, **TWO)
     host, job = place.host(), Job("training", "a test")
-    kind = torch.OutOfMemoryError if where == "forward" else RuntimeError
-    seen = too_many(host, 2, where, kind, first=4)  # the second batch of the second step
+    error_class = torch.OutOfMemoryError if where == "forward" else RuntimeError
+    seen = limit_memory(host, 2, where, error_class, first=4)  # the second micro-batch of the second step
     end = place.train(host, job=job, name="halved", packing=packing, **TWO)
     assert end.outcome == "finished"
-    assert seen["failed"] == 1  # once: from then on two at a time
-    assert [e.step for e in of(job, Progress)] == [1, 2, 3, 4]
+    assert seen["failed"] == 1  # once, then two at a time
+    assert [e.step for e in events_of(job, Progress)] == [1, 2, 3, 4]
     assert difference(place, "halved", "whole") < 1e-6
-    (told,) = [e.text for e in of(job, Advice) if "memory" in e.text]
-    assert told.startswith(
+    (advice,) = [e.text for e in events_of(job, Advice) if "memory" in e.text]
+    assert advice.startswith(
         "Step 2: 4 examples at once do not fit into the memory. They are done again 2 at a time"
     )
     losses = [
@@ -94,31 +94,34 @@ def test_a_batch_that_does_not_fit_is_done_again_in_halves_at_the_same_step(plac
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_halves_that_do_not_fit_either_are_halved_again(place):
+def test_halves_that_do_not_fit_are_halved_again(place):
     place.train(name="whole", **TWO)
     host, job = place.host(), Job("training", "a test")
-    seen = too_many(host, 1, "backward")
+    seen = limit_memory(host, 1, "backward")
     place.train(host, job=job, name="halved", **TWO)
     assert seen["failed"] == 2
     assert difference(place, "halved", "whole") < 1e-6
 
 
-def test_an_example_alone_that_does_not_fit_is_a_sentence_with_what_helps(place):
+def test_a_single_example_that_does_not_fit_is_an_error_with_remedies(place):
     host = place.host()
-    too_many(host, 0, "forward", first=6)
+    limit_memory(host, 0, "forward", first=6)
     with pytest.raises(ModelError) as refusal:
         place.train(host, save_every=1, **TWO)
-    said = str(refusal.value)
-    assert said.startswith("Out of memory: one example of ")
-    assert "What helps most: Gradient checkpointing on (about " in said and "the model loaded in 4 bits." in said
-    changed = [remedy.values for remedy in refusal.value.remedies]
-    assert changed[0] == {"gradient_checkpointing": "on"} and {"optimizer": "adamw_8bit"} in changed
-    assert said.endswith("The last checkpoint is checkpoint-2.")
+    message = str(refusal.value)
+    assert message.startswith("Out of memory: one example of ")
+    assert (
+        "What helps most: Gradient checkpointing on (about " in message
+        and "the model loaded in 4 bits." in message
+    )
+    changes = [remedy.values for remedy in refusal.value.remedies]
+    assert changes[0] == {"gradient_checkpointing": "on"} and {"optimizer": "adamw_8bit"} in changes
+    assert message.endswith("The last checkpoint is checkpoint-2.")
     assert loras.standing(place.lora()) == "cut off"
     assert place.train(resume="newest", save_every=1, **TWO).outcome == "finished"
 
 
-def test_other_errors_are_not_taken_for_too_little_memory(place):
+def test_other_errors_are_not_taken_for_out_of_memory(place):
     host = place.host()
     host.loaded().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -128,15 +131,15 @@ def test_other_errors_are_not_taken_for_too_little_memory(place):
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
 
 
-def test_pieces_keep_together_what_the_model_reads_as_one():
+def test_micro_batches_do_not_separate_continued_examples():
     batch = Piece(tuple("abcde"), (False, True, False, False, True))  # type: ignore[arg-type]
     assert batch.texts == 3
     assert ["".join(piece.examples) for piece in batch.first(1)] == ["ab", "cde"]
     assert ["".join(piece.examples) for piece in batch.first(2)] == ["abc", "de"]
 
 
-def breaking(host, step, value):
-    """In the training step of this number, each of two batches long, the model's output is spoiled."""
+def break_output(host, step, value):
+    """Multiply the model's output by `value` in one training step of two micro-batches."""
     model, passes = host.loaded().model, []
 
     def spoil(module, args, output):
@@ -150,11 +153,11 @@ def breaking(host, step, value):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched(place, value):
+def test_a_nan_loss_ends_the_run_before_the_weights_change(place, value):
     three = {**TWO, "epochs": 2, "save_every": 2}
     place.train(name="good", job=None, **{**three, "max_steps": 2, "schedule": "constant"})
     host = place.host()
-    breaking(host, 3, value)
+    break_output(host, 3, value)
     end = place.train(host, **{**three, "schedule": "constant"})
     assert end.outcome == "failed"
     assert end.text.startswith(
@@ -169,13 +172,13 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched(pl
     assert place.train(resume="newest", **{**three, "schedule": "constant"}).outcome == "finished"
 
 
-def spoiling(host, step):
-    """The weights become NaN in the optimizer's own step of this number, as where its numbers overflow."""
+def break_weights(host, step):
+    """Set the weights to NaN in the given optimizer step, as by an overflow."""
     model, steps = host.loaded().model, []
 
     def spoil(*_):
         steps.append(1)
-        if len(steps) == 2 * step + 1:  # two batches a step: the first forward pass after it
+        if len(steps) == 2 * step + 1:  # two micro-batches per step: the first forward pass after it
             with torch.no_grad():
                 next(w for n, w in model.named_parameters() if w.requires_grad).fill_(math.nan)
 
@@ -183,9 +186,9 @@ def spoiling(host, step):
 
 
 @pytest.mark.parametrize(("save_every", "left"), [(2, [2]), (0, [])])
-def test_weights_that_became_nan_are_never_kept_as_those_of_a_good_step(place, save_every, left):
+def test_nan_weights_are_never_saved_as_good_ones(place, save_every, left):
     host, job = place.host(), Job("training", "a test")
-    spoiling(host, 3)
+    break_weights(host, 3)
     end = place.train(host, job=job, **{**TWO, "save_every": save_every})
     assert end.outcome == "failed"
     assert end.text.startswith("Training has broken the weights: after step 3 they are no numbers any more")
@@ -203,7 +206,7 @@ def test_weights_that_became_nan_are_never_kept_as_those_of_a_good_step(place, s
     assert (log["ended"], log["kept_step"]) == ("failed", 2)
 
 
-def test_a_last_step_that_breaks_the_weights_is_found_out_too_with_its_checkpoint(place, monkeypatch):
+def test_a_last_step_that_breaks_the_weights_is_detected_with_its_checkpoint(place, monkeypatch):
     from training_pro.engine.training.trainer import RunTrainer
 
     save = RunTrainer._save_checkpoint
@@ -220,12 +223,12 @@ def test_a_last_step_that_breaks_the_weights_is_found_out_too_with_its_checkpoin
     assert end.outcome == "failed"
     assert "after step 4 they are no numbers" in end.text and "that of step 2" in end.text
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
-    assert any(e.text.startswith("checkpoint-4 holds weights that are no numbers") for e in of(job, Note))
+    assert any(e.text.startswith("checkpoint-4 holds weights that are no numbers") for e in events_of(job, Note))
 
 
 def test_a_first_step_that_breaks_leaves_nothing(place):
     host = place.host()
-    breaking(host, 1, math.nan)
+    break_output(host, 1, math.nan)
     with pytest.raises(Exception, match="Step 1 would have broken the LoRA: the loss is nan"):
         place.train(host, **TWO)
     assert not place.lora().exists()
@@ -235,79 +238,81 @@ def test_a_first_step_that_breaks_leaves_nothing(place):
     ("loss", "norm", "scaled", "why"),
     [
         (2.0, 1.0, False, ""),
-        (12.0, 1.0, False, ""),  # a strange example: not worse than guessing by far
+        (12.0, 1.0, False, ""),  # an odd example, but not far worse than guessing
         (math.nan, 1.0, True, "the loss is nan"),
         (2.0, math.inf, False, "the gradients are inf, at a loss of 2.0000"),
-        (2.0, math.inf, True, ""),  # float16: the scaler skips the step by itself
+        (2.0, math.inf, True, ""),  # float16: the gradient scaler skips the step
         (25.0, 1.0, False, "the loss has exploded: 25 after a smoothed loss of 2"),
     ],
 )
-def test_what_must_not_change_the_weights(loss, norm, scaled, why):
+def test_steps_that_must_not_change_the_weights(loss, norm, scaled, why):
     assert why_unsound(loss, norm, 2.0, 32000, scaled=scaled) == why
     if math.isfinite(loss):
         assert why_unsound(loss, 1.0, None, 32000, scaled=False) == ""
 
 
-def test_several_processes_judge_by_the_loss_of_all_so_that_all_stop_together(place, monkeypatch):
+def test_several_processes_use_the_mean_loss_and_stop_together(place, monkeypatch):
     from accelerate import Accelerator
 
-    parts = []
+    losses = []
 
     def reduced(self, tensor, reduction="sum"):
-        parts.append((float(tensor), reduction))
-        return tensor + (1000.0 if len(parts) == 3 else 0.0)  # as if another process had found so much more
+        losses.append((float(tensor), reduction))
+        return tensor + (1000.0 if len(losses) == 3 else 0.0)  # as if another process had a much larger loss
 
     monkeypatch.setattr(Accelerator, "reduce", reduced)
     end = place.train(**{**TWO, "epochs": 2})
     assert end.outcome == "failed"
     assert "Step 3 would have broken the LoRA: the loss has exploded: 100" in end.text
-    assert {reduction for _, reduction in parts} == {"mean"}
-    assert max(loss for loss, _ in parts) < 10
+    assert {reduction for _, reduction in losses} == {"mean"}
+    assert max(loss for loss, _ in losses) < 10
 
 
-def test_what_is_kept_of_a_broken_run_and_is_worse_than_nothing_is_said(place):
-    """Far too high a rate: the second step is worse than the first already."""
+def test_a_saved_lora_that_is_worse_than_none_is_reported(place):
+    """The learning rate is far too high: the second step is already worse than the first."""
     host = place.host()
-    breaking(host, 3, math.nan)
+    break_output(host, 3, math.nan)
     end = place.train(host, **{**TWO, "epochs": 2, "learning_rate": 1.0, "schedule": "constant"})
     assert end.outcome == "failed"
-    (told,) = [line for line in end.text.splitlines() if line.startswith("The loss was ")]
-    assert told.endswith(": the model is better without.")
+    (warning,) = [line for line in end.text.splitlines() if line.startswith("The loss was ")]
+    assert warning.endswith(": the model is better without.")
 
 
-def test_no_number_is_null_in_what_others_read():
+def test_nan_is_null_in_json():
     assert as_json({"loss": math.nan, "more": [math.inf, 1.5]}) == '{"loss": null, "more": [null, 1.5]}'
 
 
-def test_on_windows_a_run_keeps_to_the_memory_of_the_card_and_gives_it_back(monkeypatch):
+def test_on_windows_the_memory_limit_of_the_gpu_is_set_and_restored(monkeypatch):
     from training_pro.engine.compute import windows_vram
 
-    set_to = []
+    fractions = []
     monkeypatch.setattr(windows_vram.sys, "platform", "win32")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (6_000, 10_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda place: 2_000)
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda place: 1.0, raising=False)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, place: set_to.append(share))
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, place: fractions.append(share)
+    )
     with pytest.raises(OSError), windows_vram.kept_on_the_card(torch.device("cuda", 0)):
         raise OSError
-    assert set_to == [0.8, 1.0]
+    assert fractions == [0.8, 1.0]
     with windows_vram.kept_on_the_card(torch.device("cpu")):
         pass
-    assert len(set_to) == 2
+    assert len(fractions) == 2
 
 
-def test_spilling_is_told_once_from_steps_that_are_many_times_slower():
+def test_spilling_is_reported_once_when_steps_become_much_slower():
     from training_pro.engine.compute.windows_vram import Spilling
 
-    spilling = Spilling()
-    usual = [spilling.look(1.0 + 0.1 * (n % 3), 1000) for n in range(20)]
-    longer = [spilling.look(4.0, 4000) for _ in range(5)]  # more tokens: no slower
+    detector = Spilling()
+    usual = [detector.observe(1.0 + 0.1 * (n % 3), 1000) for n in range(20)]
+    longer = [detector.observe(4.0, 4000) for _ in range(5)]  # not slower: more tokens
     assert not any([*usual, *longer])
-    assert [spilling.look(9.0, 1000) for _ in range(5)] == [False, False, True, False, False]
-    assert not any(Spilling().look(9.0, 1000) for _ in range(30))
+    assert [detector.observe(9.0, 1000) for _ in range(5)] == [False, False, True, False, False]
+    assert not any(Spilling().observe(9.0, 1000) for _ in range(30))
 
 
-def test_a_run_whose_steps_become_many_times_slower_is_told_so(place, monkeypatch):
+def test_a_run_that_spills_logs_advice(place, monkeypatch):
     from training_pro.engine.compute import windows_vram
     from training_pro.engine.training.callback import BetweenSteps
 
@@ -320,12 +325,12 @@ def test_a_run_whose_steps_become_many_times_slower_is_told_so(place, monkeypatc
     monkeypatch.setattr(BetweenSteps, "on_train_begin", watching)
     job = Job("training", "a test")
     place.train(job=job, **TWO)
-    assert [e.text for e in of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILLS]
+    assert [e.text for e in events_of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILLS]
 
 
-def test_a_whole_model_that_does_not_fit_is_a_sentence_with_the_batch_that_would(place):
+def test_a_whole_model_that_does_not_fit_is_an_error_with_a_batch_size_that_would(place):
     host = place.host()
-    too_many(host, 2, "backward")
+    limit_memory(host, 2, "backward")
     with pytest.raises(ModelError) as refusal:
         place.train(host, method="full", **TWO)
     assert str(refusal.value) == (

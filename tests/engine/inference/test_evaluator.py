@@ -1,4 +1,4 @@
-"""The part kept aside, measured while a run goes on: what is told, when, and that nothing else changes for it."""
+"""Evaluation of the validation split during a run: when, which figures, and that training is unaffected."""
 
 from __future__ import annotations
 
@@ -22,69 +22,71 @@ from training_pro.records.report.graph_file import best_of, evaluations_of, step
 from training_pro.tests.engine.architectures import cut_off, graph, log, seen
 from training_pro.tests.tiny import watched
 
-OTHER = "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
-KEPT = {"eval_data": ["other.txt"], "epochs": 2, "dropout": 0.1}
+OTHER_TEXT = (
+    "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
+)
+WITH_SPLIT = {"eval_data": ["other.txt"], "epochs": 2, "dropout": 0.1}
 
 
 @pytest.fixture
 def place(place):
-    place.write("other.txt", OTHER)
+    place.write("other.txt", OTHER_TEXT)
     return place
 
 
-def told(place, **more):
+def run_events(place, **more):
     job = Job("training", "a test")
-    end = place.train(job=job, **{**KEPT, **more})
+    end = place.train(job=job, **{**WITH_SPLIT, **more})
     return [*job.log.since(0), end]
 
 
-def evaluated(events):
+def evaluations(events):
     return [e for e in events if isinstance(e, Evaluated)]
 
 
 def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
-    events = told(place)
-    found = evaluated(events)
-    assert [(e.step, e.why) for e in found] == [(0, "start"), (4, "planned"), (8, "end")]
+    events = run_events(place)
+    results = evaluations(events)
+    assert [(e.step, e.why) for e in results] == [(0, "start"), (4, "planned"), (8, "end")]
     steps = [type(e) for e in events if isinstance(e, (Progress, Evaluated, CheckpointSaved))]
     assert steps[:7] == [Evaluated, *[Progress] * 4, Evaluated, CheckpointSaved]
-    for one in found:
-        assert one.perplexity == pytest.approx(math.exp(one.loss))
-        assert 0 <= one.accuracy < 1
-        assert one.by_source == {}
-    assert found[-1].loss != found[0].loss
+    for result in results:
+        assert result.perplexity == pytest.approx(math.exp(result.loss))
+        assert 0 <= result.accuracy < 1
+        assert result.by_source == {}
+    assert results[-1].loss != results[0].loss
     assert json.loads((place.lora() / "training_graph.json").read_text()) == graph(place)
-    assert evaluations_of(graph(place))[1].loss == found[1].loss
+    assert evaluations_of(graph(place))[1].loss == results[1].loss
     assert [e["current_steps"] for e in steps_of(graph(place))] == list(range(1, 9))
 
 
-def test_a_long_one_says_how_far_it_is(place, monkeypatch):
+def test_a_long_evaluation_logs_its_progress(place, monkeypatch):
     monkeypatch.setattr(evaluator, "TELLS_SECONDS", -1.0)
     shares = [
         event.share
-        for event in told(place, epochs=1)
+        for event in run_events(place, epochs=1)
         if isinstance(event, Stage) and event.text == evaluator.EVALUATING
     ]
-    (one,) = {tuple(part) for part in (shares[: len(shares) // 2], shares[len(shares) // 2 :])}
-    assert one[0] is None
-    assert one[1:] == tuple(n / (len(one) - 1) for n in range(1, len(one)))
-    assert len(one) > 2
+    (unique_shares,) = {tuple(part) for part in (shares[: len(shares) // 2], shares[len(shares) // 2 :])}
+    assert unique_shares[0] is None
+    assert unique_shares[1:] == tuple(n / (len(unique_shares) - 1) for n in range(1, len(unique_shares)))
+    assert len(unique_shares) > 2
 
 
 def test_the_figures_are_those_of_the_model_itself(place):
-    """Loss and accuracy of the finished LoRA, worked out example by example with transformers' own loss."""
-    found = evaluated(told(place, label_smoothing=0.1))[-1]
+    """Compare loss and accuracy of the finished LoRA with a reference, example by example."""
+    result = evaluations(run_events(place, label_smoothing=0.1))[-1]
     host = place.host()
     model = loaded_onto(host.loaded().model, place.lora(), "a").eval()
-    data = prepared(place, **KEPT).kept_aside
-    losses = [loss for example in data for loss in losses_of(model, example)]
-    hits = [hit for example in data for hit in hits_of(model, example)]
-    assert found.tokens == len(losses)
-    assert found.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
-    assert found.accuracy == pytest.approx(sum(hits) / len(hits))
+    split = prepare_data(place, **WITH_SPLIT).kept_aside
+    losses = [loss for example in split for loss in losses_of(model, example)]
+    hits = [hit for example in split for hit in hits_of(model, example)]
+    assert result.tokens == len(losses)
+    assert result.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
+    assert result.accuracy == pytest.approx(sum(hits) / len(hits))
 
 
-def prepared(place, **more):
+def prepare_data(place, **more):
     card, settings = place.host().card(), place.settings(**more)
     return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
 
@@ -106,41 +108,44 @@ def hits_of(model, example):
 
 
 @pytest.mark.parametrize("more", [{}, {"packing": "off"}, {"neftune_noise": 5, "train_head": True}])
-def test_the_lora_is_the_same_to_the_byte_as_without(place, more):
-    place.train(name="with", **KEPT, **more, eval_every=1)
-    place.train(name="without", **{**KEPT, "eval_data": []}, **more)
+def test_the_lora_is_byte_identical_to_a_run_without(place, more):
+    place.train(name="with", **WITH_SPLIT, **more, eval_every=1)
+    place.train(name="without", **{**WITH_SPLIT, "eval_data": []}, **more)
     assert place.weights("with") == place.weights("without")
     assert [e["loss"] for e in steps_of(graph(place, "with"))] == [e["loss"] for e in graph(place, "without")]
 
 
-def test_a_whole_model_is_evaluated_too_and_is_the_same_to_the_byte(place):
+def test_full_finetuning_with_evaluations_is_byte_identical(place):
     more = {"method": "full", "learning_rate": 1e-3, "save_every": 2, "keep_checkpoints": 9}
-    end = told(place, name="with", eval_every=2, **more)[-1]
-    without = place.train(name="without", **{**KEPT, "eval_data": []}, **more)
-    one, other = ((ended.folder / "model.safetensors").read_bytes() for ended in (end, without))
-    assert one == other
-    known = json.loads((end.folder / "training_log.json").read_text())
-    assert known["verdict"]["kind"] in ("could learn more", "about right", "began to memorize")
-    assert known["verdict"]["evidence"]["kept_aside_first"] > known["verdict"]["evidence"]["kept_aside_lowest"]
+    end = run_events(place, name="with", eval_every=2, **more)[-1]
+    without = place.train(name="without", **{**WITH_SPLIT, "eval_data": []}, **more)
+    with_bytes, without_bytes = ((ended.folder / "model.safetensors").read_bytes() for ended in (end, without))
+    assert with_bytes == without_bytes
+    training_log = json.loads((end.folder / "training_log.json").read_text())
+    assert training_log["verdict"]["kind"] in ("could learn more", "about right", "began to memorize")
+    assert (
+        training_log["verdict"]["evidence"]["kept_aside_first"]
+        > training_log["verdict"]["evidence"]["kept_aside_lowest"]
+    )
 
 
-def test_packed_and_padded_it_says_the_same(place):
+def test_packed_and_padded_results_are_equal(place):
     one, other = (
-        evaluated(told(place, name=way, packing=way, max_steps=1, dropout=0))[-1] for way in ("on", "off")
+        evaluations(run_events(place, name=way, packing=way, max_steps=1, dropout=0))[-1] for way in ("on", "off")
     )
     assert one.loss == pytest.approx(other.loss, abs=1e-5)
     assert (one.accuracy, one.tokens) == (other.accuracy, other.tokens)
 
 
-def test_every_so_many_steps_and_at_a_wish(place):
+def test_every_n_steps_and_on_request(place):
     def wish(job, event):
         if isinstance(event, Progress) and event.step == 4:
             job.control.evaluate()
 
     job = watched(wish)
-    place.train(job=job, **KEPT, eval_every=3)
-    found = evaluated(job.log.since(0))
-    assert [(e.step, e.why) for e in found] == [
+    place.train(job=job, **WITH_SPLIT, eval_every=3)
+    results = evaluations(job.log.since(0))
+    assert [(e.step, e.why) for e in results] == [
         (0, "start"),
         (3, "planned"),
         (4, "asked"),
@@ -150,33 +155,33 @@ def test_every_so_many_steps_and_at_a_wish(place):
     assert not job.control.evaluating
 
 
-def test_a_wish_with_nothing_kept_aside_is_answered(place):
+def test_a_request_without_a_split_is_answered(place):
     def wish(job, event):
         if isinstance(event, Progress) and event.step == 1:
             job.control.evaluate()
 
     job = watched(wish)
     place.train(job=job)
-    said = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
-    assert "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)." in said
+    advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
+    assert "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)." in advice
     assert not job.control.evaluating
 
 
-def test_a_share_of_several_data_sets_is_told_apart(place):
+def test_a_split_of_several_datasets_has_a_loss_for_each(place):
     place.write("book/1.txt", SAMPLE)
-    place.write("book/2.txt", OTHER)
-    found = evaluated(told(place, data=["story.txt", "book"], eval_data=[], eval_share=0.2, max_steps=1))
-    assert set(found[0].by_source) == {"story.txt", "book/"}
-    first = found[0]
+    place.write("book/2.txt", OTHER_TEXT)
+    results = evaluations(run_events(place, data=["story.txt", "book"], eval_data=[], eval_share=0.2, max_steps=1))
+    assert set(results[0].by_source) == {"story.txt", "book/"}
+    first = results[0]
     assert min(first.by_source.values()) < first.loss < max(first.by_source.values())
     assert graph(place)[0]["eval_by_source"] == first.by_source
 
 
-def test_early_stopping_counts_and_says_so(place):
-    events = told(place, early_stopping=2, eval_every=1, learning_rate=0.5, epochs=9)
-    found = evaluated(events)
-    best = best_of(found)
-    last = found[-1]
+def test_early_stopping_stops_and_logs_why(place):
+    events = run_events(place, early_stopping=2, eval_every=1, learning_rate=0.5, epochs=9)
+    results = evaluations(events)
+    best = best_of(results)
+    last = results[-1]
     assert last.step == best.step + 2
     reason = f"2 evaluations brought no better loss of the part kept aside than {best.loss:.4f}"
     assert f"Stopping after step {last.step}: {reason}." in [e.text for e in events if isinstance(e, Note)]
@@ -184,197 +189,209 @@ def test_early_stopping_counts_and_says_so(place):
     assert reason in events[-1].text
 
 
-def test_who_asks_for_more_epochs_after_it_is_given_patience_anew(place):
+def test_more_epochs_after_early_stopping_reset_the_patience(place):
     more = {"early_stopping": 2, "eval_every": 1, "learning_rate": 0.5}
-    ended = evaluated(told(place, epochs=9, **more))[-1].step
-    going_on = evaluated(told(place, epochs=12, **more, resume="newest"))
+    ended = evaluations(run_events(place, epochs=9, **more))[-1].step
+    going_on = evaluations(run_events(place, epochs=12, **more, resume="newest"))
     assert [e.step for e in going_on][:2] == [ended + 1, ended + 2]
 
 
-def test_wishes_try_no_patience(place):
+def test_requested_evaluations_do_not_use_up_patience(place):
     def wish(job, event):
         if isinstance(event, Progress):
             job.control.evaluate()
 
     job = watched(wish)
-    place.train(job=job, **{**KEPT, "early_stopping": 1, "eval_every": 99, "learning_rate": 0.5})
-    found = evaluated(job.log.since(0))
-    assert [e.step for e in found] == list(range(9))
-    assert any(later.loss > earlier.loss for earlier, later in pairwise(found[:-1]))
+    place.train(job=job, **{**WITH_SPLIT, "early_stopping": 1, "eval_every": 99, "learning_rate": 0.5})
+    results = evaluations(job.log.since(0))
+    assert [e.step for e in results] == list(range(9))
+    assert any(later.loss > earlier.loss for earlier, later in pairwise(results[:-1]))
 
 
-def test_gone_on_with_it_decides_the_same(place):
+def test_a_resumed_run_stops_at_the_same_step(place):
     more = {"early_stopping": 3, "eval_every": 1, "learning_rate": 0.3, "epochs": 9, "save_every": 1}
     more |= {"keep_checkpoints": 99}
-    whole = evaluated(told(place, name="whole", **more))
-    told(place, name="cut", **more)
+    whole = evaluations(run_events(place, name="whole", **more))
+    run_events(place, name="cut", **more)
     middle = whole[-1].step - 2
     cut_off(place, "cut", middle)
-    going_on = evaluated(told(place, name="cut", **more, if_exists="continue"))
+    going_on = evaluations(run_events(place, name="cut", **more, if_exists="continue"))
     assert [(e.step, e.loss) for e in going_on] == [(e.step, e.loss) for e in whole if e.step > middle]
     assert place.weights("cut") == place.weights("whole")
     assert [e.loss for e in evaluations_of(graph(place, "cut"))] == [e.loss for e in whole]
 
 
-def test_one_that_a_stop_did_not_wait_for_is_made_up_when_the_run_goes_on(place):
+def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 3:
             job.control.stop()
 
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5, "keep_checkpoints": 99}
-    whole = evaluated(told(place, name="whole", **more))
-    place.train(name="cut", job=watched(stop), **{**KEPT, **more})
+    whole = evaluations(run_events(place, name="whole", **more))
+    place.train(name="cut", job=watched(stop), **{**WITH_SPLIT, **more})
     assert [e.step for e in evaluations_of(graph(place, "cut"))] == [0, 1, 2]
-    told(place, name="cut", **more, if_exists="continue")
+    run_events(place, name="cut", **more, if_exists="continue")
     made_up = evaluations_of(graph(place, "cut"))
     assert [(e.step, e.loss, e.context_gain) for e in made_up] == [(e.step, e.loss, e.context_gain) for e in whole]
     assert place.weights("cut") == place.weights("whole")
 
 
-def test_the_best_may_be_the_step_that_a_stop_did_not_wait_for(place):
+def test_the_best_step_may_be_the_one_evaluated_on_resume(place):
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5}
-    best = best_of([e for e in evaluated(told(place, name="whole", **more)) if e.step]).step
-    assert best < 8  # the last one
+    best = best_of([e for e in evaluations(run_events(place, name="whole", **more)) if e.step]).step
+    assert best < 8  # 8 is the last step
 
     def stop(job, event):
         if isinstance(event, Progress) and event.step == best:
             job.control.stop()
 
-    place.train(name="cut", job=watched(stop), **{**KEPT, **more})
-    told(place, name="cut", **more, if_exists="continue")
+    place.train(name="cut", job=watched(stop), **{**WITH_SPLIT, **more})
+    run_events(place, name="cut", **more, if_exists="continue")
     assert place.weights("cut") == place.weights("whole")
 
 
 def test_a_rule_that_ends_the_run_is_followed_by_a_last_evaluation(place):
-    found = evaluated(told(place, stop_at_loss=50))
-    assert [(e.step, e.why) for e in found] == [(0, "start"), (1, "end")]
+    results = evaluations(run_events(place, stop_at_loss=50))
+    assert [(e.step, e.why) for e in results] == [(0, "start"), (1, "end")]
 
 
-def test_the_best_is_kept_by_what_is_kept_aside(place):
-    found = evaluated(told(place, keep_best="loss", eval_every=1, learning_rate=0.5))
-    best = best_of([e for e in found if e.step])
+def test_the_best_checkpoint_is_chosen_by_the_split(place):
+    results = evaluations(run_events(place, keep_best="loss", eval_every=1, learning_rate=0.5))
+    best = best_of([e for e in results if e.step])
     assert (place.lora() / f"checkpoint-{best.step}-best").is_dir()
 
 
-def test_another_part_kept_aside_begins_its_own_history(place):
-    told(place, name="cut", save_every=1, max_steps=4)
+def test_another_split_starts_its_own_history(place):
+    run_events(place, name="cut", save_every=1, max_steps=4)
     cut_off(place, "cut", 2)
-    place.write("third.txt", OTHER.replace("cook", "smith"))
-    found = evaluated(told(place, name="cut", max_steps=4, eval_data=["third.txt"], if_exists="continue"))
-    assert [(e.step, e.why) for e in found] == [(2, "start"), (4, "end")]
+    place.write("third.txt", OTHER_TEXT.replace("cook", "smith"))
+    results = evaluations(
+        run_events(place, name="cut", max_steps=4, eval_data=["third.txt"], if_exists="continue")
+    )
+    assert [(e.step, e.why) for e in results] == [(2, "start"), (4, "end")]
 
 
-def test_what_was_known_of_another_part_ends_no_run_and_is_no_best(place):
+def test_results_of_another_split_neither_stop_a_run_nor_are_best(place):
     more = {"eval_every": 1, "save_every": 1, "keep_best": "loss", "early_stopping": 2, "max_steps": 6}
-    told(place, name="cut", **more, keep_checkpoints=99)
+    run_events(place, name="cut", **more, keep_checkpoints=99)
     cut_off(place, "cut", 3)
-    place.write("third.txt", " ".join(f"qz xv {n} jj" for n in range(120)))  # far harder to guess
-    found = evaluated(told(place, name="cut", **more, eval_data=["third.txt"], if_exists="continue"))
-    before = evaluations_of(graph(place, "cut"))[: -len(found)]
-    assert min(e.loss for e in found) > max(e.loss for e in before)
-    best = best_of(found)
-    assert found[-1].step == min(best.step + 2, 6)
+    place.write("third.txt", " ".join(f"qz xv {n} jj" for n in range(120)))  # far harder to predict
+    results = evaluations(run_events(place, name="cut", **more, eval_data=["third.txt"], if_exists="continue"))
+    before = evaluations_of(graph(place, "cut"))[: -len(results)]
+    assert min(e.loss for e in results) > max(e.loss for e in before)
+    best = best_of(results)
+    assert results[-1].step == min(best.step + 2, 6)
     assert (place.lora("cut") / f"checkpoint-{best.step}-best").is_dir() or best.step == 3
 
 
-def test_one_that_fails_is_said_and_the_run_goes_on(place, monkeypatch):
+def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch):
     def fail(self):
         raise RuntimeError("out of everything\nmore of it")
 
     monkeypatch.setattr(evaluator.Measuring, "__call__", fail)
-    events = told(place, max_steps=2)
-    said = [e.text for e in events if isinstance(e, Advice)]
-    assert "The evaluation after step 0 failed, and the run goes on: out of everything" in said
+    events = run_events(place, max_steps=2)
+    advice = [e.text for e in events if isinstance(e, Advice)]
+    assert "The evaluation after step 0 failed, and the run goes on: out of everything" in advice
     assert events[-1].outcome == "finished"
-    assert evaluated(events) == []
+    assert evaluations(events) == []
 
 
 def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
-    whole = evaluated(told(place, max_steps=1))
-    measured = eval_loop.Pass._add_at_once
+    whole = evaluations(run_events(place, max_steps=1))
+    add_at_once = eval_loop.Pass._add_at_once
 
     def too_much(self, found, examples, groups):
         if len(examples) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        measured(self, found, examples, groups)
+        add_at_once(self, found, examples, groups)
 
     monkeypatch.setattr(eval_loop.Pass, "_add_at_once", too_much)
-    halves = evaluated(told(place, name="b", max_steps=1))
+    halves = evaluations(run_events(place, name="b", max_steps=1))
     assert [e.tokens for e in halves] == [e.tokens for e in whole]
     assert [e.loss for e in halves] == pytest.approx([e.loss for e in whole], abs=1e-5)
 
 
-def test_a_stop_does_not_wait_for_it(place):
+def test_a_stop_does_not_wait_for_an_evaluation(place):
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 4:
             job.control.stop()
 
     job = watched(stop)
-    assert place.train(job=job, **KEPT).outcome == "stopped"
-    assert [e.step for e in evaluated(job.log.since(0))] == [0]
+    assert place.train(job=job, **WITH_SPLIT).outcome == "stopped"
+    assert [e.step for e in evaluations(job.log.since(0))] == [0]
 
 
 @pytest.mark.parametrize("asked", [{"early_stopping": 3}, {"keep_best": "accuracy"}])
-def test_rules_want_something_to_look_at(place, asked):
+def test_rules_need_a_split(place, asked):
     with pytest.raises(SettingsError, match=r"nothing is kept aside .*Keep a part aside \(eval_share 0\.05\)"):
         place.settings(**asked)
 
 
-def test_what_is_learned_is_no_test(place):
+def test_training_data_cannot_be_test_data(place):
     with pytest.raises(SettingsError, match=r"Test data: story\.txt is learned from too\. Take it out of one"):
         place.settings(eval_data=["story.txt"], data=["story.txt:50"])
 
 
 def test_the_verdict_is_in_the_text_the_log_and_the_event(place):
-    end = told(place, learning_rate=0.3, epochs=4, save_every=4)[-1]
-    said = log(place)["verdict"]
-    found = evaluations_of(graph(place))
-    assert said["evidence"]["kept_aside_last"] == found[-1].loss
-    assert said["evidence"]["kept_aside_lowest"] == best_of(found).loss
-    assert said["text"] == end.text.splitlines()[-1]
-    assert end.verdict == said["kind"] != "not known"
+    end = run_events(place, learning_rate=0.3, epochs=4, save_every=4)[-1]
+    verdict = log(place)["verdict"]
+    results = evaluations_of(graph(place))
+    assert verdict["evidence"]["kept_aside_last"] == results[-1].loss
+    assert verdict["evidence"]["kept_aside_lowest"] == best_of(results).loss
+    assert verdict["text"] == end.text.splitlines()[-1]
+    assert end.verdict == verdict["kind"] != "not known"
     place.train(name="b", max_steps=1)
     assert log(place, "b")["verdict"]["kind"] == "not known"
 
 
 @pytest.mark.parametrize("packing", ["on", "off"])
-def test_each_step_says_the_loss_of_each_data_set(place, monkeypatch, packing):
-    """Before the first change of the weights it is the loss of the bare model, example by example."""
+def test_each_step_has_the_loss_of_each_dataset(place, monkeypatch, packing):
+    """At the first step it is the loss of the untrained model, example by example."""
     steps = seen(monkeypatch, trainer)
     more = {"data": ["story.txt", "other.txt"], "accumulation": 2, "max_steps": 2, "packing": packing}
     job = Job("training", "a test")
     place.train(job=job, **more)
     first, second = (e for e in job.log.since(0) if isinstance(e, Progress))
-    examples = prepared(place, **more).examples
+    examples = prepare_data(place, **more).examples
     model = place.host().loaded().model
     losses = {"story.txt": [], "other.txt": []}
     for number in (n for step in steps[:2] for n in step):
         losses[examples[number].source.name] += losses_of(model, examples[number])
     assert all(losses.values())
-    assert first.by_source == {name: pytest.approx(sum(one) / len(one), abs=1e-5) for name, one in losses.items()}
-    both = [loss for one in losses.values() for loss in one]
-    assert first.loss == pytest.approx(sum(both) / len(both), abs=1e-4)
+    assert first.by_source == {
+        name: pytest.approx(sum(dataset_losses) / len(dataset_losses), abs=1e-5)
+        for name, dataset_losses in losses.items()
+    }
+    all_losses = [loss for dataset_losses in losses.values() for loss in dataset_losses]
+    assert first.loss == pytest.approx(sum(all_losses) / len(all_losses), abs=1e-4)
     assert [e["loss_by_source"] for e in graph(place)] == [first.by_source, second.by_source]
     assert second.by_source != first.by_source
 
 
-def test_with_one_data_set_there_is_nothing_to_tell_apart(place):
+def test_one_dataset_has_no_separate_loss(place):
     place.train(max_steps=1)
     assert "loss_by_source" not in graph(place)[0]
 
 
-def test_the_records_say_what_was_measured_and_on_what(place, monkeypatch):
+def test_the_records_name_the_data_and_the_results(place, monkeypatch):
     drawn = []
     monkeypatch.setattr(curve_png, "draw", lambda graph, title, path, marks, **_: drawn.append((title, marks)))
     more = {"batching": "length_then_order", "batch_size": 2, "rslora": True, "alpha": 4, "save_every": 5}
-    found = evaluated(told(place, **more))
-    known = log(place)
-    assert known["seed"] == 42
-    assert known["versions"].keys() == {"torch", "transformers", "peft", "accelerate", "python", "training_pro"}
-    assert known["kept_aside_fingerprint"] == prepared(place, **KEPT).kept_aside.digest()
-    assert known["kept_aside_fingerprint"] != known["data_fingerprint"]
-    assert known["context_gain"] == {"before": found[0].context_gain, "after": found[-1].context_gain}
-    assert found[0].context_gain != found[-1].context_gain
+    results = evaluations(run_events(place, **more))
+    training_log = log(place)
+    assert training_log["seed"] == 42
+    assert training_log["versions"].keys() == {
+        "torch",
+        "transformers",
+        "peft",
+        "accelerate",
+        "python",
+        "training_pro",
+    }
+    assert training_log["kept_aside_fingerprint"] == prepare_data(place, **WITH_SPLIT).kept_aside.digest()
+    assert training_log["kept_aside_fingerprint"] != training_log["data_fingerprint"]
+    assert training_log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
+    assert results[0].context_gain != results[-1].context_gain
     ((title, marks),) = drawn
     assert title == (
         "a on tiny - rank 4, alpha 4, strength 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"

@@ -1,4 +1,4 @@
-"""Perplexity: every token once, the figures of the model itself, and bad input told in a sentence."""
+"""Perplexity: every token counts once, results equal a reference, and bad input gives an error sentence."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from training_pro.settings.parsing import row_settings
 from training_pro.tests.tiny import tree, watched
 
 
-def worked_out(place, data="story.txt", job=None, host=None, read=None, **more):
-    """`read` is how rows are read."""
+def measure(place, data="story.txt", job=None, host=None, read=None, **more):
+    """Measure a dataset; `read` holds the settings for rows."""
     job = job or Job("perplexity", "a test")
     end = PeftEngine().perplexity(PerplexityOf(data, **more), row_settings(read or {}), host or place.host(), job)
     return end, [e for e in job.log.since(0) if isinstance(e, PerplexityFound)]
@@ -33,7 +33,7 @@ def worked_out(place, data="story.txt", job=None, host=None, read=None, **more):
 
 @pytest.mark.parametrize("bos", [None, 1])
 @pytest.mark.parametrize(("length", "stride"), [(8, 4), (8, 1), (8, 7), (5, 3), (100, 50), (2, 1)])
-def test_every_token_counts_once_behind_as_much_as_fits(bos, length, stride):
+def test_every_token_counts_once_after_as_much_context_as_fits(bos, length, stride):
     ids = np.arange(100, 141).astype(np.int32)
     windows = list(_over(ids, bos, length, stride))
     counted = [label for window in windows for label in window.labels.tolist() if label != -100]
@@ -51,21 +51,21 @@ def test_too_short_a_text_has_no_windows():
     assert len(list(_over(np.array([5], np.int32), 1, 8, 4))) == 1
 
 
-def by_hand(place, model, length, stride):
-    """Each token's loss behind what its window holds of the text, one window at a time."""
+def reference_losses(place, model, length, stride):
+    """Reference: the loss of each token in its window, one window at a time."""
     tokenizer = working_tokenizer(place.host().card().tokenizer)
     ids = tokenizer.encode([SAMPLE])[0].ids.tolist()
-    head = [] if tokenizer.bos is None else [tokenizer.bos]
-    room, losses, counted = length - len(head), [], 0
+    start_ids = [] if tokenizer.bos is None else [tokenizer.bos]
+    room, losses, counted_end = length - len(start_ids), [], 0
     for start in range(0, len(ids), stride):
-        window = head + ids[start : start + room]
+        window = start_ids + ids[start : start + room]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([window])).logits[0]
-        for place_ in range(1, len(window)):
-            if start + place_ - len(head) >= counted:
-                losses.append(-float(logits[place_ - 1].log_softmax(-1)[window[place_]]))
-        counted = start + len(window) - len(head)
-        if counted >= len(ids):
+        for position in range(1, len(window)):
+            if start + position - len(start_ids) >= counted_end:
+                losses.append(-float(logits[position - 1].log_softmax(-1)[window[position]]))
+        counted_end = start + len(window) - len(start_ids)
+        if counted_end >= len(ids):
             return losses
     raise AssertionError
 
@@ -75,45 +75,47 @@ def test_without_and_with_a_lora_and_a_checkpoint_of_it(with_lora):
     before = tree(place.lora())
     loras = ("a", "a/checkpoint-4-epoch-1", place.lora())
     host = place.host()
-    end, found = worked_out(place, host=host, loras=loras, max_length=32, stride=8)
-    assert [one.lora for one in found] == ["-", *map(str, loras)]
+    end, results = measure(place, host=host, loras=loras, max_length=32, stride=8)
+    assert [result.lora for result in results] == ["-", *map(str, loras)]
     model = host.loaded().model
-    bare = by_hand(place, model.eval(), 32, 8)
-    worn = by_hand(place, loaded_onto(model, place.lora(), "a").eval(), 32, 8)
-    for one, losses in ((found[0], bare), (found[1], worn)):
-        assert one.tokens == len(losses)
-        assert one.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
-        assert one.perplexity == pytest.approx(math.exp(one.loss))
-        _same_along_the_text(one, losses)
-    assert found[1].perplexity == found[2].perplexity == found[3].perplexity < found[0].perplexity
-    assert end.text.splitlines()[0] == f"story.txt without a LoRA: perplexity {found[0].perplexity:.4f}"
+    base_losses = reference_losses(place, model.eval(), 32, 8)
+    with_lora_losses = reference_losses(place, loaded_onto(model, place.lora(), "a").eval(), 32, 8)
+    for result, losses in ((results[0], base_losses), (results[1], with_lora_losses)):
+        assert result.tokens == len(losses)
+        assert result.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
+        assert result.perplexity == pytest.approx(math.exp(result.loss))
+        _assert_same_segments(result, losses)
+    assert results[1].perplexity == results[2].perplexity == results[3].perplexity < results[0].perplexity
+    assert end.text.splitlines()[0] == f"story.txt without a LoRA: perplexity {results[0].perplexity:.4f}"
     assert tree(place.lora()) == before
 
 
-def _same_along_the_text(found, losses):
-    """Stretch by stretch the same losses, told by words that stand there in this order."""
-    ends = np.cumsum([stretch.tokens for stretch in found.stretches])
-    for stretch, part in zip(found.stretches, np.split(np.array(losses), ends[:-1]), strict=True):
+def _assert_same_segments(result, losses):
+    """Compare each segment's loss, and check that its words are in the text in this order."""
+    ends = np.cumsum([stretch.tokens for stretch in result.stretches])
+    for stretch, part in zip(result.stretches, np.split(np.array(losses), ends[:-1]), strict=True):
         assert stretch.loss == pytest.approx(part.mean(), abs=2e-5)
-    assert sum(s.right * s.tokens for s in found.stretches) == pytest.approx(found.right * found.tokens)
-    flat = " ".join(SAMPLE.split())
-    places = [flat.index(stretch.begins) for stretch in found.stretches]
-    assert len(places) > 20
-    assert places == sorted(places)
+    assert sum(s.right * s.tokens for s in result.stretches) == pytest.approx(result.right * result.tokens)
+    text = " ".join(SAMPLE.split())
+    positions = [text.index(stretch.begins) for stretch in result.stretches]
+    assert len(positions) > 20
+    assert positions == sorted(positions)
 
 
-def test_stretches_are_equal_and_cross_from_one_text_to_the_next():
+def test_segments_are_equal_and_span_texts():
     texts = ["abcdefghij" * 6, "", "0123456789" * 2]
-    places = [np.arange(len(text), dtype=np.int32) for text in texts]
-    cut = Stretches(texts, [Encoded(place, place, place + 1) for place in places])
-    assert cut.count == 5
-    assert [numbers.tolist() for numbers in cut.of_tokens] == [
+    positions = [np.arange(len(text), dtype=np.int32) for text in texts]
+    segments = Stretches(texts, [Encoded(position, position, position + 1) for position in positions])
+    assert segments.count == 5
+    assert [numbers.tolist() for numbers in segments.of_tokens] == [
         [n // 16 for n in range(60)],
         [],
         [3] * 4 + [4] * 16,
     ]
-    told = cut.told(Sums(np.array([0.0, 8, 0, 4, 0]), np.array([0.0, 2, 0, 1, 0]), np.array([7.0, 8, 0, 8, 8])))
-    assert [(one.begins[:3], one.tokens, one.loss, one.right) for one in told] == [
+    scores = segments.score(
+        Sums(np.array([0.0, 8, 0, 4, 0]), np.array([0.0, 2, 0, 1, 0]), np.array([7.0, 8, 0, 8, 8]))
+    )
+    assert [(score.begins[:3], score.tokens, score.loss, score.right) for score in scores] == [
         ("abc", 7, 0.0, 0.0),
         ("ghi", 8, 1.0, 0.25),
         ("ija", 8, 0.5, 0.125),
@@ -123,8 +125,8 @@ def test_stretches_are_equal_and_cross_from_one_text_to_the_next():
 
 def test_the_defaults_are_what_the_model_takes(place):
     context = place.host().card().context
-    _, (found,) = worked_out(place)
-    assert (found.max_length, found.stride) == (min(context, 2048), min(context, 2048) // 2)
+    _, (result,) = measure(place)
+    assert (result.max_length, result.stride) == (min(context, 2048), min(context, 2048) // 2)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_the_defaults_are_what_the_model_takes(place):
         ("story.txt", {"max_length": 1}, "Longest window: 1 is too short."),
     ],
 )
-def test_bad_input_is_told_before_anything_is_loaded(place, monkeypatch, data, more, sentence):
+def test_bad_input_is_refused_before_the_model_is_loaded(place, monkeypatch, data, more, sentence):
     place.write("rows.jsonl", "{}")
     place.write("empty.txt", "")
     place.write("both/a.txt", SAMPLE)
@@ -152,7 +154,7 @@ def test_bad_input_is_told_before_anything_is_loaded(place, monkeypatch, data, m
     host = place.host()
     monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
     with pytest.raises(Exception) as error:
-        worked_out(place, data, host=host, **more)
+        measure(place, data, host=host, **more)
     assert sentence in str(error.value)
 
 
@@ -162,15 +164,15 @@ def test_a_stop_ends_it_between_two_windows(place):
             job.control.stop()
 
     place.train()
-    end, found = worked_out(place, job=watched(stop), loras=("a",))
-    assert (end.outcome, [one.lora for one in found]) == ("stopped", ["-"])
+    end, results = measure(place, job=watched(stop), loras=("a",))
+    assert (end.outcome, [result.lora for result in results]) == ("stopped", ["-"])
 
 
-def test_a_table_that_cannot_be_written_takes_nothing_away(place):
+def test_a_table_that_cannot_be_written_loses_no_result(place):
     place.folders.logs.mkdir(parents=True, exist_ok=True)
     (place.folders.logs / "evaluations.csv").write_text("a\n1,2\n", encoding="utf-8")
     job = Job("perplexity", "a test")
-    assert len(worked_out(place, job=job)[1]) == 1
+    assert len(measure(place, job=job)[1]) == 1
     assert any("Not in the table of evaluations" in e.text for e in job.log.since(0) if isinstance(e, Advice))
 
 
@@ -181,13 +183,13 @@ def test_the_command_prints_it_and_adds_to_the_table(with_lora, tmp_path, capsys
     where = ["--user-data", str(place.folders.user_data), "--model", str(place.tiny)]
     more = ["--lora", "a", "--max-length", "32", "--stride", "16", "--comment", "first", "--json"]
     assert main(["perplexity", *where, "--data", str(text), *more]) == 0
-    out, err = capsys.readouterr()
-    bare, worn = (json.loads(line) for line in out.splitlines())
-    assert (bare["lora"], worn["lora"], worn["dataset"]) == ("-", "a", "elsewhere.txt")
-    assert "perplexity" in err
+    stdout, stderr = capsys.readouterr()
+    base, lora_result = (json.loads(line) for line in stdout.splitlines())
+    assert (base["lora"], lora_result["lora"], lora_result["dataset"]) == ("-", "a", "elsewhere.txt")
+    assert "perplexity" in stderr
     table = (place.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()
     assert table[0] == "Model,LoRAs,Dataset,Perplexity,stride,max_length,Date,Comment"
-    assert table[2].startswith(f"tiny,a,elsewhere.txt,{worn['perplexity']},16,32,")
+    assert table[2].startswith(f"tiny,a,elsewhere.txt,{lora_result['perplexity']},16,32,")
     assert table[2].endswith(",first")
     assert main(["perplexity", *where, "--data", "missing.txt"]) == 1
     assert "There is no 'missing.txt': neither among the data sets" in capsys.readouterr().err

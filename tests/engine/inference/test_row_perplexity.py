@@ -1,4 +1,4 @@
-"""Rows: only what would be learned counts, batches change nothing, and those told are worth a look."""
+"""Perplexity of rows: only learned tokens count, batching changes nothing, and rows are ranked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training_pro.engine.inference.eval_loop import AtOnce, Sums
 from training_pro.engine.lora.adapter import loaded_onto
 from training_pro.engine.tokenizer.tokenizer import working_tokenizer
 from training_pro.tests.engine.inference.test_evaluator import hits_of, losses_of
-from training_pro.tests.engine.inference.test_perplexity import worked_out
+from training_pro.tests.engine.inference.test_perplexity import measure
 from training_pro.tests.rowing import as_json, chat
 from training_pro.tests.tiny import watched
 
@@ -43,7 +43,7 @@ def place(place):
 
 
 def examples_of(place, data, **values):
-    """The rows as a run would learn from them."""
+    """Examples as in a run."""
     card, settings = place.host().card(), place.settings(data=[data], cutoff="auto", **values)
     return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None).examples
 
@@ -64,118 +64,118 @@ def notes_of(job):
         ("table.csv", {"columns": "instruction=question output=answer"}),
     ],
 )
-def test_each_row_is_known_as_it_is_alone_and_as_training_reads_it(place, data, read):
+def test_each_row_scores_as_alone_and_as_in_training(place, data, read):
     host = place.host()
-    _, (found,) = worked_out(place, data, host=host, read=read)
+    _, (result,) = measure(place, data, host=host, read=read)
     examples = list(examples_of(place, data, **read))
     model = host.loaded().model.eval()
-    told = {row.place: row for row in found.rows}
-    assert len(told) == len(examples) > 0
+    rows = {row.place: row for row in result.rows}
+    assert len(rows) == len(examples) > 0
     counted = [[label for label in example.labels.tolist() if label != -100] for example in examples]
     for example, labels in zip(examples, counted, strict=True):
-        row, losses = told[example.place], learned(losses_of(model, example), example)
+        row, losses = rows[example.place], counted_values(losses_of(model, example), example)
         assert row.tokens == len(losses) == len(labels)
         assert row.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
-        assert row.right == pytest.approx(np.mean(learned(hits_of(model, example), example)))
-    assert found.tokens == sum(map(len, counted))
-    assert found.loss == pytest.approx(sum(r.loss * r.tokens for r in found.rows) / found.tokens)
-    assert found.perplexity == pytest.approx(math.exp(found.loss))
-    assert (found.stride, found.max_length) == (0, 2048)
+        assert row.right == pytest.approx(np.mean(counted_values(hits_of(model, example), example)))
+    assert result.tokens == sum(map(len, counted))
+    assert result.loss == pytest.approx(sum(r.loss * r.tokens for r in result.rows) / result.tokens)
+    assert result.perplexity == pytest.approx(math.exp(result.loss))
+    assert (result.stride, result.max_length) == (0, 2048)
 
 
-def learned(of_tokens, example):
-    """Of all that is predicted what counts."""
+def counted_values(of_tokens, example):
+    """Select the values of the tokens that count."""
     return [value for value, label in zip(of_tokens, example.labels[1:].tolist(), strict=True) if label != -100]
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_nothing_depends_on_what_goes_through_together(place, monkeypatch, packed):
-    def ways(model, settings):
-        found = tried(model, settings)
-        assert found.packed
-        return replace(found, packed=packed)
+def test_batching_does_not_change_results(place, monkeypatch, packed):
+    def probe(model, settings):
+        capabilities = tried(model, settings)
+        assert capabilities.packed
+        return replace(capabilities, packed=packed)
 
     def rows(tokens):
         monkeypatch.setattr(perplexity, "AT_ONCE", AtOnce(tokens=tokens))
-        return worked_out(place, "pairs.json")[1][0].rows
+        return measure(place, "pairs.json")[1][0].rows
 
     alone = rows(1)
-    monkeypatch.setattr(perplexity, "tried", ways)
+    monkeypatch.setattr(perplexity, "tried", probe)
     together = rows(100_000)
     assert {row.place for row in alone} == {row.place for row in together}
     losses = {row.place: row.loss for row in alone}
     assert [row.loss for row in together] == pytest.approx([losses[row.place] for row in together], abs=1e-5)
 
 
-def test_an_evaluation_in_a_run_says_the_same(place):
+def test_an_evaluation_in_a_run_gives_the_same(place):
     job = Job("training", "a test")
     place.train(job=job, data=["pairs.json"], eval_data=["talks.jsonl"], cutoff=256, too_long="cut_end")
     last = [event for event in job.log.since(0) if isinstance(event, Evaluated)][-1]
-    _, (found,) = worked_out(place, "talks.jsonl", loras=("a",), without=False, max_length=256)
-    assert found.loss == pytest.approx(last.loss, abs=1e-5)
-    assert (found.tokens, found.right) == (last.tokens, pytest.approx(last.accuracy))
+    _, (result,) = measure(place, "talks.jsonl", loras=("a",), without=False, max_length=256)
+    assert result.loss == pytest.approx(last.loss, abs=1e-5)
+    assert (result.tokens, result.right) == (last.tokens, pytest.approx(last.accuracy))
 
 
 def test_a_lora_knows_best_what_it_has_learned(place):
     place.train(data=["pairs.json"], cutoff=64, max_steps=30, epochs=1)
-    _, (bare, worn) = worked_out(place, "pairs.json", loras=("a",))
-    assert worn.perplexity < bare.perplexity / 2
+    _, (base, with_lora) = measure(place, "pairs.json", loras=("a",))
+    assert with_lora.perplexity < base.perplexity / 2
     host = place.host()
     model = loaded_onto(host.loaded().model, place.lora(), "a").eval()
     first = examples_of(place, "pairs.json")[0]
-    losses = learned(losses_of(model, first), first)
-    (row,) = [row for row in worn.rows if row.place == first.place]
+    losses = counted_values(losses_of(model, first), first)
+    (row,) = [row for row in with_lora.rows if row.place == first.place]
     assert row.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
 
 
-def test_a_row_is_told_by_its_place_the_question_and_the_reply(place):
-    _, (found,) = worked_out(place, "talks.jsonl")
-    told = {row.place: (row.read, row.begins) for row in found.rows}
-    assert told["line 1"] == ("What is the light for?", "So that people far away know where they are.")
-    assert told["line 2"] == ("Who reads the book?", "Nobody.")
-    assert [stretch.begins for stretch in found.stretches][:2] == [
+def test_a_row_is_shown_with_place_question_and_reply(place):
+    _, (result,) = measure(place, "talks.jsonl")
+    rows = {row.place: (row.read, row.begins) for row in result.rows}
+    assert rows["line 1"] == ("What is the light for?", "So that people far away know where they are.")
+    assert rows["line 2"] == ("Who reads the book?", "Nobody.")
+    assert [segment.begins for segment in result.stretches][:2] == [
         "line 1: What is the light for?",
         "line 2: Who reads the book?",
     ]
     place.write("texts.jsonl", as_json("texts.jsonl", [{"text": f"The {n} steps were high."} for n in range(3)]))
-    _, (whole,) = worked_out(place, "texts.jsonl")
+    _, (whole,) = measure(place, "texts.jsonl")
     assert {(row.place, row.read, row.begins) for row in whole.rows} == {
         (f"line {n + 1}", "", f"The {n} steps were high.") for n in range(3)
     }
 
 
-def test_rows_of_several_files_are_told_with_their_names(place):
+def test_rows_of_several_files_are_shown_with_file_names(place):
     place.write("folder/a.jsonl", as_json("a.jsonl", TALKS[:1]))
     place.write("folder/b.jsonl", as_json("b.jsonl", TALKS[1:]))
-    _, (found,) = worked_out(place, "folder/")
-    assert sorted(row.place for row in found.rows) == [
+    _, (result,) = measure(place, "folder/")
+    assert sorted(row.place for row in result.rows) == [
         "folder/a.jsonl, line 1",
         *(f"folder/b.jsonl, line {n}" for n in (1, 2, 3)),
     ]
-    assert found.dataset == "folder"
+    assert result.dataset == "folder"
 
 
-def test_a_long_row_loses_its_end_and_that_is_said(place):
+def test_a_long_row_is_cut_and_that_is_noted(place):
     job = Job("perplexity", "a test")
-    _, (found,) = worked_out(place, "talks.jsonl", job=job, max_length=48)
+    _, (result,) = measure(place, "talks.jsonl", job=job, max_length=48)
     lengths = {e.place: len(e.ids) for e in examples_of(place, "talks.jsonl")}
-    long = sum(length > 48 for length in lengths.values())
-    assert long > 1
-    said = notes_of(job)
-    assert f"{long} rows are longer than 48 tokens: their ends are cut." in said
-    assert any(note.startswith("talks.jsonl: 4 rows, read as chats") for note in said)
-    assert all(row.tokens < 48 for row in found.rows)
+    long_rows = sum(length > 48 for length in lengths.values())
+    assert long_rows > 1
+    notes = notes_of(job)
+    assert f"{long_rows} rows are longer than 48 tokens: their ends are cut." in notes
+    assert any(note.startswith("talks.jsonl: 4 rows, read as chats") for note in notes)
+    assert all(row.tokens < 48 for row in result.rows)
 
 
-def test_rows_of_which_nothing_is_left_are_counted(place):
+def test_rows_with_nothing_left_are_counted(place):
     job = Job("perplexity", "a test")
     place.write("late.jsonl", as_json("late.jsonl", [chat("Why? " * 30, "So."), TALKS[0]]))
-    _, (found,) = worked_out(place, "late.jsonl", job=job, max_length=60)
-    assert [row.place for row in found.rows] == ["line 2"]
-    assert (found.least_known, found.best_known) == ((), ())
-    said = notes_of(job)
-    assert "1 row is longer than 60 tokens: its end is cut." in said
-    assert "1 row has nothing that counts: left out." in said
+    _, (result,) = measure(place, "late.jsonl", job=job, max_length=60)
+    assert [row.place for row in result.rows] == ["line 2"]
+    assert (result.least_known, result.best_known) == ((), ())
+    notes = notes_of(job)
+    assert "1 row is longer than 60 tokens: its end is cut." in notes
+    assert "1 row has nothing that counts: left out." in notes
 
 
 @pytest.mark.parametrize(
@@ -187,64 +187,64 @@ def test_rows_of_which_nothing_is_left_are_counted(place):
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_loaded(place, monkeypatch, read, more, error, sentence):
+def test_impossible_input_is_refused_before_the_model_is_loaded(place, monkeypatch, read, more, error, sentence):
     host = place.host()
     monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
     with pytest.raises(error, match=re.escape(sentence)):
-        worked_out(place, "talks.jsonl", host=host, read=read, **more)
+        measure(place, "talks.jsonl", host=host, read=read, **more)
 
 
-def test_rows_that_cannot_be_read_stop_it_or_are_skipped(place):
+def test_unreadable_rows_are_an_error_or_skipped(place):
     lines = [json.dumps(row) for row in PAIRS]
     place.write("broken.jsonl", "\n".join([*lines, "{"]))
     with pytest.raises(DataError, match=r"broken\.jsonl, line 30: "):
-        worked_out(place, "broken.jsonl")
+        measure(place, "broken.jsonl")
     job = Job("perplexity", "a test")
-    _, (found,) = worked_out(place, "broken.jsonl", job=job, read={"bad_rows": "skip"})
-    assert len(found.rows) == len(PAIRS)
+    _, (result,) = measure(place, "broken.jsonl", job=job, read={"bad_rows": "skip"})
+    assert len(result.rows) == len(PAIRS)
     assert "1 row cannot be read: skipped." in notes_of(job)
 
 
-def ranked(losses, tokens):
-    """The numbers of rows with these mean losses, the least known first."""
+def ranking(losses, tokens):
+    """Indices of rows with these mean losses, the least known first."""
     sums = Sums(np.array(losses) * tokens, np.zeros(len(losses)), np.array(tokens, float))
-    return [row.place for row in row_perplexity._rows(sums, Numbered())]
+    return [row.place for row in row_perplexity._rows(sums, IndexTexts())]
 
 
-class Numbered:
-    def place(self, number):
-        return number
+class IndexTexts:
+    def place(self, index):
+        return index
 
     read = begins = place
 
 
-def test_few_tokens_stand_at_an_end_only_where_they_are_far_from_the_rest():
-    assert ranked([1.0, 3.0, 2.0], [50, 50, 50]) == [1, 2, 0]
-    assert ranked([1.5, 3.0, 2.5, 1.5], [50, 2, 50, 50])[0] == 2  # two tokens prove little
-    assert ranked([1.5, 30.0, 2.5, 1.5], [50, 2, 50, 50])[0] == 1  # unless they are far off
-    assert ranked([0.0, 1.0, 2.0], [1, 60, 60]) == [2, 0, 1]
+def test_rows_with_few_tokens_rank_at_an_end_only_if_far_off():
+    assert ranking([1.0, 3.0, 2.0], [50, 50, 50]) == [1, 2, 0]
+    assert ranking([1.5, 3.0, 2.5, 1.5], [50, 2, 50, 50])[0] == 2  # two tokens prove little
+    assert ranking([1.5, 30.0, 2.5, 1.5], [50, 2, 50, 50])[0] == 1  # unless they are far off
+    assert ranking([0.0, 1.0, 2.0], [1, 60, 60]) == [2, 0, 1]
 
 
-def test_of_very_many_rows_both_ends_are_told(monkeypatch):
+def test_of_very_many_rows_both_ends_are_kept(monkeypatch):
     monkeypatch.setattr(row_perplexity, "MOST_TOLD", 4)
-    assert ranked([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [9] * 6) == [5, 4, 1, 0]
+    assert ranking([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [9] * 6) == [5, 4, 1, 0]
 
 
-def test_a_stop_ends_it_and_tells_nothing_of_that_model(place):
+def test_a_stop_leaves_no_result(place):
     def stop(job, event):
         if getattr(event, "text", "").startswith("Perplexity of pairs.json"):
             job.control.stop()
 
-    end, found = worked_out(place, "pairs.json", job=watched(stop))
-    assert (end.outcome, found) == ("stopped", [])
+    end, results = measure(place, "pairs.json", job=watched(stop))
+    assert (end.outcome, results) == ("stopped", [])
 
 
-def test_the_model_and_the_data_are_as_before(place):
+def test_model_weights_and_attention_are_restored(place):
     host = place.host()
     model = host.loaded().model
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     attention = model.config._attn_implementation
-    worked_out(place, "talks.jsonl", host=host)
+    measure(place, "talks.jsonl", host=host)
     assert model.config._attn_implementation == attention
     assert all(bool((weight == before[name]).all()) for name, weight in model.state_dict().items())
 
@@ -254,29 +254,29 @@ def run(place, *more):
     return main(["perplexity", *where, *more])
 
 
-def test_the_command_tells_a_few_rows_and_with_json_all(place, capsys):
+def test_the_command_prints_a_few_rows_and_all_with_json(place, capsys):
     assert run(place, "--data", "pairs.json", "--train-on", "everything", "--format", "text", "alpaca-format") == 1
     assert "Prompt format" in capsys.readouterr().err
     assert run(place, "--data", "pairs.json", "--format", "alpaca-format") == 0
-    out, err = capsys.readouterr()
-    head, *lines = out.splitlines()
+    stdout, stderr = capsys.readouterr()
+    head, *lines = stdout.splitlines()
     assert head.endswith("\ttiny\t-\tpairs.json")
     assert [line.split("  ")[1] for line in lines] == ["least known"] * 5 + ["best known"] * 5
     assert all("How many steps are" in line and " -> " in line for line in lines)
-    assert "pairs.json: 29 rows" in err
+    assert "pairs.json: 29 rows" in stderr
     assert run(place, "--data", "pairs.json", "--json") == 0
-    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert len(found["rows"]) == len(PAIRS)
-    assert set(found["rows"][0]) == {"place", "read", "begins", "tokens", "loss", "right"}
-    assert set(found["stretches"][0]) == {"begins", "tokens", "loss", "right"}
+    (result,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert len(result["rows"]) == len(PAIRS)
+    assert set(result["rows"][0]) == {"place", "read", "begins", "tokens", "loss", "right"}
+    assert set(result["stretches"][0]) == {"begins", "tokens", "loss", "right"}
     assert run(place, "--data", "pairs.json", "--stride", "8") == 1
     assert "Stride: pairs.json has rows" in capsys.readouterr().err
 
 
 def test_the_row_in_the_table_has_no_stride(place):
     host = place.host()
-    _, (found,) = worked_out(place, "talks.jsonl", host=host, comment="rows")
-    assert isinstance(found, PerplexityFound)
+    _, (result,) = measure(place, "talks.jsonl", host=host, comment="rows")
+    assert isinstance(result, PerplexityFound)
     table = (place.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()
-    assert table[1].startswith(f"tiny,-,talks.jsonl,{found.perplexity},0,2048,")
+    assert table[1].startswith(f"tiny,-,talks.jsonl,{result.perplexity},0,2048,")
     assert table[1].endswith(",rows")

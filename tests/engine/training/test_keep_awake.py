@@ -1,4 +1,4 @@
-"""The machine stays awake for as long as a run lasts: with stand-ins for what each system has."""
+"""Keeping the machine awake, with stand-ins for the programs of each system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="stands in for a prog
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Puts a shell script in a program's place; it writes down its own number and what it was called with."""
+    """Replace a program by a shell script that records its process id and its arguments."""
 
     def stand_in(name, script):
         file = tmp_path / name
@@ -44,14 +44,14 @@ def is_alive(pid):
     return True
 
 
-def gone(pid):
+def has_ended(pid):
     until = time.monotonic() + 5
     while is_alive(pid) and time.monotonic() < until:
         time.sleep(0.05)
     return not is_alive(pid)
 
 
-def windows(monkeypatch, answer=1):
+def fake_windows(monkeypatch, answer=1):
     calls = []
 
     def state(flags):
@@ -63,23 +63,23 @@ def windows(monkeypatch, answer=1):
     return calls
 
 
-def test_windows_is_told_and_told_again(monkeypatch):
-    calls, said = windows(monkeypatch), []
-    with awake(said.append, platform="win32"):
+def test_windows_state_is_set_and_reset(monkeypatch):
+    calls, messages = fake_windows(monkeypatch), []
+    with awake(messages.append, platform="win32"):
         assert calls == [0x80000001]
     assert calls == [0x80000001, 0x80000000]
-    with pytest.raises(ZeroDivisionError), awake(said.append, platform="win32"):
+    with pytest.raises(ZeroDivisionError), awake(messages.append, platform="win32"):
         raise ZeroDivisionError
     assert calls[2:] == [0x80000001, 0x80000000]
-    assert said == []
+    assert messages == []
 
 
 def test_windows_may_refuse(monkeypatch):
-    windows(monkeypatch, answer=0)
-    said = []
-    with awake(said.append, platform="win32"):
+    fake_windows(monkeypatch, answer=0)
+    messages = []
+    with awake(messages.append, platform="win32"):
         pass
-    assert said == ["The machine cannot be kept awake: Windows refuses it. It may go to sleep during the run."]
+    assert messages == ["The machine cannot be kept awake: Windows refuses it. It may go to sleep during the run."]
 
 
 @posix
@@ -90,52 +90,52 @@ def test_windows_may_refuse(monkeypatch):
         ("linux", "systemd-inhibit", INHIBIT, "--what=idle:sleep --mode=block"),
     ],
 )
-def test_a_helper_that_lasts_as_long(program, platform, name, script, words):
-    called, said = program(name, script), []
-    with pytest.raises(ZeroDivisionError), awake(said.append, platform=platform):
+def test_the_helper_runs_as_long_as_the_context(program, platform, name, script, words):
+    called, messages = program(name, script), []
+    with pytest.raises(ZeroDivisionError), awake(messages.append, platform=platform):
         until = time.monotonic() + 5
         while not called.exists() and time.monotonic() < until:
             time.sleep(0.02)
-        pid, _, given = called.read_text().partition(" ")
-        assert given.startswith(words.format(pid=os.getpid()))
+        pid, _, arguments = called.read_text().partition(" ")
+        assert arguments.startswith(words.format(pid=os.getpid()))
         assert is_alive(pid)
         raise ZeroDivisionError
     assert not is_alive(pid)
-    assert said == []
+    assert messages == []
 
 
 @posix
-def test_linux_that_refuses_says_why(program):
+def test_a_refusal_on_linux_is_reported(program):
     program("systemd-inhibit", "echo 'No bus' >&2; exit 1")
-    said = []
-    with awake(said.append, platform="linux"):
+    messages = []
+    with awake(messages.append, platform="linux"):
         pass
-    assert said == ["The machine cannot be kept awake: No bus. It may go to sleep during the run."]
+    assert messages == ["The machine cannot be kept awake: No bus. It may go to sleep during the run."]
 
 
 @posix
-def test_a_system_that_does_not_answer_holds_nobody_up(program, monkeypatch):
+def test_a_system_that_does_not_answer_does_not_block(program, monkeypatch):
     called = program("systemd-inhibit", "exec sleep 60")
     monkeypatch.setattr(module, "SECONDS", 0.3)
-    said = []
-    with awake(said.append, platform="linux"):
+    messages = []
+    with awake(messages.append, platform="linux"):
         assert not is_alive(called.read_text().split()[0])
-    assert ["does not answer" in one for one in said] == [True]
+    assert ["does not answer" in message for message in messages] == [True]
 
 
 @posix
 @pytest.mark.parametrize("platform", ["linux", "darwin", "aix"])
-def test_where_there_is_nothing_one_sentence_says_so(monkeypatch, tmp_path, platform):
+def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = []
-    with awake(said.append, platform=platform):
+    messages = []
+    with awake(messages.append, platform=platform):
         pass
-    assert len(said) == 1
-    assert said[0].startswith("The machine cannot be kept awake: ")
+    assert len(messages) == 1
+    assert messages[0].startswith("The machine cannot be kept awake: ")
 
 
 @posix
-def test_killed_it_lets_go(program):
+def test_the_lock_is_released_when_killed(program):
     called = program("systemd-inhibit", INHIBIT)
     code = f"""
         import importlib.util, sys, time
@@ -153,4 +153,4 @@ def test_killed_it_lets_go(program):
     assert is_alive(helper)
     other.send_signal(signal.SIGKILL)
     other.communicate()
-    assert gone(helper)
+    assert has_ended(helper)

@@ -1,4 +1,4 @@
-"""LoRA+ and the rate of the head: which weights learn at a rate of their own, to the number."""
+"""LoRA+ and the learning rate of the head: the exact rate of each weight."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from training_pro.tests.tiny import watched
 ONE_STEP = {"max_steps": 1, "optimizer": "sgd", "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 0}
 
 
-def trained(place, **settings):
-    """By their names, what was learned in one plain step."""
+def weights_after_a_step(place, **settings):
+    """Weights by name after one plain step of SGD."""
     name = f"run-{len(list(place.folders.loras.glob('*')))}"
     place.train(name=name, **{**ONE_STEP, **settings})
     return load(place.weights(name))
 
 
-def test_the_second_half_of_each_pair_learns_so_many_times_faster(place):
-    plain, plus = trained(place, rank=4), trained(place, rank=4, lora_plus=16)
+def test_lora_b_learns_faster_by_the_factor(place):
+    plain, plus = weights_after_a_step(place, rank=4), weights_after_a_step(place, rank=4, lora_plus=16)
     assert plain.keys() == plus.keys()
     for name in plain:
-        if "lora_B" in name:  # empty at the start: what it is was learned
+        if "lora_B" in name:  # zero at the start
             assert plain[name].abs().max() > 0
             assert (plus[name] - 16 * plain[name]).abs().max() <= 1e-6 * plus[name].abs().max()
         else:
@@ -31,16 +31,16 @@ def test_the_second_half_of_each_pair_learns_so_many_times_faster(place):
 
 
 def test_the_head_learns_at_its_share(place):
-    at_rest = trained(place, rank=4, train_head=True, learning_rate=1e-9)
-    plain = trained(place, rank=4, train_head=True, learning_rate=1e-2)
-    gentle = trained(place, rank=4, train_head=True, learning_rate=1e-2, head_rate=0.25)
+    untrained = weights_after_a_step(place, rank=4, train_head=True, learning_rate=1e-9)
+    plain = weights_after_a_step(place, rank=4, train_head=True, learning_rate=1e-2)
+    slow = weights_after_a_step(place, rank=4, train_head=True, learning_rate=1e-2, head_rate=0.25)
     heads = [name for name in plain if "lora_" not in name]
     assert heads
     for name in plain:
         share = 0.25 if name in heads else 1.0
-        learned, whole = gentle[name] - at_rest[name], plain[name] - at_rest[name]
-        assert whole.abs().max() > 0 or "lora_A" in name
-        assert (learned - share * whole).abs().max() <= 1e-5 * whole.abs().max() + 1e-7
+        change, plain_change = slow[name] - untrained[name], plain[name] - untrained[name]
+        assert plain_change.abs().max() > 0 or "lora_A" in name
+        assert (change - share * plain_change).abs().max() <= 1e-5 * plain_change.abs().max() + 1e-7
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adafactor"])
@@ -54,7 +54,7 @@ def test_the_schedule_and_the_curve_are_those_of_the_learning_rate(place, optimi
     assert rates[0] == rates[1]
 
 
-def test_a_run_that_goes_on_learns_at_the_same_rates(place):
+def test_a_resumed_run_has_the_same_rates(place):
     settings = {"epochs": 2, "lora_plus": 8, "train_head": True, "head_rate": 0.1, "learning_rate": 1e-3}
     place.train(name="whole", **settings)
     stopped = watched(lambda job, event: job.control.stop() if isinstance(event, Progress) else None)
@@ -69,11 +69,11 @@ def test_halving_the_rate_halves_it_for_both(place, monkeypatch):
     seen = []
     step = trainer.RunTrainer._get_grad_norm
 
-    def looked_at(self, *args, **more):
+    def spy(self, *args, **kwargs):
         seen.append(sorted({group["lr"] for group in self.optimizer.param_groups}))
-        return step(self, *args, **more)
+        return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(trainer.RunTrainer, "_get_grad_norm", looked_at)
+    monkeypatch.setattr(trainer.RunTrainer, "_get_grad_norm", spy)
 
     def halve(job, event):
         if isinstance(event, Progress) and event.step == 1:

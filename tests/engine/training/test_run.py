@@ -1,4 +1,4 @@
-"""A whole run on the tiny model: what it writes, what it tells, what it changes, and that it does so again."""
+"""A whole run on the tiny model: its files, its events, its weights, and that it is reproducible."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def told(place, **more):
+def run_events(place, **more):
     job = Job("training", "a test")
     place.train(job=job, **more)
     return job.log.since(0)
 
 
-def test_the_folder_holds_what_the_contract_says_and_nothing_else(with_lora):
+def test_the_folder_has_exactly_the_documented_files(with_lora):
     in_folder = {path for path in tree(with_lora.lora()) if not path.endswith("/")}
     assert in_folder == LORA | {f"checkpoint-4-epoch-1/{name}" for name in CHECKPOINT}
 
@@ -73,11 +73,11 @@ def test_the_folder_holds_what_the_contract_says_and_nothing_else(with_lora):
 def test_nothing_else_is_written(place):
     before = tree(place.folders.user_data)
     place.train()
-    fresh = tree(place.folders.user_data).keys() - before.keys()
-    assert {path for path in fresh if not path.startswith("loras/")} == {"logs/", "logs/train_dataset_sample.json"}
+    new = tree(place.folders.user_data).keys() - before.keys()
+    assert {path for path in new if not path.startswith("loras/")} == {"logs/", "logs/train_dataset_sample.json"}
 
 
-def test_it_loads_with_plain_peft_and_changes_what_the_model_says(with_lora):
+def test_it_loads_with_plain_peft_and_changes_the_logits(with_lora):
     base = AutoModelForCausalLM.from_pretrained(with_lora.tiny).eval()
     ids = torch.arange(20)[None]
     with torch.no_grad():
@@ -91,10 +91,12 @@ def test_every_trained_weight_has_changed(place):
     trained = load_file(place.lora("b") / "adapter_model.safetensors")
     base = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32)
     set_seed(42)
-    asked = place.settings(name="b").lora
-    begun = get_peft_model(base, lora_config(asked, base, resolved(asked.targets, base))).state_dict()
+    lora_settings = place.settings(name="b").lora
+    initial = get_peft_model(
+        base, lora_config(lora_settings, base, resolved(lora_settings.targets, base))
+    ).state_dict()
     assert len(trained) == 2 * 7 * 2
-    unchanged = [n for n, w in trained.items() if torch.equal(w, begun[n.replace(".weight", ".default.weight")])]
+    unchanged = [n for n, w in trained.items() if torch.equal(w, initial[n.replace(".weight", ".default.weight")])]
     assert unchanged == []
     assert {weight.dtype for weight in trained.values()} == {torch.float32}
 
@@ -115,9 +117,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(place):
 
 
 def test_events_come_in_order(place):
-    events = told(place)
+    events = run_events(place)
     kinds = [type(event) for event in events]
-    kinds = [kind for kind in kinds if kind not in (Advice, Note, MachineUse)]  # these may grow
+    kinds = [kind for kind in kinds if kind not in (Advice, Note, MachineUse)]  # their number may change
     assert kinds == [Stage, Stage, Stage, Stage, Planned, Stage, *[Progress] * 4, CheckpointSaved, Stage]
     stages = [event.text for event in events if isinstance(event, Stage)]
     assert stages == [
@@ -131,8 +133,8 @@ def test_events_come_in_order(place):
     assert [event.at for event in events] == sorted(event.at for event in events)
 
 
-def test_what_was_planned_is_what_is_done(place):
-    events = told(place, epochs=3, learning_rate=5e-3)
+def test_the_run_follows_its_plan(place):
+    events = run_events(place, epochs=3, learning_rate=5e-3)
     (planned,) = [event for event in events if isinstance(event, Planned)]
     steps = [event for event in events if isinstance(event, Progress)]
     assert (planned.name, planned.model, planned.first_step) == ("a", "tiny", 0)
@@ -158,21 +160,21 @@ def test_the_rates_that_were_used_are_the_schedules(place, name):
     assert [e["learning_rate"] for e in read(place.lora() / "training_graph.json")] == expected
 
 
-def test_the_rate_that_is_told_is_the_one_the_optimizer_has(place, monkeypatch):
+def test_the_logged_rate_is_that_of_the_optimizer(place, monkeypatch):
     from training_pro.engine.training.trainer import RunTrainer
 
-    inside, step = [], RunTrainer.training_step
+    rates, step = [], RunTrainer.training_step
 
-    def spying(self, *args, **more):
-        inside.append(self.optimizer.param_groups[0]["lr"])
-        return step(self, *args, **more)
+    def spy(self, *args, **kwargs):
+        rates.append(self.optimizer.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(RunTrainer, "training_step", spying)
-    events = told(place, epochs=2)
-    assert inside == pytest.approx([e.learning_rate for e in events if isinstance(e, Progress)], rel=1e-12)
+    monkeypatch.setattr(RunTrainer, "training_step", spy)
+    events = run_events(place, epochs=2)
+    assert rates == pytest.approx([e.learning_rate for e in events if isinstance(e, Progress)], rel=1e-12)
 
 
-def test_the_log_begins_with_what_other_programs_look_for(with_lora):
+def test_the_log_begins_with_the_keys_of_other_programs(with_lora):
     log = read(with_lora.lora() / "training_log.json")
     assert list(log)[:9] == LOG_FIRST
     assert [log[key] for key in LOG_FIRST[:4]] == ["tiny", "LlamaForCausalLM", False, False]
@@ -180,8 +182,8 @@ def test_the_log_begins_with_what_other_programs_look_for(with_lora):
     assert (log["current_steps"], log["epoch"], log["ended"]) == (4, 1.0, "finished")
 
 
-def test_the_graph_has_an_entry_a_step(place):
-    events = told(place)
+def test_the_graph_has_one_entry_per_step(place):
+    events = run_events(place)
     graph = read(place.lora() / "training_graph.json")
     steps = [event for event in events if isinstance(event, Progress)]
     assert [e["current_steps"] for e in graph] == [1, 2, 3, 4]
@@ -191,14 +193,14 @@ def test_the_graph_has_an_entry_a_step(place):
 
 
 def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth(place):
-    steps = [event for event in told(place) if isinstance(event, Progress)]
+    steps = [event for event in run_events(place) if isinstance(event, Progress)]
     s = steps[0].loss
     for event in steps:
         s = event.loss if event is steps[0] else 0.9 * s + 0.1 * event.loss
         assert event.smoothed == pytest.approx(s, rel=1e-12)
 
 
-def test_what_was_asked_for_feeds_back_as_the_same_run(with_lora):
+def test_the_saved_settings_load_as_the_same_run(with_lora):
     values = read(with_lora.lora() / "training_parameters.json")
     assert values["made_by"] == "Training PRO"
     assert training_settings(from_values(values).values) == with_lora.settings()
@@ -212,8 +214,8 @@ def test_the_sample_is_of_the_examples_as_trained(place, with_lora):
     assert all(entry.keys() == {"value"} and entry["value"] in story for entry in sample)
 
 
-def by_hand(place, rows, **more):
-    """The loss of a batch as it is defined: the mean over all tokens that something predicts."""
+def reference_loss(place, rows, **more):
+    """Reference: the mean loss over all predicted tokens of a batch."""
     settings = place.settings(**more)
     card = place.host().card()
     data = prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
@@ -228,15 +230,15 @@ def by_hand(place, rows, **more):
 
 
 @pytest.mark.parametrize("split", [{"batch_size": 2}, {"batch_size": 1, "accumulation": 2}])
-def test_the_first_loss_is_the_one_worked_out_by_hand(place, split):
+def test_the_first_loss_equals_the_reference(place, split):
     place.write("two.txt", "One fish swims in a very long river that never ends.\n\n\nTwo.")
-    more = {"data": ["two.txt"], "max_steps": 1, **split}
-    (step,) = [event for event in told(place, **more) if isinstance(event, Progress)]
+    options = {"data": ["two.txt"], "max_steps": 1, **split}
+    (step,) = [event for event in run_events(place, **options) if isinstance(event, Progress)]
     assert step.tokens > 8
-    assert step.loss == pytest.approx(by_hand(place, (0, 1), **more), abs=1e-5)
+    assert step.loss == pytest.approx(reference_loss(place, (0, 1), **options), abs=1e-5)
 
 
-def test_batch_times_accumulation_is_what_counts(place):
+def test_only_batch_times_accumulation_matters(place):
     place.train(name="whole", batch_size=4)
     place.train(name="split", batch_size=2, accumulation=2)
     losses = [[e["loss"] for e in read(place.lora(n) / "training_graph.json")] for n in ("whole", "split")]
@@ -270,17 +272,19 @@ def test_four_bits_learn_the_same_after_an_answer(place):
     assert place.weights("first") == place.weights("after")
 
 
-def test_a_run_without_matplotlib_says_so(place, monkeypatch):
+def test_a_run_without_matplotlib_logs_it(place, monkeypatch):
     import importlib.util
 
-    there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else there(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name)
+    )
     place.train()
     assert not (place.lora() / "training_graph.png").exists()
     assert "matplotlib is not installed" in read(place.lora() / "training_log.json")["picture"]
 
 
-def test_what_check_counts_is_what_the_run_does(place):
+def test_check_and_run_have_the_same_counts(place):
     from training_pro.engine.peft_engine import PeftEngine
 
     settings = place.settings(overlap=True, accumulation=3, epochs=1.5)
@@ -292,20 +296,20 @@ def test_what_check_counts_is_what_the_run_does(place):
     assert sum(e["tokens"] for e in read(place.lora() / "training_graph.json")) > report.tokens
 
 
-def test_check_says_how_long_a_run_will_take_by_an_earlier_one(place):
+def test_check_estimates_the_time_by_an_earlier_run(place):
     from training_pro.engine.peft_engine import PeftEngine
 
-    def said():
+    def time_notes():
         report = PeftEngine().check(place.settings(name="another"), place.host())
         return [note for note in report.notes if note.startswith("Time:")]
 
-    assert said() == []
+    assert time_notes() == []
     place.train(name="the-first")
-    (note,) = said()
+    (note,) = time_notes()
     assert "if it goes as the-first did with this model (CPU, " in note
 
 
-def test_a_lora_that_cannot_be_put_in_leaves_nothing_behind(place):
+def test_a_failed_injection_leaves_the_model_unchanged(place):
     from peft import LoraConfig
     from training_pro.core.errors import ModelError
 
@@ -327,7 +331,7 @@ def test_a_lora_that_cannot_be_put_in_leaves_nothing_behind(place):
         (SavingError, {"resume": "checkpoint-9"}),
     ],
 )
-def test_what_check_would_refuse_loads_no_weights_and_writes_nothing(place, error, more):
+def test_a_refused_run_loads_no_weights_and_writes_nothing(place, error, more):
     host = place.host()
     host.loaded = lambda: pytest.fail("the weights were loaded")
     before = tree(place.folders.user_data)

@@ -1,4 +1,4 @@
-"""Asked in the middle of a run, the model answers, and the run is the same as if nobody had asked."""
+"""Samples during a run: the model answers, and training is bit for bit the same as without."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progres
 from training_pro.records.folder.samples import read_samples
 from training_pro.tests.tiny import Place, tree, watched
 
-ASKED = ["The keeper of the", "Once\nupon"]
+PROMPTS = ["The keeper of the", "Once\nupon"]
 CHAT = [
     {"messages": [{"role": "user", "content": f"Q {n}?"}, {"role": "assistant", "content": f"A {n}."}]}
     for n in range(12)
@@ -19,23 +19,23 @@ HARD = {"dropout": 0.1, "gradient_checkpointing": "on", "neftune_noise": 5, "acc
 
 
 def run(place: Place, **more):
-    """A run with what it told."""
+    """Train; return the end and all events."""
     events = []
     job = watched(lambda job, event: events.append(event))
     ended = place.train(job=job, **more)
     return ended, events
 
 
-def of(kind, events):
+def events_of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
 @pytest.fixture(scope="module")
 def brief():
-    """Short answers."""
-    with pytest.MonkeyPatch.context() as patched:
-        own = Place.settings
-        patched.setattr(Place, "settings", lambda self, **more: own(self, **{"sample_length": 8, **more}))
+    """Make answers short."""
+    with pytest.MonkeyPatch.context() as patch:
+        settings = Place.settings
+        patch.setattr(Place, "settings", lambda self, **more: settings(self, **{"sample_length": 8, **more}))
         yield
 
 
@@ -44,21 +44,21 @@ pytestmark = pytest.mark.usefixtures("brief")
 
 def test_the_run_is_the_same_to_the_bit(place):
     place.train(name="alone", save_each_epoch=True, epochs=2, **HARD)
-    _, events = run(place, name="asked", sample_every=1, sample_prompts=ASKED, epochs=2, **HARD)
+    _, events = run(place, name="asked", sample_every=1, sample_prompts=PROMPTS, epochs=2, **HARD)
     assert place.weights("asked") == place.weights("alone")
     for checkpoint in place.lora("alone").glob("checkpoint-*"):
         left = {k: v for k, v in tree(checkpoint).items() if k.endswith((".pt", ".pth", ".safetensors"))}
         right = tree(place.lora("asked") / checkpoint.name)
         assert left == {k: right[k] for k in left}
 
-    said = of(Sampled, events)
-    steps = of(Progress, events)[-1].steps
-    assert [(s.step, s.prompt) for s in said] == [(step, text) for step in range(steps + 1) for text in ASKED]
-    assert events.index(said[0]) < events.index(of(Progress, events)[0])
-    assert [s.text for s in said[:2]] == [s.without for s in said[:2]]
-    assert {s.prompt: s.without for s in said} == {s.prompt: s.without for s in said[:2]}
-    assert said[-1].text != said[-1].without
-    assert read_samples(place.lora("asked")) == said
+    samples = events_of(Sampled, events)
+    steps = events_of(Progress, events)[-1].steps
+    assert [(s.step, s.prompt) for s in samples] == [(step, text) for step in range(steps + 1) for text in PROMPTS]
+    assert events.index(samples[0]) < events.index(events_of(Progress, events)[0])
+    assert [s.text for s in samples[:2]] == [s.without for s in samples[:2]]
+    assert {s.prompt: s.without for s in samples} == {s.prompt: s.without for s in samples[:2]}
+    assert samples[-1].text != samples[-1].without
+    assert read_samples(place.lora("asked")) == samples
     assert not (place.lora("alone") / "samples.jsonl").exists()
 
 
@@ -81,49 +81,49 @@ KINDS = {
 @pytest.mark.parametrize(("loading", "more"), KINDS.values(), ids=KINDS)
 def test_the_run_is_the_same_to_the_bit_whatever_is_trained(place, loading, more):
     place.train(place.host(loading), name="alone", epochs=2, **more)
-    asked = {"sample_every": 1, "sample_prompts": ASKED}
-    place.train(place.host(loading), name="asked", epochs=2, **asked, **more)
+    options = {"sample_every": 1, "sample_prompts": PROMPTS}
+    place.train(place.host(loading), name="asked", epochs=2, **options, **more)
     assert place.weights("asked") == place.weights("alone")
-    assert len({one.step for one in read_samples(place.lora("asked"))}) > 4
+    assert len({sample.step for sample in read_samples(place.lora("asked"))}) > 4
 
 
-def test_without_is_what_the_model_itself_says(place):
+def test_without_is_the_answer_of_the_model_itself(place):
     host = place.host()
-    _, events = run(place, host=host, sample_every="epoch", sample_prompts=ASKED[:1])
-    said = of(Sampled, events)
-    answers = place.answer(host, prompt=ASKED[0], lora="a", max_tokens=8, temperature=0.7, seed=42)
+    _, events = run(place, host=host, sample_every="epoch", sample_prompts=PROMPTS[:1])
+    samples = events_of(Sampled, events)
+    answers = place.answer(host, prompt=PROMPTS[0], lora="a", max_tokens=8, temperature=0.7, seed=42)
     pieces = {
         side: "".join(a.piece for a in answers if getattr(a, "side", "") == side) for side in ("with", "without")
     }
-    assert [s.step for s in said] == [0, 4]
-    assert (said[-1].text, said[-1].without) == (pieces["with"], pieces["without"])
+    assert [s.step for s in samples] == [0, 4]
+    assert (samples[-1].text, samples[-1].without) == (pieces["with"], pieces["without"])
 
 
-def test_as_long_and_as_freely_as_wished(place):
+def test_length_and_temperature_of_samples(place):
     host = place.host()
-    wished = {"sample_length": 5, "sample_temperature": 0.0}
-    _, events = run(place, host=host, sample_every="epoch", sample_prompts=ASKED[:1], **wished)
-    answers = place.answer(host, prompt=ASKED[0], lora="a", max_tokens=5, temperature=0.0)
-    likeliest = "".join(a.piece for a in answers if getattr(a, "side", "") == "with")
-    assert of(Sampled, events)[-1].text == likeliest
-    assert 0 < len(host.card().tokenizer(likeliest, add_special_tokens=False)["input_ids"]) <= 5
+    options = {"sample_length": 5, "sample_temperature": 0.0}
+    _, events = run(place, host=host, sample_every="epoch", sample_prompts=PROMPTS[:1], **options)
+    answers = place.answer(host, prompt=PROMPTS[0], lora="a", max_tokens=5, temperature=0.0)
+    greedy = "".join(a.piece for a in answers if getattr(a, "side", "") == "with")
+    assert events_of(Sampled, events)[-1].text == greedy
+    assert 0 < len(host.card().tokenizer(greedy, add_special_tokens=False)["input_ids"]) <= 5
 
 
-def test_beginnings_out_of_a_text(place):
+def test_prompts_from_the_beginnings_of_a_text(place):
     _, events = run(place, sample_every=100)
-    said = of(Sampled, events)
-    assert [s.step for s in said] == [0, 0, 0, 4, 4, 4]
-    assert said[0].prompt.startswith("The keeper of the lighthouse")
-    assert len({s.prompt for s in said}) == 3
+    samples = events_of(Sampled, events)
+    assert [s.step for s in samples] == [0, 0, 0, 4, 4, 4]
+    assert samples[0].prompt.startswith("The keeper of the lighthouse")
+    assert len({s.prompt for s in samples}) == 3
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert (prompt["kind"], prompt["template"], prompt["starts_with_bos"]) == ("text", "%message%", True)
     assert "The keeper of the lighthouse" in prompt["example"]
 
 
-def test_chats_are_asked_as_chats(place):
+def test_chat_prompts_use_the_chat_template(place):
     place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in CHAT))
     _, events = run(place, data=["chat.jsonl"], sample_every="epoch", system="Be brief.", cutoff="auto")
-    assert [s.prompt for s in of(Sampled, events)] == ["Q 0?", "Q 4?", "Q 8?"] * 2
+    assert [s.prompt for s in events_of(Sampled, events)] == ["Q 0?", "Q 4?", "Q 8?"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert prompt["kind"] == "chat"
     assert prompt["template"] == (
@@ -135,7 +135,7 @@ def test_chats_are_asked_as_chats(place):
 ROWS = [{"instruction": f"Ask {n}", "output": f"Say {n}"} for n in range(12)]
 
 
-def test_a_system_message_that_all_chats_have_belongs_to_how_it_is_talked_to(place):
+def test_a_common_system_message_is_part_of_the_prompt_info(place):
     own = {"role": "system", "content": "You are Maren."}
     rows = [{"messages": [own, *row["messages"]]} for row in CHAT]
     place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, *CHAT[:3]]))
@@ -146,85 +146,88 @@ def test_a_system_message_that_all_chats_have_belongs_to_how_it_is_talked_to(pla
     assert prompt["system"] == "You are Maren."
     assert prompt["before"] == "<|im_start|>system\nYou are Maren.<|im_end|>\n<|im_start|>user\n"
     assert prompt["example"].startswith(prompt["before"])
-    assert {s.prompt for s in of(Sampled, events)} == {"Q 1?"}
+    assert {s.prompt for s in events_of(Sampled, events)} == {"Q 1?"}
 
 
-def test_rows_in_a_prompt_format_are_asked_in_it(place):
+def test_rows_in_a_prompt_format_are_prompted_in_it(place):
     place.write("rows.json", json.dumps(ROWS))
     more = {"format": "alpaca-format", "sample_every": "epoch", "cutoff": "auto"}
     _, events = run(place, data=["rows.json"], **more)
-    assert [s.prompt for s in of(Sampled, events)] == ["Ask 0", "Ask 4", "Ask 8"] * 2
+    assert [s.prompt for s in events_of(Sampled, events)] == ["Ask 0", "Ask 4", "Ask 8"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert (prompt["kind"], prompt["format"]) == ("format", "alpaca-format")
     assert prompt["template"].endswith("### Instruction:\n%message%\n\n### Response:\n")
     assert prompt["template"].startswith("Below is an instruction")
 
 
-def test_a_prompt_of_ones_own_is_asked_as_the_data_are(place, monkeypatch):
-    """The ids are those that the same words have in training."""
+def test_own_prompts_are_encoded_like_the_data(place, monkeypatch):
+    """The ids are those of the same words in training."""
     from training_pro.engine.inference import sample_generation
 
     place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in CHAT))
-    seen, real = [], sample_generation.generated
+    prompt_ids, generate = [], sample_generation.generated
 
-    def seeing(model, ids, *more):
-        seen.append(ids[0].tolist())
-        return real(model, ids, *more)
+    def spy(model, ids, *more):
+        prompt_ids.append(ids[0].tolist())
+        return generate(model, ids, *more)
 
     def first(data, prompts):
-        seen.clear()
+        prompt_ids.clear()
         name = f"{data[:4]}-{len(prompts)}"
         run(place, name=name, data=[data], sample_prompts=prompts, sample_every=100, max_steps=1)
-        return seen[0]
+        return prompt_ids[0]
 
-    monkeypatch.setattr(sample_generation, "generated", seeing)
+    monkeypatch.setattr(sample_generation, "generated", spy)
     assert first("chat.jsonl", ["Q 0?"]) == first("chat.jsonl", "auto")
     text = first("story.txt", ["The keeper of the lighthouse wrote"])
     assert text == first("story.txt", "auto")[: len(text)]
     assert text[0] == place.host().card().tokenizer.bos_token_id
 
 
-def test_wished_for_once(place):
+def test_a_sample_on_request(place):
     def wish(job, event):
         if isinstance(event, Progress) and event.step in (2, 4):
             job.control.sample()
             job.control.sample()
 
     job = watched(wish)
-    place.train(job=job, sample_every="never", sample_prompts=ASKED[:1])
-    assert [s.step for s in of(Sampled, job.log.since(0))] == [2, 4]  # the last one with the LoRA on disk
+    place.train(job=job, sample_every="never", sample_prompts=PROMPTS[:1])
+    assert [s.step for s in events_of(Sampled, job.log.since(0))] == [
+        2,
+        4,
+    ]  # the last one after the LoRA was saved
     assert not job.control.sampling
 
 
-def test_after_the_checkpoint_of_its_step(place):
-    _, events = run(place, sample_every="epoch", sample_prompts=ASKED[:1], epochs=2)
-    saved = of(CheckpointSaved, events)[0]
-    (answer,) = [s for s in of(Sampled, events) if s.step == saved.step]
+def test_samples_follow_the_checkpoint_of_their_step(place):
+    _, events = run(place, sample_every="epoch", sample_prompts=PROMPTS[:1], epochs=2)
+    saved = events_of(CheckpointSaved, events)[0]
+    (answer,) = [s for s in events_of(Sampled, events) if s.step == saved.step]
     assert events.index(saved) < events.index(answer)
 
 
-def test_a_run_that_goes_on_asks_what_it_has_not_asked(place):
-    asked = {"sample_every": 2, "sample_prompts": ASKED[:1], "dropout": 0.1}
-    place.train(name="whole", **asked)
+def test_a_resumed_run_samples_only_what_is_missing(place):
+    options = {"sample_every": 2, "sample_prompts": PROMPTS[:1], "dropout": 0.1}
+    place.train(name="whole", **options)
 
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 2:
             job.control.stop()
 
     job = watched(stop)
-    place.train(job=job, **asked)
-    assert [s.step for s in of(Sampled, job.log.since(0))] == [0]  # stopping waits for no answer
-    _, events = run(place, resume="newest", **asked)
-    assert [s.step for s in of(Sampled, events)] == [2, 4]
+    place.train(job=job, **options)
+    assert [s.step for s in events_of(Sampled, job.log.since(0))] == [0]  # a stop does not wait for answers
+    _, events = run(place, resume="newest", **options)
+    assert [s.step for s in events_of(Sampled, events)] == [2, 4]
     assert place.weights() == place.weights("whole")
-    kept = read_samples(place.lora())
-    assert [(s.step, s.text, s.without) for s in kept] == [
+    saved = read_samples(place.lora())
+    assert [(s.step, s.text, s.without) for s in saved] == [
         (s.step, s.text, s.without) for s in read_samples(place.lora("whole"))
     ]
 
 
-def test_through_the_parts_of_a_run_nothing_is_asked_twice(place):
-    """More epochs, and a card freed and taken again, are a new loop of HF's."""
+def test_no_step_is_sampled_twice_across_segments(place):
+    """More epochs, or a pause that frees the GPU, start a new segment."""
 
     def wish(job, event):
         if isinstance(event, Progress) and event.step == 2:
@@ -235,49 +238,49 @@ def test_through_the_parts_of_a_run_nothing_is_asked_twice(place):
             job.control.go_on()
 
     job = watched(wish)
-    place.train(job=job, sample_every="epoch", sample_prompts=ASKED[:1])
-    said = of(Sampled, job.log.since(0))
-    assert [s.step for s in said] == [0, 4, 8]
-    assert len({s.without for s in said}) == 1
-    assert read_samples(place.lora()) == said
+    place.train(job=job, sample_every="epoch", sample_prompts=PROMPTS[:1])
+    samples = events_of(Sampled, job.log.since(0))
+    assert [s.step for s in samples] == [0, 4, 8]
+    assert len({s.without for s in samples}) == 1
+    assert read_samples(place.lora()) == samples
 
 
-def test_thrown_away_leaves_the_earlier_answers(place):
-    asked = {"sample_every": 1, "sample_prompts": ASKED[:1]}
-    place.train(max_steps=2, save_every=2, **asked)
+def test_discarding_a_run_keeps_the_earlier_samples(place):
+    options = {"sample_every": 1, "sample_prompts": PROMPTS[:1]}
+    place.train(max_steps=2, save_every=2, **options)
     before = tree(place.lora())
 
     def throw(job, event):
         if isinstance(event, Progress) and event.step == 3:
             job.control.throw_away()
 
-    place.train(job=watched(throw), resume="newest", max_steps=5, **asked)
+    place.train(job=watched(throw), resume="newest", max_steps=5, **options)
     assert tree(place.lora()) == before
 
 
-def test_a_prompt_that_fails_ends_nothing(place, monkeypatch):
+def test_a_failing_prompt_does_not_end_the_run(place, monkeypatch):
     from training_pro.engine.inference import sample_generation
 
     place.train(name="alone")
-    real = sample_generation.generated
+    generate = sample_generation.generated
 
     def failing(model, ids, question, *more):
         if question.prompt == "bad":
             raise RuntimeError("CUDA out of memory\nmuch more")
-        return real(model, ids, question, *more)
+        return generate(model, ids, question, *more)
 
     monkeypatch.setattr(sample_generation, "generated", failing)
-    ended, events = run(place, sample_every="epoch", sample_prompts=["bad", ASKED[0]])
+    ended, events = run(place, sample_every="epoch", sample_prompts=["bad", PROMPTS[0]])
     assert ended.outcome == "finished"
-    assert [s.prompt for s in of(Sampled, events)] == ASKED[:1] * 2
-    assert [a.text for a in of(Advice, events) if "bad" in a.text] == [
+    assert [s.prompt for s in events_of(Sampled, events)] == PROMPTS[:1] * 2
+    assert [a.text for a in events_of(Advice, events) if "bad" in a.text] == [
         f"The prompt 'bad' could not be answered after step {step}: CUDA out of memory. The run goes on."
         for step in (0, 4)
     ]
     assert place.weights() == place.weights("alone")
 
 
-def test_samples_that_cannot_be_made_or_kept_end_nothing(place, monkeypatch):
+def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place, monkeypatch):
     def broken(*_):
         raise OSError("No space left on device")
 
@@ -285,27 +288,27 @@ def test_samples_that_cannot_be_made_or_kept_end_nothing(place, monkeypatch):
     monkeypatch.setattr("training_pro.engine.inference.sample_generation.speaking", broken)
     ended, events = run(place, sample_every="epoch")
     assert ended.outcome == "finished"
-    assert any("No space left on device. The run goes on." in a.text for a in of(Advice, events))
+    assert any("No space left on device. The run goes on." in a.text for a in events_of(Advice, events))
 
 
-def test_what_was_asked_takes_no_time_of_a_step(place, monkeypatch):
+def test_samples_do_not_count_as_step_time(place, monkeypatch):
     from training_pro.engine.inference import sample_generation
 
-    real = sample_generation.generated
+    generate = sample_generation.generated
 
-    def slow(*given):
+    def slow(*args):
         threading.Event().wait(0.4)
-        return real(*given)
+        return generate(*args)
 
     monkeypatch.setattr(sample_generation, "generated", slow)
-    _, events = run(place, sample_every=1, sample_prompts=ASKED[:1])
-    assert max(p.seconds for p in of(Progress, events)[1:]) < 0.4
+    _, events = run(place, sample_every=1, sample_prompts=PROMPTS[:1])
+    assert max(p.seconds for p in events_of(Progress, events)[1:]) < 0.4
 
 
 def test_ten_runs_leave_no_threads(place):
     host = place.host()
     for number in range(10):
-        place.train(host, name=f"n{number}", max_steps=1, sample_every=1, sample_prompts=ASKED[:1])
+        place.train(host, name=f"n{number}", max_steps=1, sample_every=1, sample_prompts=PROMPTS[:1])
         if number == 1:
             before = threading.active_count()
     assert threading.active_count() == before

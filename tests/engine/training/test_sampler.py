@@ -1,4 +1,4 @@
-"""Which examples each step saw, batching by batching, also after going on from a checkpoint."""
+"""Examples of each step, for each kind of batching, also after a resume."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def test_every_example_once_an_epoch_in_another_order_each(place, steps, batchin
 
 
 @pytest.mark.parametrize("batching", ["shuffled", "by_length", "sequential"])
-def test_going_on_sees_the_same_and_ends_with_the_same_bytes(place, steps, batching):
-    more = {"batching": batching, "batch_size": 3, "accumulation": 2, "epochs": 2, "save_every": 1}
-    more["keep_checkpoints"] = 99  # whole, to go on from
-    place.train(name="whole", **more)
+def test_a_resumed_run_sees_the_same_and_ends_with_the_same_bytes(place, steps, batching):
+    options = {"batching": batching, "batch_size": 3, "accumulation": 2, "epochs": 2, "save_every": 1}
+    options["keep_checkpoints"] = 99  # keep all to resume from
+    place.train(name="whole", **options)
     whole = list(steps)
-    place.train(name="cut", **more)
+    place.train(name="cut", **options)
     for start in (5, 3, 1):
         cut_off(place, "cut", start)
         steps.clear()
-        place.train(name="cut", **more, resume="newest")
+        place.train(name="cut", **options, resume="newest")
         assert steps == whole[start * 2 :]
         assert place.weights("cut") == place.weights("whole")
 

@@ -1,4 +1,4 @@
-"""One step is tried: it says what a run would take, and nothing is changed by it."""
+"""Probe of one step: it reports time and memory of a run, and changes nothing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from training_pro.tests.tiny import tree
 
 @pytest.fixture
 def probed(place):
-    """A probe of a run, and what there was before and after it."""
+    """A probe, with the state of model and files before and after it."""
     host = place.host()
     model = host.loaded().model
-    before, files = _state(model), tree(place.folders.user_data)
+    before, files_before = _state(model), tree(place.folders.user_data)
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(accumulation=2, epochs=3, batch_size=3), host, job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
-    return event, ended, (before, files), (_state(model), tree(place.folders.user_data))
+    return event, ended, (before, files_before), (_state(model), tree(place.folders.user_data))
 
 
 def _state(model):
@@ -49,7 +49,7 @@ def _state(model):
     )
 
 
-def test_it_says_what_a_run_would_take_and_changes_nothing(probed):
+def test_a_probe_reports_the_run_and_changes_nothing(probed):
     event, ended, (before, files), (after, files_after) = probed
     assert (event.batch_size, event.steps) == (3, 9)
     assert 0 < event.seconds < event.run_seconds
@@ -57,46 +57,46 @@ def test_it_says_what_a_run_would_take_and_changes_nothing(probed):
     assert isinstance(ended, Ended)
     assert " for the run" in ended.text
     assert files == files_after
-    for was, now in zip(before[0].values(), after[0].values(), strict=True):
-        assert torch.equal(was, now)
+    for old, new in zip(before[0].values(), after[0].values(), strict=True):
+        assert torch.equal(old, new)
     assert before[1:5] == after[1:5]
     assert torch.equal(before[5], after[5])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the peak")
-def test_memory_is_measured_and_told(probed):
+def test_memory_is_measured_and_reported(probed):
     event = probed[0]
     assert event.peak > 0
     assert event.expected > 0
     assert "above the model (expected" in console.Narrator().line(event)
 
 
-def test_the_time_of_a_step_on_a_card_begins_when_the_one_before_it_is_over(monkeypatch):
-    """A card goes on with the first step, which warms up, when Python is long done with it."""
-    done = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("waited"))
-    step_probe._seconds_of(lambda: done.append("told to do the step"), torch.device("cuda", 0))
-    assert done == ["waited", "told to do the step", "waited"]
+def test_timing_on_a_gpu_synchronizes_before_and_after(monkeypatch):
+    """The GPU may still run the warm-up step when Python is done with it."""
+    calls = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append("waited"))
+    step_probe._seconds_of(lambda: calls.append("told to do the step"), torch.device("cuda", 0))
+    assert calls == ["waited", "told to do the step", "waited"]
 
 
-def test_on_windows_a_step_is_tried_within_the_memory_that_a_run_will_keep_to(place, monkeypatch):
-    """Else one that a run does in halves would be tried in the system's memory, many times slower."""
+def test_on_windows_the_probe_has_the_memory_limit_of_a_run(place, monkeypatch):
+    """Otherwise a step that a run would split would spill into system memory, many times slower."""
     inside, measured = [], []
 
     @contextmanager
-    def kept(device):
+    def limited(device):
         inside.append(device)
         yield
         inside.clear()
 
-    tried = step_probe._tried_batch
-    monkeypatch.setattr(step_probe, "kept_on_the_card", kept)
-    monkeypatch.setattr(step_probe, "_tried_batch", lambda *args: (measured.extend(inside), tried(*args))[1])
+    probe_batch = step_probe._tried_batch
+    monkeypatch.setattr(step_probe, "kept_on_the_card", limited)
+    monkeypatch.setattr(step_probe, "_tried_batch", lambda *args: (measured.extend(inside), probe_batch(*args))[1])
     PeftEngine().probe(place.settings(), place.host(), Job("probe", "a test"))
     assert measured == [torch.device("cpu")]
 
 
-def test_where_the_peak_cannot_be_asked_for_the_step_is_tried_all_the_same(place, monkeypatch, tmp_path):
+def test_without_a_peak_the_step_is_still_timed(place, monkeypatch, tmp_path):
     monkeypatch.setattr(peak_memory, "NEW_PEAK", tmp_path / "not there" / "clear_refs")
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(), place.host(), job)
@@ -105,19 +105,19 @@ def test_where_the_peak_cannot_be_asked_for_the_step_is_tried_all_the_same(place
     assert " a step, about " in ended.text and "above the model" not in ended.text
 
 
-def test_a_probe_has_no_folder_in_which_something_could_be_lost(with_lora, monkeypatch):
+def test_a_probe_has_no_folder_that_could_be_lost(with_lora, monkeypatch):
     used = []
     monkeypatch.setattr(step_probe, "blueprint", lambda *parts: used.append(parts[-1]) or blueprint(*parts))
     PeftEngine().probe(with_lora.settings(), with_lora.host(), Job("probe", "a test"))
     before = tree(with_lora.folders.user_data)
-    with suppress(OSError):  # there is nothing to go through
+    with suppress(OSError):  # the folder does not exist
         used[0].discard()
     with pytest.raises(SavingError):
         used[0].open(with_lora.settings())
     assert tree(with_lora.folders.user_data) == before and with_lora.weights()
 
 
-ASIDE = {"eval_share": 0.2, "eval_every": 2, "sample_every": 2, "sample_prompts": ["The keeper"], "max_steps": 3}
+EXTRAS = {"eval_share": 0.2, "eval_every": 2, "sample_every": 2, "sample_prompts": ["The keeper"], "max_steps": 3}
 
 
 def probe(place, **more):
@@ -127,25 +127,25 @@ def probe(place, **more):
     return event, ended.text
 
 
-def test_evaluations_and_answers_are_as_many_as_the_run_then_has_and_nothing_of_the_model_changes(place):
+def test_evaluations_and_answers_are_counted_as_in_the_run_and_the_model_is_unchanged(place):
     host = place.host()
     before, files = _state(host.loaded().model), tree(place.folders.user_data)
     job, run = Job("probe", "a test"), Job("training", "a test")
-    PeftEngine().probe(place.settings(**ASIDE), host, job)
+    PeftEngine().probe(place.settings(**EXTRAS), host, job)
     after = _state(host.loaded().model)
     assert all(map(torch.equal, before[0].values(), after[0].values()))
     assert (before[1:5], files) == (after[1:5], tree(place.folders.user_data))
     assert torch.equal(before[5], after[5])
     (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
-    place.train(host, job=run, **ASIDE)
-    had = [type(e) for e in run.log.since(0)]
-    assert (event.evaluations, event.answers) == (had.count(Evaluated), had.count(Sampled))
+    place.train(host, job=run, **EXTRAS)
+    event_types = [type(e) for e in run.log.since(0)]
+    assert (event.evaluations, event.answers) == (event_types.count(Evaluated), event_types.count(Sampled))
     assert min(event.evaluation_seconds, event.answer_seconds) > 0
     assert " evaluations about " in console.Narrator().line(event)
     assert " answers at most about " in console.Narrator().line(event)
 
 
-def test_where_there_are_none_or_they_fail_nothing_is_said_of_their_time(place, monkeypatch):
+def test_extras_that_do_not_exist_or_fail_are_not_mentioned(place, monkeypatch):
     event, words = probe(place)
     assert (event.beside, event.evaluations, event.answers) == ([], 0, 0)
     assert " more" not in words
@@ -155,13 +155,13 @@ def test_where_there_are_none_or_they_fail_nothing_is_said_of_their_time(place, 
 
     monkeypatch.setattr("training_pro.engine.inference.sample_generation.generated", fails)
     monkeypatch.setattr(Pass, "expected_seconds", fails)
-    event, words = probe(place, **ASIDE)
+    event, words = probe(place, **EXTRAS)
     assert event.beside == []
     assert " for the run; " in words
 
 
 class Clock:
-    """A clock that only work moves, a second a token."""
+    """A clock that only the tests advance."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
@@ -169,64 +169,64 @@ class Clock:
 
 
 @pytest.mark.parametrize("packing", ["auto", "off"])
-def test_the_time_of_all_is_told_by_the_tokens_of_a_part(place, monkeypatch, packing):
-    clock, seen, own = Clock(monkeypatch), [], Pass._add_at_once
+def test_the_time_of_an_evaluation_is_estimated_by_tokens(place, monkeypatch, packing):
+    clock, seen, add_at_once = Clock(monkeypatch), [], Pass._add_at_once
 
-    def add(self, found, examples, groups):
-        own(self, found, examples, groups)
-        seen.append(self._size(examples))
+    def add(self, sums, examples, groups):
+        add_at_once(self, sums, examples, groups)
+        seen.append(self._batch_tokens(examples))
         clock.now += seen[-1]
 
     monkeypatch.setattr(Pass, "_add_at_once", add)
-    asked = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1}
-    told = probe(place, **asked)[0].evaluation_seconds
+    options = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1}
+    estimate = probe(place, **options)[0].evaluation_seconds
     assert len(seen) == 3
     seen.clear()
-    place.train(**asked)
-    assert told == sum(seen) / 2  # before the first step and after it
+    place.train(**options)
+    assert estimate == sum(seen) / 2  # one evaluation before the first step, one after it
 
 
-def test_the_time_of_an_answer_is_told_by_its_beginning(place, monkeypatch):
+def test_the_time_of_an_answer_is_estimated_by_its_beginning(place, monkeypatch):
     clock, lengths = Clock(monkeypatch), []
 
-    def generated(model, ids, question, *_):
+    def generate(model, ids, question, *_):
         lengths.append(ids.shape[1])
         clock.now += ids.shape[1] + question.max_tokens
         return torch.cat([ids, torch.zeros(1, question.max_tokens, dtype=torch.long)], dim=1)
 
-    monkeypatch.setattr("training_pro.engine.inference.sample_generation.generated", generated)
+    monkeypatch.setattr("training_pro.engine.inference.sample_generation.generated", generate)
     event, _ = probe(place, sample_every="epoch", sample_prompts=["The keeper of the light", "A"])
     assert event.answers == 4
     assert event.answer_seconds == lengths[0] + 100
     assert len(set(lengths)) == 1
 
 
-def test_layers_by_name_with_how_many_without_loading_anything(place):
+def test_layers_are_counted_without_loading_the_model(place):
     host = place.host()
-    found = PeftEngine().layers(host)
+    counts = PeftEngine().layers(host)
     assert host._loaded is None
-    assert found == dict.fromkeys(sorted(found), 2)
-    assert {"q_proj", "down_proj"} <= found.keys()
+    assert counts == dict.fromkeys(sorted(counts), 2)
+    assert {"q_proj", "down_proj"} <= counts.keys()
     host.loaded()
-    assert PeftEngine().layers(host) == found
+    assert PeftEngine().layers(host) == counts
 
 
 @pytest.fixture
 def small_memory(monkeypatch):
-    """Batches of more tokens than fit run out of memory, as on a card."""
-    seen, own = [], SupervisedOnly.__call__
+    """Make batches of more than 70 tokens run out of memory, as on a GPU."""
+    seen, original = [], SupervisedOnly.__call__
 
-    def measured(self, model, inputs, labels):
+    def limited(self, model, inputs, labels):
         seen.append(inputs["input_ids"].numel())
         if inputs["input_ids"].numel() > 70:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return own(self, model, inputs, labels)
+        return original(self, model, inputs, labels)
 
-    monkeypatch.setattr(SupervisedOnly, "__call__", measured)
+    monkeypatch.setattr(SupervisedOnly, "__call__", limited)
     return seen
 
 
-def test_a_batch_that_does_not_fit_is_tried_in_halves_as_a_run_does_it(place, small_memory):
+def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(batch_size=4, packing="off"), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
@@ -238,18 +238,18 @@ def test_a_batch_that_does_not_fit_is_tried_in_halves_as_a_run_does_it(place, sm
     assert max(small_memory) > 70
 
 
-def test_one_example_that_does_not_fit_is_refused_with_what_helps(place, small_memory):
+def test_one_example_that_does_not_fit_is_an_error_with_remedies(place, small_memory):
     with pytest.raises(ModelError, match=r"Out of memory.*What helps most"):
         PeftEngine().probe(place.settings(cutoff=128, batch_size=2), place.host(), Job("probe", "a test"))
 
 
-def test_the_longest_are_found_without_asking_for_each(place, monkeypatch):
-    asked, own = [], Examples.lengths
+def test_the_longest_examples_are_found_in_one_pass(place, monkeypatch):
+    calls, original = [], Examples.lengths
 
     def counted(self):
-        asked.append(1)
-        return own(self)
+        calls.append(1)
+        return original(self)
 
     monkeypatch.setattr(Examples, "lengths", counted)
     PeftEngine().probe(place.settings(cutoff=16), place.host(), Job("probe", "a test"))
-    assert len(asked) < 12
+    assert len(calls) < 12

@@ -1,4 +1,4 @@
-"""Reporters: their files under our folders, their surroundings put back, and no run that ends for one of them."""
+"""Reporters: files in our folders, environment restored, and failures that never end a run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from transformers.integrations import integration_utils
 NAMES = ("tensorboard", "wandb", "trackio")
 
 
-class Told(TrainerCallback):
-    """Stands in for one of transformers' own, and writes down what it is told and where it would write."""
+class RecordingCallback(TrainerCallback):
+    """Stand-in for a callback of transformers that records its calls and its environment."""
 
-    made: list = []
+    created: list = []
     fails = ""
 
     def __init__(self):
         self.logs, self.calls, self.environment = [], [], dict(os.environ)
-        Told.made.append(self)
+        RecordingCallback.created.append(self)
         self._maybe("made")
 
     def _maybe(self, call):
         self.calls.append(call)
-        if call == Told.fails:
+        if call == RecordingCallback.fails:
             raise RuntimeError("the network is gone\nand more of it")
 
     def on_train_begin(self, args, state, control, model=None, **more):
@@ -49,13 +49,13 @@ class Told(TrainerCallback):
 
 
 @pytest.fixture
-def told(monkeypatch):
-    monkeypatch.setattr(Told, "made", [])
-    monkeypatch.setattr(Told, "fails", "")
+def callbacks(monkeypatch):
+    monkeypatch.setattr(RecordingCallback, "created", [])
+    monkeypatch.setattr(RecordingCallback, "fails", "")
     monkeypatch.setattr(requirements, "find_spec", lambda name: name)
     for name in NAMES:
-        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, Told)
-    return Told.made
+        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, RecordingCallback)
+    return RecordingCallback.created
 
 
 def run(place, reporter, **more):
@@ -65,27 +65,27 @@ def run(place, reporter, **more):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_told_of_every_step_from_the_first_that_is_done(place, told, name, capsys):
+def test_the_reporter_gets_every_step_from_the_first(place, callbacks, name, capsys):
     place.write("other.txt", "A cook stood in the kitchen and cut the bread.")
     before = dict(os.environ)
     _, events = run(place, name, eval_data=["other.txt"])
-    (one,) = told
-    assert one.calls == ["made", "begin", "log", "log", "log", "end"]
-    assert (one.begun_at, one.name) == (1, "a")
+    (callback,) = callbacks
+    assert callback.calls == ["made", "begin", "log", "log", "log", "end"]
+    assert (callback.begun_at, callback.name) == (1, "a")
     steps = [e for e in events if isinstance(e, Progress)]
-    assert [(step, logs["smoothed_loss"]) for step, logs in one.logs] == [(e.step, e.smoothed) for e in steps]
-    assert [("eval_loss" in logs) for _, logs in one.logs] == [True, False, True]
+    assert [(step, logs["smoothed_loss"]) for step, logs in callback.logs] == [(e.step, e.smoothed) for e in steps]
+    assert [("eval_loss" in logs) for _, logs in callback.logs] == [True, False, True]
     assert dict(os.environ) == before
     assert [(e.source, e.text) for e in events if isinstance(e, LibraryMessage)][-1] == (name, "* created new run")
     assert capsys.readouterr().out == ""
 
 
-def test_everything_is_written_under_our_folders(place, told, monkeypatch):
+def test_all_files_are_in_our_folders(place, callbacks, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "/somewhere/else")
     monkeypatch.setenv("WANDB_DIR", "/somewhere/else")
     for name in NAMES:
         run(place, name, name=name)
-    board, bias, track = (one.environment for one in told)
+    board, bias, track = (callback.environment for callback in callbacks)
     assert board["TENSORBOARD_LOGGING_DIR"] == str(place.lora("tensorboard") / "tensorboard")
     assert {bias[name] for name in bias if name.startswith("WANDB_") and name.endswith("_DIR")} == {
         str(place.lora("wandb") / "wandb")
@@ -95,30 +95,30 @@ def test_everything_is_written_under_our_folders(place, told, monkeypatch):
     assert os.environ["TENSORBOARD_LOGGING_DIR"] == os.environ["WANDB_DIR"] == "/somewhere/else"
 
 
-def test_wandb_is_online_only_where_the_user_says_so(place, told, monkeypatch):
+def test_wandb_is_online_only_if_the_user_says_so(place, callbacks, monkeypatch):
     finished = []
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run="a run", finish=lambda: finished.append(True)))
     monkeypatch.setenv("WANDB_MODE", "online")
     run(place, "wandb")
-    assert told[0].environment["WANDB_MODE"] == "online"
+    assert callbacks[0].environment["WANDB_MODE"] == "online"
     assert finished == [True]
 
 
 @pytest.mark.parametrize("fails", ["made", "begin", "log", "end"])
-def test_one_that_fails_is_told_of_once_and_the_run_is_as_without(place, told, fails):
+def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fails):
     place.train(name="without", max_steps=3)
-    Told.fails = fails
+    RecordingCallback.fails = fails
     end, events = run(place, "trackio")
     assert end.outcome == "finished"
-    said = [e.text for e in events if isinstance(e, Advice) and "Reporting" in e.text]
-    assert said == [
+    advice = [e.text for e in events if isinstance(e, Advice) and "Reporting" in e.text]
+    assert advice == [
         "Reporting to trackio failed and is off for the rest of this run, which goes on: the network is gone"
     ]
-    assert told[0].calls.count(fails) == 1
+    assert callbacks[0].calls.count(fails) == 1
     assert place.weights() == place.weights("without")
 
 
-def test_one_that_is_not_installed_is_said_before_anything_is_read(place, monkeypatch):
+def test_a_missing_reporter_is_refused_before_anything_is_read(place, monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     host = place.host()
     monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
