@@ -80,7 +80,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         scratch: Path,
         *other_callbacks: TrainerCallback,
     ) -> None:
-        self._blueprint, self._capabilities = blueprint, capabilities
+        self._blueprint, self._ways = blueprint, capabilities
         self._tokens = 0
         self._loss_by_dataset = LossesApart(origins(blueprint.data.examples, blueprint.settings))
         self._examples: Sequence[Example] = ()
@@ -137,7 +137,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def _collate(self, items: Sequence[_BatchItem]) -> dict[str, Any]:
         examples, joins = [item.example for item in items], [item.joins for item in items]
-        return batched(examples, joins, in_one_row=self._capabilities.packed)
+        return batched(examples, joins, in_one_row=self._ways.packed)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on a batch, in parts if it runs out of memory."""
@@ -161,7 +161,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return self._splitter.done(batch, inputs, step_fns)
 
     def _inputs(self, micro_batch: Piece) -> dict[str, Any]:
-        tensors = batched(micro_batch.examples, micro_batch.joins, in_one_row=self._capabilities.packed)
+        tensors = batched(micro_batch.examples, micro_batch.joins, in_one_row=self._ways.packed)
         return {name: value for name, value in tensors.items() if name not in (TOKENS, EXAMPLES, JOINS)}
 
     def _why_not_splittable(self) -> str:
@@ -217,7 +217,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         labels, owners = inputs.pop("labels"), inputs.pop(OWNERS)
         alpha = self._blueprint.settings.learning.neftune_noise
         with self.accelerator.autocast(), noisy(self._embeddings, alpha, owners, inputs):
-            rows = self._capabilities.loss(model, inputs, labels)
+            rows = self._ways.loss(model, inputs, labels)
         self._loss_by_dataset.add(rows, owners, self._examples)
         losses = rows.losses
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
