@@ -18,6 +18,7 @@ from ...data.examples import IGNORED
 from ...settings.definitions import TrainingSettings
 from ..lora import HALF, computing_type, in_its_type, rounds_to_tf32
 from . import loss
+from .loss import Loss
 
 LENGTH = 24
 MOST_MIXED, MOST_MIXED_COARSE = 1e-5, 0.1
@@ -28,7 +29,7 @@ MOST_MIXED, MOST_MIXED_COARSE = 1e-5, 0.1
 class Ways:
     """Loss function and packing for the model at hand, with the reasons for any fallback."""
 
-    loss: loss.Loss
+    loss: Loss
     packed: bool
     why_not_packed: str = ""
     why_not_usual_loss: str = ""
@@ -70,7 +71,7 @@ def _probe_texts(model: Any) -> torch.Tensor:
     return torch.randint(0, vocabulary, (2, LENGTH), generator=generator).to(model.device)
 
 
-def _choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[loss.Loss, str]:
+def _choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[Loss, str]:
     labels = texts.clone()
     labels[:, 0] = IGNORED
     inputs = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}

@@ -21,7 +21,7 @@ from ...core.jobs import RunControl
 from ...records.folder import RunFolder
 
 LAST_WORD_SECONDS = 0.5
-Piece = TypeVar("Piece")
+Item = TypeVar("Item")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def heard(*wishes: bool) -> tuple[bool, ...]:
     return tuple(bool(flag) for flag in flags.tolist())
 
 
-def share(work: Sequence[Piece]) -> Sequence[Piece]:
+def share(work: Sequence[Item]) -> Sequence[Item]:
     """Return this rank's share of the work: every n-th item of n processes."""
     return work[dist.get_rank() :: dist.get_world_size()] if _is_distributed() else work
 
