@@ -1,3 +1,3 @@
-"""The page: everything that needs Gradio."""
+"""The Gradio page."""
 
 __all__ = ["base", "page", "run"]

@@ -1,4 +1,4 @@
-"""What every part of the page uses: Gradio versions, styles, the form, HTML pieces and links."""
+"""Shared parts of the page: Gradio versions, event handlers, styles, the form, HTML pieces and links."""
 
 from __future__ import annotations
 

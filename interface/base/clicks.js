@@ -1,7 +1,7 @@
-// What a click inside drawn HTML does: data-tp-set puts values into the form (by way of a hidden text box),
-// data-tp-go jumps to a setting, also inside a folded part; data-tp-queue moves a run that waits; data-tp-box puts a
-// text into a box of the page; settings that are changed get their way back; and what Gradio's own parts lack: Tab
-// that leads out of a menu's chips, help inside the window, folds that stay open.
+// Clicks inside our HTML: data-tp-set puts values into the form (through a hidden text box), data-tp-go jumps to a
+// setting, also inside a folded part; data-tp-queue moves a waiting run; data-tp-box puts a text into a text box.
+// Changed settings get a reset button. Also fixes for Gradio's components: the Tab key leaves the chips of a menu,
+// help stays inside the window, and unfolded details stay open.
 () => {
   if (window.trainingProClicks) return;
   window.trainingProClicks = true;
@@ -13,7 +13,7 @@
     own.set.call(box, text);
     box.dispatchEvent(new Event("input", { bubbles: true }));
   };
-  // The same wish twice is a change, too.
+  // The time makes the same wish a change when it is sent twice.
   const told = (wish, to = "#tp-wish") => written(JSON.stringify({ ...wish, at: Date.now() }), to);
 
   const goTo = (key, part, tries = 20) => {
@@ -45,7 +45,7 @@
     if (share) told({ share: [share, event.target.value] });
   });
 
-  // A chip's sign to remove it keeps every key for itself, Tab among them: nobody could leave it.
+  // The remove icon of a chip handles every key itself, also Tab: keyboard users could not leave it.
   document.addEventListener(
     "keydown",
     (event) => {
@@ -63,7 +63,7 @@
       sign.setAttribute("aria-label", words);
     });
 
-  // Help stands over its setting, and is moved to the left by as much as it would reach out of the window.
+  // Help is shown above its setting, and is moved to the left if it would reach beyond the window.
   const keepInside = (event) => {
     const setting = event.target.closest?.(".tp-setting");
     if (!setting) return;
@@ -83,7 +83,7 @@
   document.addEventListener("focusin", keepInside);
   document.addEventListener("pointerover", keepInside);
 
-  // What somebody has unfolded in drawn HTML stays so when it is drawn anew.
+  // Details that the user has unfolded stay open when their HTML is replaced.
   const unfolded = new Set();
   const summary = (fold) => fold.querySelector("summary")?.textContent;
   document.addEventListener(
@@ -116,7 +116,7 @@
       const title = back.parentElement.querySelector("[data-testid=block-info]");
       if (!title?.offsetParent) return;
       const down = title.getBoundingClientRect().top - back.parentElement.getBoundingClientRect().top;
-      back.style.top = Math.max(0, Math.round(down) - 3) + "px"; // beside the title, also under a taller neighbour's
+      back.style.top = Math.max(0, Math.round(down) - 3) + "px"; // next to the label, also if the label of the neighbor is taller
     });
   }, 700);
 }

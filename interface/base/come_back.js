@@ -1,5 +1,5 @@
-// A page whose stream was cut (a closed lid) shows no new beat: its hidden button opens a new one. Gradio 4.37
-// never opens a stream anew, so that a page that is being looked at is then loaded again: the form is kept.
+// A page whose event stream broke (a closed laptop lid) gets no new beat. A click on its hidden button opens a new
+// stream. Gradio 4.37 never reopens a stream, so a visible page is then reloaded; the form keeps its values.
 () => {
   if (window.trainingProBeat) return;
   let seen = "", since = Date.now(), tries = 0, title = document.title;

@@ -1,4 +1,4 @@
-"""What the host's page is told when something cannot be: needs nothing of ours, so that it always can be said."""
+"""Error messages for the host's page. They work even when the rest of the interface cannot be imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.launcher import launcher
 
 
 def cannot_draw(error: Exception) -> None:
-    """The sentence that stands where the tab would be."""
+    """Draw an error message in place of the tab."""
     gr.Markdown(
         f"**Training PRO cannot draw its tab here** ({type(error).__name__}: {error}). The console has the "
         f"details. Update Training PRO and the webui, or run it on its own: `{launcher()} demo`"
@@ -18,16 +18,16 @@ def cannot_draw(error: Exception) -> None:
 
 
 def busy(title: str, message: str = "") -> Exception:
-    """What a chat message is refused with while a job holds the model; it stays until it is closed.
+    """The error that refuses a chat message while a job uses the model; it stays until the user closes it.
 
-    The webui has emptied the box by then, so that here is the last place where the message can be copied from.
+    The webui has already emptied the chat box, so the error repeats the message for the user to copy.
     """
     sentence = f"The model is busy: {title}. Chat again when it is done, or stop it in Training PRO."
-    written = f" You wrote: {message}" if message.strip() else ""
-    refusal: Exception = gr.Error(_as_it_is(sentence + written), duration=None)
-    return refusal
+    repeated = f" You wrote: {message}" if message.strip() else ""
+    error: Exception = gr.Error(_escaped(sentence + repeated), duration=None)
+    return error
 
 
-def _as_it_is(text: str) -> str:
-    """For a message of Gradio's: from 5 on they are HTML."""
+def _escaped(text: str) -> str:
+    """Gradio treats messages as HTML since version 5."""
     return html.escape(text) if int(gr.__version__.split(".")[0]) >= 5 else text

@@ -1,4 +1,4 @@
-"""The form: one component a setting, made from its declaration; handlers get them by name, never by place."""
+"""The form: one component per setting, made from its declaration. Handlers look values up by key."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from .layout import row_id
 
 
 class Form:
-    """The components of the settings that are drawn so far."""
+    """The components of the settings that have been drawn so far."""
 
     def __init__(self) -> None:
         self.components: dict[str, Any] = {}
 
     def draw(self, *keys: str, **more: Any) -> None:
-        """Draw these settings here, in this order; `more` goes to the component (choices of Data)."""
+        """Draw these settings here, in this order; `more` is passed on to each component."""
         for key in keys:
             self.components[key] = component(SETTINGS[key], **more)
 
     def draw_row(self, *keys: str, **more: Any) -> None:
-        """Draw these side by side, where there is room."""
+        """Draw these settings side by side if there is room."""
         with gr.Row(elem_id=row_id(keys)):
             self.draw(*keys, min_width=120, **more)
 
     def inputs(self) -> set[Any]:
-        """For an event: all components, so that its handler gets a dict by component."""
+        """All components, as inputs of an event. They are a set, so the handler gets a dict by component."""
         return set(self.components.values())
 
-    def values(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """What the page says, by key."""
-        return {key: as_meant(SETTINGS[key], given[c]) for key, c in self.components.items() if c in given}
+    def values(self, inputs: Mapping[Any, Any]) -> dict[str, Any]:
+        """The values of the form, by key."""
+        return {key: as_meant(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}
 
     def shown(self, values: Mapping[str, Any]) -> dict[Any, Any]:
-        """Updates that put values into the form."""
+        """Component updates that put values into the form."""
         return {
             self.components[key]: gr.update(value=as_shown(SETTINGS[key], value))
             for key, value in values.items()
@@ -45,12 +45,12 @@ class Form:
         }
 
     def undrawn(self) -> Iterable[str]:
-        """Settings that no part of the page has drawn."""
+        """The keys of the settings that no part of the page has drawn."""
         return SETTINGS.keys() - self.components.keys()
 
 
 def component(setting: Setting, **more: Any) -> Any:
-    """The component that fits the kind of the setting."""
+    """Make the component that fits the kind of the setting."""
     common = {
         "label": setting.label,
         "info": setting.help,
@@ -62,24 +62,27 @@ def component(setting: Setting, **more: Any) -> Any:
     if setting.kind == "yes/no":
         return gr.Checkbox(**common)
     if setting.kind == "choice":
-        choices = [(words, value) for value, words in setting.choices.items()]
+        choices = [(label, value) for value, label in setting.choices.items()]
         return gr.Dropdown(**{"choices": choices, "allow_custom_value": setting.free, **common})
     if setting.kind == "names":
         return gr.Dropdown(**{"multiselect": True, **common})
     if setting.kind == "texts":
         return gr.Textbox(**{"lines": 3, **common})
     if setting.kind == "whole" and not setting.words:
-        return gr.Number(**common)  # bounds and whole numbers are ours to tell: Gradio says "Error", or rounds
+        return gr.Number(**common)  # no bounds here: Gradio would show a bare "Error" or round; we check them
     return gr.Textbox(**{"max_lines": 1, **common})
 
 
 def as_meant(setting: Setting, value: Any) -> Any:
-    """A menu of Gradio 4.37 that takes names of one's own gives the words of a choice when it is passed by Tab."""
-    return next((chosen for chosen, words in setting.choices.items() if words == value), value)
+    """The value of a choice, also when the page sends its label.
+
+    In Gradio 4.37 a menu with custom values sends the label when the user leaves it with the Tab key.
+    """
+    return next((choice for choice, label in setting.choices.items() if label == value), value)
 
 
 def as_shown(setting: Setting, value: Any) -> Any:
-    """A value as its component shows it."""
+    """A value in the form that its component displays."""
     if setting.kind == "texts":
         return value if isinstance(value, str) else "\n".join(text.replace("\n", "\\n") for text in value)
     if isinstance(value, tuple):

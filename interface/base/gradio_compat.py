@@ -1,4 +1,4 @@
-"""Where Gradio 4.37 (the webui's) and 6 differ, said once."""
+"""Differences between Gradio 4.37 (the webui's version) and Gradio 6."""
 
 from __future__ import annotations
 
@@ -12,45 +12,51 @@ from .handlers import handle
 
 
 def private() -> dict[str, Any]:
-    """Options of an event handler of ours: no part of a public API, and no clock over what it writes."""
-    hidden = {"api_visibility": "private"} if _newest() else {"api_name": False, "show_api": False}
+    """Options of an event handler that is hidden from the API and shows no progress indicator."""
+    hidden = {"api_visibility": "private"} if _is_gradio_6() else {"api_name": False, "show_api": False}
     return {"show_progress": "hidden", **hidden}
 
 
 def follows() -> dict[str, Any]:
-    """Options of a handler that goes on for as long as its page is open: every page has its own."""
+    """Options of a handler that streams for as long as its page is open, with no limit on how many run at once."""
     return {"concurrency_limit": None, **private()}
 
 
 def new_choices(event: Any, menu: gr.Dropdown, choices: Callable[[], list[str]]) -> None:
-    """After this event the menu has these, what is chosen staying.
+    """After this event, give the menu new choices and keep its selection.
 
-    Gradio 4 keeps what is chosen by its place, and new ones move the places: it is taken out and put back.
+    Gradio 4 stores the selection by index, and new choices shift the indices. Therefore the selection is removed
+    first and put back afterwards.
     """
-    what = f"Refreshing the menu {menu.label}"
-    if _newest():
-        handle(event.then, lambda: gr.update(choices=choices()), None, menu, what=what, **private())
+    action = f"Refreshing the menu {menu.label}"
+    if _is_gradio_6():
+        handle(event.then, lambda: gr.update(choices=choices()), None, menu, what=action, **private())
         return
-    kept = gr.State()
-    emptied = handle(
-        event.then, lambda chosen: (chosen, gr.update(value=None)), menu, [kept, menu], what=what, **private()
+    selection = gr.State()
+    cleared = handle(
+        event.then,
+        lambda selected: (selected, gr.update(value=None)),
+        menu,
+        [selection, menu],
+        what=action,
+        **private(),
     )
     handle(
-        emptied.then,
-        lambda chosen: gr.update(choices=choices(), value=chosen),
-        kept,
+        cleared.then,
+        lambda selected: gr.update(choices=choices(), value=selected),
+        selection,
         menu,
-        what=what,
+        what=action,
         **private(),
     )
 
 
 def blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
-    """A page of our own, and what its launch() must be told besides."""
+    """A standalone page, and extra arguments for its `launch()`."""
     if "css" in inspect.signature(gr.Blocks.__init__).parameters:
         return gr.Blocks(title=title, css=css, analytics_enabled=False), {}
     return gr.Blocks(title=title, analytics_enabled=False), {"css": css}
 
 
-def _newest() -> bool:
+def _is_gradio_6() -> bool:
     return int(gr.__version__.split(".")[0]) >= 6

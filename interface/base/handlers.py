@@ -1,4 +1,4 @@
-"""Event handlers of the page: each is registered here, so that whatever is raised in one becomes a sentence."""
+"""Registration of the event handlers of the page. Every exception in a handler becomes a message on the page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Failing:
-    """Reply to an exception of one handler: where its sentence is shown, and which outputs are emptied.
+    """Reply to an exception of one handler: where its message is shown, and which outputs are cleared.
 
-    Without `says` the sentence is a message over the page.
+    Without `says` the message is shown as a pop-up.
     """
 
     what: str
@@ -33,15 +33,15 @@ class Failing:
     clears: Mapping[Any, Any] = field(default_factory=dict)
 
     def updates(self, error: Exception) -> dict[Any, Any]:
-        """The outputs after this exception; its traceback is in the console where it was not foreseen."""
+        """The outputs after this exception. The traceback of an unexpected exception is logged."""
         if isinstance(error, gr.Error):
             raise error
         if not isinstance(error, TrainingProError):
             logger.exception("%s failed", self.what, exc_info=error)
-        sentence = failure_in_words(self.what, error)
+        message = failure_in_words(self.what, error)
         if self.says is None:
-            raise gr.Error(_message(sentence)) from None
-        return {**self.clears, self.says: markup.problem(sentence)}
+            raise gr.Error(_message(message)) from None
+        return {**self.clears, self.says: markup.problem(message)}
 
 
 def handle(
@@ -55,10 +55,10 @@ def handle(
     clears: Mapping[Any, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Register a handler for an event, or for several, and return what it can be followed by.
+    """Register a handler for one or several events, and return the dependency (for `.then`).
 
-    `what` begins the sentence ("Check" in "Check failed: ..."), `says` is the output that shows it, and `clears`
-    has the value that each output takes whose content would belong to something else.
+    On an exception, `what` begins the message ("Check" in "Check failed: ..."), `says` is the output that shows
+    it, and `clears` maps outputs to new values, because their old content would be misleading.
     """
     wrapped = handler and guarded(handler, Failing(what, says, clears or {}))
     if isinstance(event, Sequence):
@@ -75,81 +75,81 @@ def on_load(
     clears: Mapping[Any, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Register a handler for the opening of the page that is being drawn, whoever made that page."""
+    """Register a handler for the load event of the page that is being drawn, also when the host made that page."""
     assert Context.root_block is not None
     handle(Context.root_block.load, handler, None, outputs, what=what, says=says, clears=clears, **options)
 
 
 def guarded(handler: Handler, failing: Failing) -> Handler:
-    """The handler as a function of the same kind that raises nothing but gr.Error."""
-    plain = handler.func if isinstance(handler, functools.partial) else handler
-    if inspect.isasyncgenfunction(plain):
+    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`."""
+    function = handler.func if isinstance(handler, functools.partial) else handler
+    if inspect.isasyncgenfunction(function):
         wrapped = _guarded_async_generator(handler, failing)
-    elif inspect.iscoroutinefunction(plain):
+    elif inspect.iscoroutinefunction(function):
         wrapped = _guarded_coroutine(handler, failing)
-    elif inspect.isgeneratorfunction(plain):
+    elif inspect.isgeneratorfunction(function):
         wrapped = _guarded_generator(handler, failing)
     else:
         wrapped = _guarded_function(handler, failing)
-    return _marked(wrapped, handler, plain, failing)
+    return _with_metadata(wrapped, handler, function, failing)
 
 
 def is_guarded(handler: Handler) -> bool:
     return isinstance(getattr(handler, "failing", None), Failing)
 
 
-def _marked(wrapped: Any, handler: Handler, plain: Handler, failing: Failing) -> Handler:
-    """With the name and the parameters of the handler, which Gradio asks for."""
-    wrapped.__name__ = getattr(plain, "__name__", "handler")
+def _with_metadata(wrapped: Any, handler: Handler, function: Handler, failing: Failing) -> Handler:
+    """Copy the name and the signature of the handler, because Gradio inspects them."""
+    wrapped.__name__ = getattr(function, "__name__", "handler")
     wrapped.__signature__ = inspect.signature(handler)
     wrapped.__annotations__ = {}
     wrapped.failing = failing
-    made: Handler = wrapped
-    return made
+    result: Handler = wrapped
+    return result
 
 
 def _guarded_function(handler: Handler, failing: Failing) -> Handler:
-    def call(*given: Any) -> Any:
+    def call(*args: Any) -> Any:
         try:
-            return handler(*given)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+            return handler(*args)
+        except Exception as error:  # noqa: BLE001 - every error is shown on the page
             return failing.updates(error)
 
     return call
 
 
 def _guarded_generator(handler: Handler, failing: Failing) -> Handler:
-    def stream(*given: Any) -> Iterator[Any]:
+    def stream(*args: Any) -> Iterator[Any]:
         try:
-            yield from handler(*given)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+            yield from handler(*args)
+        except Exception as error:  # noqa: BLE001 - every error is shown on the page
             yield failing.updates(error)
 
     return stream
 
 
 def _guarded_coroutine(handler: Handler, failing: Failing) -> Handler:
-    async def call(*given: Any) -> Any:
+    async def call(*args: Any) -> Any:
         try:
-            return await handler(*given)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+            return await handler(*args)
+        except Exception as error:  # noqa: BLE001 - every error is shown on the page
             return failing.updates(error)
 
     return call
 
 
 def _guarded_async_generator(handler: Handler, failing: Failing) -> Handler:
-    async def stream(*given: Any) -> AsyncIterator[Any]:
+    async def stream(*args: Any) -> AsyncIterator[Any]:
         try:
-            async with aclosing(handler(*given)) as updates:
+            async with aclosing(handler(*args)) as updates:
                 async for update in updates:
                     yield update
-        except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+        except Exception as error:  # noqa: BLE001 - every error is shown on the page
             yield failing.updates(error)
 
     return stream
 
 
 def _message(text: str) -> str:
-    """A message over the page is HTML from Gradio 5 on."""
+    """Gradio treats pop-up messages as HTML since version 5."""
     return escape(text) if int(gr.__version__.split(".")[0]) >= 5 else text

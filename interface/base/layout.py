@@ -1,4 +1,4 @@
-"""Where each setting stands on the page: visible at once, or folded away under a title."""
+"""The place of each setting on the page: always visible, or in a folded part with a title."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Records and the night": (("seed", "report_to"), ("keep_awake",)),
 }
 TABLES = {LORA: "loras", "Learning rate and optimizer": "optimizers"}
-"""Parts that begin with a menu of presets."""
+"""Folded parts that begin with a menu of presets, and the kind of these presets."""
 ALL_ROWS = (*VISIBLE, *(row for rows in FOLDED.values() for row in rows))
 
 
 def part_id(title: str) -> str:
-    """The id on the page of a folded part."""
+    """The element id of a folded part."""
     return "tp-part-" + re.sub(r"[^a-z]+", "-", title.lower())
 
 
 def row_id(row: Sequence[str]) -> str:
-    """The id on the page of a row of settings."""
+    """The element id of a row of settings."""
     return f"tp-row-{row[0]}"
 
 
 def part_of(key: str) -> str:
-    """The id of the folded part that a setting stands in; empty where it is visible at once."""
+    """The element id of the folded part that contains a setting; empty for an always visible setting."""
     title = where(key)
     return part_id(title) if title else ""
 
 
 def where(key: str) -> str:
-    """The title of that part."""
+    """The title of the folded part that contains a setting; empty for an always visible setting."""
     return next((title for title, rows in FOLDED.items() for row in rows if key in row), "")

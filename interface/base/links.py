@@ -1,4 +1,4 @@
-"""Ways through the form, as HTML: to a setting, back to its default, and to values put in with one click."""
+"""HTML links and buttons for the form: jump to a setting, reset it to its default, fill in values."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from .layout import part_of, where
 
 
 def use(words: str, values: Mapping[str, object], *, chosen: bool = False) -> str:
-    """A button in HTML that puts these values into the form; `chosen` says that they stand there."""
+    """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
     pressed = ' aria-pressed="true"' if chosen else ""
-    return f'<button type="button" class="tp-use" data-tp-set="{_wish(values)}"{pressed}>{escape(words)}</button>'
+    return f'<button type="button" class="tp-use" data-tp-set="{_json(values)}"{pressed}>{escape(words)}</button>'
 
 
 def put_into(box: str, text: str, words: str) -> str:
-    """A button in HTML that puts a text into a box of the page, by the id of that."""
-    wish = f'data-tp-box="{escape(box)}" data-tp-text="{escape(text)}"'
-    return f'<button type="button" class="tp-use" {wish}>{escape(words)}</button>'
+    """An HTML button that puts a text into the text box with the element id `box`."""
+    attributes = f'data-tp-box="{escape(box)}" data-tp-text="{escape(text)}"'
+    return f'<button type="button" class="tp-use" {attributes}>{escape(words)}</button>'
 
 
 def way_to(key: str, words: str) -> str:
-    """A link in HTML that jumps to a setting."""
-    title = f' title="Under {escape(folded)}"' if (folded := where(key)) else ""
+    """An HTML link that jumps to a setting."""
+    title = f' title="Under {escape(part_title)}"' if (part_title := where(key)) else ""
     return f'<a href="#tp-{key}" data-tp-go="{key}" data-tp-part="{part_of(key)}"{title}>{escape(words)}</a>'
 
 
 def way_back(key: str, default: str) -> str:
-    """The way back to a default, which the script hangs onto the setting that is changed."""
+    """An HTML button that resets a setting to its default. clicks.js attaches it to the changed setting."""
     words = f"Back to the default: {default or 'nothing'}"
-    wish = _wish({key: SETTINGS[key].default})
+    value = _json({key: SETTINGS[key].default})
     return (
-        f'<button type="button" data-tp-key="{key}" data-tp-set="{wish}" title="{escape(words)}" '
+        f'<button type="button" data-tp-key="{key}" data-tp-set="{value}" title="{escape(words)}" '
         f'aria-label="{escape(SETTINGS[key].label)}. {escape(words)}">\u21ba</button>'
     )
 
 
-def _wish(values: Mapping[str, object]) -> str:
+def _json(values: Mapping[str, object]) -> str:
     return escape(json.dumps(dict(values)))
 
 
 def pointing(text: str) -> str:
-    """A sentence with the way to its setting: the label that it begins with, or that 'under' stands before."""
+    """A sentence as HTML, with a link on the label of a setting at its start and after the word 'under'."""
     label, colon, rest = text.partition(":")
-    if colon and label in _KEYS:
-        return f"{way_to(_KEYS[label], label)}:{pointing(rest)}"
-    parts = _UNDER.split(text)  # what is between, a label, what is between ...
-    return "".join(way_to(_KEYS[part], part) if n % 2 else escape(part) for n, part in enumerate(parts))
+    if colon and label in _KEY_BY_LABEL:
+        return f"{way_to(_KEY_BY_LABEL[label], label)}:{pointing(rest)}"
+    parts = _LABEL_AFTER_UNDER.split(text)  # alternates: text, label, text, ...
+    return "".join(way_to(_KEY_BY_LABEL[part], part) if n % 2 else escape(part) for n, part in enumerate(parts))
 
 
-_KEYS = {setting.label: key for key, setting in SETTINGS.items()}
-_UNDER = re.compile(rf"(?<=\bunder )({'|'.join(map(re.escape, sorted(_KEYS, key=len, reverse=True)))})(?!\w)")
+_KEY_BY_LABEL = {setting.label: key for key, setting in SETTINGS.items()}
+_LABELS = "|".join(map(re.escape, sorted(_KEY_BY_LABEL, key=len, reverse=True)))
+_LABEL_AFTER_UNDER = re.compile(rf"(?<=\bunder )({_LABELS})(?!\w)")

@@ -1,4 +1,4 @@
-"""Small pieces of HTML and the sentences that several panels share; every text of the user's is escaped."""
+"""Small pieces of HTML, and sentences that several panels share. All user text is escaped."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .links import pointing, use
 
 
 def card(title: str, *parts: str, mood: str = "") -> str:
-    """A framed part of the page; `mood` is good, fair, bad or live."""
+    """A framed box; `mood` is good, fair, bad or live and sets the color of its edge."""
     head = f"<h4>{escape(title)}</h4>" if title else ""
     return f'<div class="tp-card{" tp-" + mood if mood else ""}">{head}{"".join(parts)}</div>'
 
 
 def paragraph(text: str, *, quiet: bool = False) -> str:
-    inside = escape(text).replace("\n", "<br>")
-    return f'<p class="tp-quiet">{inside}</p>' if quiet else f"<p>{inside}</p>"
+    content = escape(text).replace("\n", "<br>")
+    return f'<p class="tp-quiet">{content}</p>' if quiet else f"<p>{content}</p>"
 
 
 def bullets(texts: Iterable[str], *, quiet: bool = False) -> str:
@@ -27,14 +27,14 @@ def bullets(texts: Iterable[str], *, quiet: bool = False) -> str:
 
 
 def listed(rows: Iterable[str], *, quiet: bool = False) -> str:
-    """Rows that are HTML already."""
-    inside = "".join(f"<li>{row}</li>" for row in rows)
-    return f"<ul{' class=tp-quiet' if quiet else ''}>{inside}</ul>" if inside else ""
+    """A list of rows that are already HTML."""
+    items = "".join(f"<li>{row}</li>" for row in rows)
+    return f"<ul{' class=tp-quiet' if quiet else ''}>{items}</ul>" if items else ""
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Rows under their heads; wide ones scroll by themselves."""
-    lines = [cells("th", head), *(cells("td", row) for row in rows)]
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table with a header row; a wide one scrolls inside its own box."""
+    lines = [cells("th", header), *(cells("td", row) for row in rows)]
     return f'<div class="tp-wide"><table class="tp-table">{"".join(lines)}</table></div>'
 
 
@@ -50,53 +50,53 @@ def folded(title: str, text: str) -> str:
 
 
 def code(words: Iterable[str]) -> str:
-    """A line to be copied, which goes on in the next only between its words."""
+    """Text to copy, with line breaks only between the words."""
     return f'<pre class="tp-code">{" ".join(f"<span>{escape(word)}</span>" for word in words)}</pre>'
 
 
-def legend(colours: Iterable[tuple[str, str]]) -> str:
-    """What each colour of a picture means; a colour and its words stay on one line."""
-    pairs = (f'<i style="background:{colour}"></i>{escape(words)}' for colour, words in colours)
+def legend(colors: Iterable[tuple[str, str]]) -> str:
+    """The legend of a picture; a color and its label stay on one line."""
+    pairs = (f'<i style="background:{color}"></i>{escape(label)}' for color, label in colors)
     return " ".join(f"<span>{pair}</span>" for pair in pairs)
 
 
-def begun(text: str, most: int = 160) -> str:
-    """A long list behind a colon is folded away behind the words before it."""
+def begun(text: str, max_chars: int = 160) -> str:
+    """A text as HTML; a long list after a colon is folded under the words before the colon."""
     head, colon, rest = text.partition(": ")
-    if len(text) <= most or not colon:
+    if len(text) <= max_chars or not colon:
         return escape(text)
     return f"<details><summary>{escape(head)}</summary>{escape(rest)}</details>"
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
-    """Figures at a glance: value above, name below."""
+    """A row of figures, each with the value above its name."""
     rows = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in pairs)
     return f'<div class="tp-figures">{rows}</div>'
 
 
 def mood(needed: float, free: float) -> str:
-    """Green, yellow or red: how much of what is free would be taken; nothing where that is not known."""
+    """How much of the free memory or disk would be used, as a mood; empty if it is unknown."""
     if not needed or not free:
         return ""
     return "good" if needed < 0.85 * free else "fair" if needed <= free else "bad"
 
 
 def gauge(text: str, needed: float, free: float) -> str:
-    """What something needs against what there is, with its colour at the side."""
-    said = mood(needed, free)
-    return f'<p class="tp-gauge{" tp-" + said if said else ""}">{escape(text)}</p>'
+    """A line about needed and free memory or disk, with a colored edge."""
+    level = mood(needed, free)
+    return f'<p class="tp-gauge{" tp-" + level if level else ""}">{escape(text)}</p>'
 
 
 def bar(share: float) -> str:
-    done = max(0.0, min(1.0, share))
+    share_shown = max(0.0, min(1.0, share))
     return (
         f'<div class="tp-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
-        f'aria-valuenow="{done * 100:.0f}"><i style="width:{done * 100:.1f}%"></i></div>'
+        f'aria-valuenow="{share_shown * 100:.0f}"><i style="width:{share_shown * 100:.1f}%"></i></div>'
     )
 
 
 def problem(text: str) -> str:
-    """Something that stands in the way; several lines are several problems."""
+    """A box with a problem; each line of the text is a problem of its own."""
     lines = text.splitlines()
     if len(lines) == 1:
         return card("", f"<p>{pointing(text)}</p>", mood="bad")
@@ -104,27 +104,29 @@ def problem(text: str) -> str:
 
 
 def told(event: Stage | Ended) -> str:
-    """What a job is at, or how it ended."""
+    """The stage of a job, or how it ended."""
     if isinstance(event, Stage):
-        done = "" if event.share is None else bar(event.share)
-        return paragraph(f"{event.text} ...", quiet=True) + done
+        progress = "" if event.share is None else bar(event.share)
+        return paragraph(f"{event.text} ...", quiet=True) + progress
     if event.outcome == "failed":
         return problem(event.text)
     return card("", paragraph(event.text), mood="good") if event.text else ""
 
 
 def clock(seconds_from_now: float) -> str:
-    """The time of day then: '06:40', or '06:40 tomorrow'."""
+    """The time of day after so many seconds: '06:40', or '06:40 tomorrow'."""
     now = time.time()
     return time_of_day(now + seconds_from_now, now)
 
 
-def exists(name: str, what: str, going_on: str, chosen: str, free: str) -> str:
-    """What stands under a name already, and what may be done about it, with a click each."""
-    ways = {
-        "continue": going_on,
+def exists(name: str, description: str, continue_words: str, chosen: str, free: str) -> str:
+    """A line about an existing run of this name, with a button for each way to proceed."""
+    labels = {
+        "continue": continue_words,
         "replace": "replace it (a backup is kept)",
         "new_name": f"use a new name: {free}",
     }
-    buttons = "".join(use(words, {"if_exists": way}, chosen=way == chosen) for way, words in ways.items() if words)
-    return f'<p class="tp-quiet">{escape(name)} exists: {what}. {buttons}</p>'
+    buttons = "".join(
+        use(label, {"if_exists": choice}, chosen=choice == chosen) for choice, label in labels.items() if label
+    )
+    return f'<p class="tp-quiet">{escape(name)} exists: {description}. {buttons}</p>'

@@ -1,4 +1,4 @@
-"""What stands under a name already, and what may be done about it."""
+"""An existing LoRA or model of the name in the form, and the ways to proceed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from . import markup
 from .page_context import Joined
 
 
-def taken(joined: Joined, name: str, chosen: str, method: str) -> str:
-    """In words, with a click for each way on; nothing where the name is free, or is being made just now."""
-    if not name.strip() or joined.trains(name):
+def taken(context: Joined, name: str, chosen: str, method: str) -> str:
+    """A line with a button for each way to proceed; empty if the name is free or its run is going on."""
+    if not name.strip() or context.trains(name):
         return ""
     try:
-        folders = joined.host.folders
+        folders = context.host.folders
         folder = safe_paths.child(folders.kept(whole_model=method == FULL), name, "Name")
         if loras.standing(folder) == "nothing":
             return ""
         free = loras.free_name(folder.parent, name)
-        return markup.exists(name, loras.what_stands(folder), _going_on(folder), chosen, free)
-    except (TrainingProError, OSError, ValueError):  # also a name longer than the system can have
+        return markup.exists(name, loras.what_stands(folder), _continue_label(folder), chosen, free)
+    except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
         return ""
 
 
-def _going_on(folder: Path) -> str:
-    """What continue would do; nothing for a whole model that is complete."""
+def _continue_label(folder: Path) -> str:
+    """The label of "continue"; empty for a full model that is complete."""
     if loras.standing(folder) not in ("finished", "made elsewhere"):
         return "go on with it"
     return "train it further" if loras.has_lora(folder) else ""

@@ -1,4 +1,4 @@
-"""Marks on results whose form or model has changed since: a line in each that a style sheet shows."""
+"""Notices on outdated results. Every result has a hidden notice; a style sheet shows it when needed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class MadeFrom:
     values: Mapping[str, Any]
     model: str
 
-    def differs(self, now: MadeFrom) -> bool:
-        """Whether a new result could be another one."""
-        if self.model != now.model:
+    def differs(self, other: MadeFrom) -> bool:
+        """Whether a new result could differ from this one."""
+        if self.model != other.model:
             return True
-        return self.values != now.values and bool(presets.apart(self.values, now.values))
+        return self.values != other.values and bool(presets.apart(self.values, other.values))
 
 
 def notice(kind: Kind) -> str:
-    """The line in a result, hidden until its style sheet is on the page."""
+    """The notice inside a result, hidden until `style` shows it."""
     return f'<p class="tp-outdated tp-outdated-{kind}">{escape(NOTICES[kind])}</p>'
 
 
 def style(kinds: Iterable[Kind]) -> str:
-    """A style sheet that shows the lines of these results."""
-    shown = ", ".join(f".tp-card .tp-outdated-{kind}" for kind in kinds)
-    return f"<style>{shown} {{display: block !important}}</style>" if shown else ""
+    """A style sheet that shows the notices of these results."""
+    selectors = ", ".join(f".tp-card .tp-outdated-{kind}" for kind in kinds)
+    return f"<style>{selectors} {{display: block !important}}</style>" if selectors else ""

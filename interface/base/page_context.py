@@ -1,4 +1,4 @@
-"""What the tab is joined from: whoever lends the model, whoever works on it, and the one session."""
+"""Host, engine and session for all parts of the page, and helpers that follow a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Joined:
-    """Host, engine and session, handed to every part of the page; `models` is the menu of a page of our own."""
+    """Host, engine and session, passed to every part of the page.
+
+    `models` is the menu of models of the standalone page.
+    """
 
     host: Host
     engine: Engine[TrainingSettings, DatasetReport]
@@ -30,19 +33,19 @@ class Joined:
     models: Any = None
 
     def host_says_read_only(self) -> str:
-        """Why this page may only look; a host that cannot be asked is said elsewhere on the page."""
+        """Why this page is read-only, or empty. An error of the host is shown elsewhere on the page."""
         try:
             return self.host.read_only
         except TrainingProError:
             return ""
 
     def trains(self, name: str) -> bool:
-        """Whether this LoRA is being made just now."""
+        """Whether this LoRA is being trained right now."""
         job = self.session.current
         return job is not None and bool(name) and job.makes == name
 
     def asked(self, values: Mapping[str, object]) -> TrainingSettings:
-        """What a form asks for; a SettingsError has everything that is wrong, a model that is missing among it."""
+        """Parse the form; a SettingsError lists all problems, including a missing model."""
         try:
             return training_settings(values)
         except SettingsError as error:
@@ -50,47 +53,47 @@ class Joined:
             raise SettingsError([*error.problems, *([missing] if missing else [])]) from None
 
     def made_from(self, values: Mapping[str, Any]) -> MadeFrom:
-        """What a result of this form is made from at this moment."""
+        """The form and the current model, as the inputs of a result."""
         return MadeFrom(values, self.host.standing().model)
 
     def refuse_where_read_only(self) -> None:
         if reason := self.host_says_read_only():
             raise BusyError(reason)
 
-    def said_of(self, act: Callable[[Folders], str]) -> str:
-        """What something done on disk says, or in words why it was not done."""
+    def said_of(self, action: Callable[[Folders], str]) -> str:
+        """Run an action on the disk, and return its message or the error as HTML."""
         try:
             self.refuse_where_read_only()
-            return markup.card("", markup.paragraph(act(self.host.folders)), mood="good")
+            return markup.card("", markup.paragraph(action(self.host.folders)), mood="good")
         except (TrainingProError, OSError) as error:
             return markup.problem(in_words(error))
 
 
 async def refused(session: Session, error: TrainingProError) -> AsyncIterator[str]:
-    """Why a wish was refused; where a job has the model, until that is over, and then that it is."""
-    busy = session.current
+    """Yield why a request was refused. If a job uses the model, wait for its end and say so."""
+    job = session.current
     yield markup.problem(str(error))
-    if busy is None or not isinstance(error, BusyError):
+    if job is None or not isinstance(error, BusyError):
         return
-    async for _ in news(busy):
+    async for _ in news(job):
         pass
-    yield markup.paragraph(f"{busy.title} is over: what was refused can be pressed again.", quiet=True)
+    yield markup.paragraph(f"{job.title} is over: what was refused can be pressed again.", quiet=True)
 
 
 async def news(job: Job) -> AsyncIterator[list[Event]]:
-    """The events of a job that are new, whenever there are some, until it has ended."""
+    """Yield the new events of a job as they come, until it has ended."""
     position = 0
     while True:
-        done, fresh = job.log.closed, job.log.since(position)
-        position += len(fresh)
-        if fresh:
-            yield fresh
-        if done:
+        closed, events = job.log.closed, job.log.since(position)
+        position += len(events)
+        if events:
+            yield events
+        if closed:
             return
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-def said_last(fresh: Sequence[Event], before: str) -> str:
-    """What to say of a job by its newest events; what was said before, where they say nothing."""
-    telling = [event for event in fresh if isinstance(event, (Stage, Ended))]
-    return markup.told(telling[-1]) if telling else before
+def said_last(events: Sequence[Event], previous: str) -> str:
+    """The status of a job by its new events; the previous status if none of them changes it."""
+    status_events = [event for event in events if isinstance(event, (Stage, Ended))]
+    return markup.told(status_events[-1]) if status_events else previous

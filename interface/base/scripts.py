@@ -1,4 +1,4 @@
-"""Our scripts for the browser, read from the files beside this one."""
+"""The scripts for the browser, read from the `.js` files in this folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ HERE = Path(__file__).parent
 
 
 def script(name: str) -> str:
-    """A script of ours for the browser, without the lines that explain it."""
+    """The script of this name, without its comment lines."""
     lines = (HERE / f"{name}.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("//"))

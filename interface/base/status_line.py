@@ -1,4 +1,4 @@
-"""The first line of the page: our version, the model, its memory, and whether it can be trained."""
+"""The first line of the page: version, model, memory, and whether the model can be trained."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from . import markup
 from .page_context import Joined
 
 
-def html(joined: Joined) -> str:
-    """The line; where training is not possible it says what to do."""
-    standing, head = joined.host.standing(), f"Training PRO {VERSION}"
-    reason = joined.host_says_read_only()
-    only_look = markup.paragraph(reason, quiet=True) if reason else ""
-    if standing.problem:
-        memory = markup.paragraph(_memory(joined.host), quiet=True) if _memory(joined.host) else ""
-        return markup.card(head, markup.paragraph(standing.problem), memory, only_look, mood="fair")
-    parts = [f"{standing.model}, {standing.precision}", _memory(joined.host)]
-    if standing.loras:
-        parts.append(f"LoRA on: {', '.join(standing.loras)}")
-    return markup.card("", markup.paragraph(f"{head}: " + " · ".join(p for p in parts if p)), only_look)
+def html(context: Joined) -> str:
+    """The line as HTML; if training is not possible it says what to do."""
+    status, title = context.host.standing(), f"Training PRO {VERSION}"
+    reason = context.host_says_read_only()
+    read_only = markup.paragraph(reason, quiet=True) if reason else ""
+    if status.problem:
+        memory = markup.paragraph(_memory(context.host), quiet=True) if _memory(context.host) else ""
+        return markup.card(title, markup.paragraph(status.problem), memory, read_only, mood="fair")
+    parts = [f"{status.model}, {status.precision}", _memory(context.host)]
+    if status.loras:
+        parts.append(f"LoRA on: {', '.join(status.loras)}")
+    return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
 
 
 def _memory(host: Host) -> str:
-    """Rounded, so that a page is not sent every breath of the memory."""
+    """Memory in use, rounded so that small changes are not sent to the page."""
     memory = host.memory()
     if not memory.total:
         return ""

@@ -1,4 +1,4 @@
-"""How the tab looks, by the theme's own colours, so that light and dark both read well."""
+"""The style sheet of the tab. It uses the colors of the theme, so light and dark mode both read well."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CSS = """
 .tp-key span {display: inline-block; margin-right: 12px;}
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin-right: 5px;}
 .tp-point {fill: currentColor;}
-/* A shadow at the side where there is more to scroll to: without anything to scroll its timeline stands still. */
+/* A shadow at each side that can be scrolled to; without overflow the scroll timeline is inactive. */
 .tp-wide {overflow-x: auto; overflow-wrap: normal; animation: tp-more auto linear;
   animation-timeline: scroll(self inline);}
 @keyframes tp-more {
@@ -66,7 +66,7 @@ CSS = """
 .tp-table th {color: var(--tp-quiet); font-size: 0.92em;}
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
-/* Gradio 4 lays a setting's ground over the lines at its frame's sides; the frame has the same ground. */
+/* Gradio 4 paints a setting's background over the border of its frame; the frame has the same background. */
 .tp-form .form > .block {background: transparent !important;}
 .tp-setting {position: relative;}
 .tp-form .form, .form:has(> .tp-answer) {column-gap: 8px; background: var(--block-background-fill);}
@@ -96,16 +96,16 @@ CSS = """
 #tp-perplexity-found summary {margin-top: 6px; cursor: pointer;}
 .tp-hidden, .form:not(:has(> :not(.tp-hidden))) {display: none !important;}
 .tp-curve {max-height: 340px; overflow: visible;}
-/* As hidden as before, but what shall stay in sight inside can do so. */
+/* Clips as before, but lets sticky children work. */
 .gradio-container:has(.tp-first-buttons) {overflow: clip !important;}
 @media (max-width: 1100px) {.tp-axis {font-size: 15px;}}
-/* On a phone the pictures shrink and their numbers must not: these stand inside, over the lines of the grid. */
+/* On a phone the charts shrink but their numbers must not: they are drawn inside, above the grid lines. */
 @media (max-width: 600px) {
   .tp-axis {font-size: 24px; paint-order: stroke; stroke: var(--background-fill-primary); stroke-width: 5px;}
   .tp-axis[text-anchor="end"] {text-anchor: start; transform: translate(-36px, -8px);}
   .tp-rate-axis {text-anchor: end; transform: translate(46px, -8px);}
   .tp-chart {overflow: visible; margin-top: 12px;}
-  /* Check and Start stay in sight while the form is gone through. */
+  /* Check and Start stay visible while the form is scrolled. */
   .tp-right {display: contents !important;}
   .tp-right > div {width: 100%;}
   .tp-first-buttons, .tp-run-buttons {align-items: stretch !important; bottom: 0; z-index: 45;
@@ -113,7 +113,7 @@ CSS = """
   .tp-first-buttons button, .tp-run-buttons button {flex: 1 1 54px !important; min-width: 54px !important;
     padding: 6px !important; white-space: normal !important; font-size: 0.9rem; line-height: 1.25;}
   .tp-first-buttons {position: sticky;}
-  /* While a run goes, Stop and what stands beside it do so instead. */
+  /* During a run, Stop and the buttons next to it stay visible instead. */
   .tp-right:has(#tp-stop:not([disabled])) .tp-first-buttons {position: static;}
   .tp-right:has(#tp-stop:not([disabled])) .tp-run-buttons {position: sticky;}
 }
@@ -121,7 +121,7 @@ CSS = """
 .tp-buttons {flex-wrap: wrap; align-items: flex-end !important;}
 .tp-buttons button {min-width: max-content !important; flex: 1 1 92px; padding: 8px 12px; white-space: nowrap;}
 .tp-buttons > .form {flex: 2 1 160px !important;}
-/* Buttons beside a field stand at its foot, as high as they are by themselves. */
+/* Buttons next to a field are aligned with its bottom edge and keep their own height. */
 #tp-preset-save, #tp-preset-delete, #tp-load, #tp-load + button, .tp-beside-field {align-self: flex-end;
   flex: 0 1 auto !important; min-width: max-content !important;}
 #tp-start-from-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
@@ -135,7 +135,7 @@ CSS = """
 #tp-samples:not(:has(table)) {display: none !important;}
 #tp-load {white-space: nowrap;}
 #tp-marks {display: none !important;}
-/* Above the titles, which Gradio 4 lays on layer 40, and below the lists of its menus. */
+/* Above the labels, which have z-index 40 in Gradio 4, and below the lists of its menus. */
 .tp-back {position: absolute; top: 6px; right: 8px; z-index: 41; padding: 0 6px; font-size: 0.8rem;
   line-height: 1.5; border-radius: 9px;
   cursor: pointer; color: var(--body-text-color); background: var(--background-fill-secondary);

@@ -1,4 +1,4 @@
-"""The tab as a whole, and the standalone page around it."""
+"""The whole tab, and the standalone page around it."""
 
 from __future__ import annotations
 

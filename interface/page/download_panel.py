@@ -1,4 +1,4 @@
-"""A model of the hub brought into the models folder: beside whatever goes on, and seen on every page."""
+"""Download a model from the Hugging Face hub. The download runs next to other jobs, and every page shows it."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from ..base import PAUSE_SECONDS, Joined, follows, handle, markup, on_load, priv
 TITLE = "Get a model"
 NAME_BOX = "tp-get-name"
 SUGGESTED = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
-"""To begin with, the smallest first; what one takes on disk is said before it comes."""
+"""Models for beginners, the smallest first."""
 
 Get = Callable[[str], tuple[str, Work]]
-"""A model's name out of what was typed, and the work that brings it."""
+"""Turns the typed text into the name of the model and the job function that downloads it."""
 
 
 class GetView:
-    """A download as a page shows it, whenever that page was opened; `seen` if its end was there by then."""
+    """The state of a download on one page; `seen` if the download had ended when the page was opened."""
 
     def __init__(self, job: Job, *, seen: bool) -> None:
         self.job, self.position = job, 0
-        self._seen = seen
-        self._fetched: Fetched | None = None
-        self._announced = self._said = ""
+        self._end_seen = seen
+        self._last_fetched: Fetched | None = None
+        self._first_note = self._status = ""
 
     def catch_up(self) -> tuple[Any, ...]:
-        """Take in what is new; what comes back is another when the page has to be told of it."""
-        fresh = self.job.log.since(self.position)
-        self.position += len(fresh)
-        for event in fresh:
+        """Process new events; the returned state changes whenever the page must be updated."""
+        events = self.job.log.since(self.position)
+        self.position += len(events)
+        for event in events:
             if isinstance(event, Fetched):
-                self._fetched, self._said = event, ""
-            elif isinstance(event, Note) and not self._announced:
-                self._announced = event.text
+                self._last_fetched, self._status = event, ""
+            elif isinstance(event, Note) and not self._first_note:
+                self._first_note = event.text
             elif isinstance(event, (Note, Stage)):
-                self._said = event.text
+                self._status = event.text
         return self.position, self.job.running, self.job.control.stopping
 
     @property
     def title(self) -> str:
-        """Of the folded part: how far it is can be seen there too."""
-        share = f": {self._fetched.share:.0%}" if self._fetched and self.job.running else ""
+        """The title of the folded part, with the progress of the download."""
+        share = f": {self._last_fetched.share:.0%}" if self._last_fetched and self.job.running else ""
         return TITLE + share
 
     def came(self) -> str:
-        """The name of the model that came while the page was open, once; else nothing."""
-        if self._seen or (end := self.job.end) is None:
+        """The name of a model whose download ended while the page was open; returned only once."""
+        if self._end_seen or (end := self.job.end) is None:
             return ""
-        self._seen = True
+        self._end_seen = True
         return end.folder.name if end.folder else ""
 
     def html(self) -> str:
         if (end := self.job.end) is None:
-            return self._going_on()
+            return self._progress_html()
         if end.outcome == "failed":
             return markup.problem(end.text)
         if end.folder is None:
@@ -66,26 +66,26 @@ class GetView:
         words = f"{end.text} It stands in the menu of models above: choose how to load it, then press Load model."
         return markup.card("", markup.paragraph(words), mood="good")
 
-    def _going_on(self) -> str:
+    def _progress_html(self) -> str:
         parts = []
-        if self._fetched:
-            words = f"{self._fetched.share:.0%}: {self._fetched.words}"
-            parts = [markup.bar(self._fetched.share), markup.paragraph(words)]
-        said = "Stopping ..." if self.job.control.stopping else self._said
-        quiet = (markup.paragraph(words, quiet=True) for words in (said, self._announced) if words)
-        return markup.card(self.job.title, *parts, *quiet, mood="live")
+        if self._last_fetched:
+            words = f"{self._last_fetched.share:.0%}: {self._last_fetched.words}"
+            parts = [markup.bar(self._last_fetched.share), markup.paragraph(words)]
+        status = "Stopping ..." if self.job.control.stopping else self._status
+        lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
+        return markup.card(self.job.title, *parts, *lines, mood="live")
 
 
 class GetModel:
-    """A name to type, a button, how far it is, and what came chosen in the menu of models."""
+    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models."""
 
-    def __init__(self, joined: Joined, get: Get) -> None:
-        self._joined, self._get = joined, get
-        self._asked = ""
+    def __init__(self, context: Joined, get: Get) -> None:
+        self._context, self._prepare = context, get
+        self._last_request = ""
 
     def draw(self) -> None:
-        nothing_yet = not self._joined.host.models()
-        with gr.Accordion(TITLE, open=nothing_yet, elem_id="tp-get-part") as self._part:
+        has_no_models = not self._context.host.models()
+        with gr.Accordion(TITLE, open=has_no_models, elem_id="tp-get-part") as self._accordion:
             with gr.Row():
                 self._name = gr.Textbox(
                     label="From the Hugging Face hub",
@@ -94,47 +94,53 @@ class GetModel:
                     min_width=300,
                     elem_id=NAME_BOX,
                 )
-                beside = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
-                self._go = gr.Button("Get", elem_id="tp-get", **beside)
-                self._stop = gr.Button("Stop", elem_id="tp-get-stop", **beside)
+                style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
+                self._get_button = gr.Button("Get", elem_id="tp-get", **style)
+                self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
             gr.HTML(suggestions())
-            self._refused = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
-            self._said = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
-            self._again = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
+            self._refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
+            self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
+            self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         self._connect()
 
     def _connect(self) -> None:
-        getting = {"outputs": self._refused, "says": self._refused, **private()}
-        handle([self._go.click, self._name.submit], self._begin, self._name, what="Getting the model", **getting)
-        handle(self._stop.click, self._end, None, what="Stop", **getting)
-        seen = [self._part, self._go, self._stop, self._said, self._joined.models]
-        on_load(self._as_asked, [self._name], what="Filling in the model's name", **private())
-        following = {"what": "Following the download", "says": self._said, **follows()}
-        on_load(self.follow, seen, **following)
-        handle(self._again.click, self.follow, None, seen, **following)
+        options = {"outputs": self._refusal, "says": self._refusal, **private()}
+        handle(
+            [self._get_button.click, self._name.submit],
+            self._start_download,
+            self._name,
+            what="Getting the model",
+            **options,
+        )
+        handle(self._stop_button.click, self._stop_download, None, what="Stop", **options)
+        outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
+        on_load(self._fill_name, [self._name], what="Filling in the model's name", **private())
+        follow_options = {"what": "Following the download", "says": self._status, **follows()}
+        on_load(self.follow, outputs, **follow_options)
+        handle(self._follow_button.click, self.follow, None, outputs, **follow_options)
 
-    def _as_asked(self) -> Any:
-        """What was asked for last; where nothing was, what somebody has typed by now stays."""
-        return gr.update(value=self._asked) if self._asked else gr.update()
+    def _fill_name(self) -> Any:
+        """Fill in the last requested name; if there is none, keep what the user has typed."""
+        return gr.update(value=self._last_request) if self._last_request else gr.update()
 
-    def _begin(self, asked: str) -> str:
-        """Begin; or why that cannot be."""
-        asked = asked.strip()
+    def _start_download(self, name_or_url: str) -> str:
+        """Start the download, or return why it cannot start."""
+        name_or_url = name_or_url.strip()
         try:
-            self._joined.refuse_where_read_only()
-            if not asked:
+            self._context.refuse_where_read_only()
+            if not name_or_url:
                 raise SettingsError(["Type OWNER/NAME of a model, or paste the address of its page."])
-            name, work = self._get(asked)
-            self._joined.session.start_beside("download", f"Getting {name}", work)
+            name, work = self._prepare(name_or_url)
+            self._context.session.start_beside("download", f"Getting {name}", work)
         except TrainingProError as error:
             return markup.problem(str(error))
-        self._asked = asked
+        self._last_request = name_or_url
         return ""
 
-    def _end(self) -> str:
-        job = self._joined.session.latest("download")
+    def _stop_download(self) -> str:
+        job = self._context.session.latest("download")
         try:
-            self._joined.refuse_where_read_only()
+            self._context.refuse_where_read_only()
             if job is None or not job.running:
                 raise BusyError("No model is being brought.")
             job.control.stop()
@@ -143,38 +149,38 @@ class GetModel:
         return ""
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """The last download, and then whatever is new, for as long as the page is open."""
-        before = self._joined.session.latest("download")
-        view = GetView(before, seen=not before.running) if before else None
-        shown: tuple[Any, ...] = ("nothing",)
+        """Show the last download, then every change for as long as the page is open."""
+        previous = self._context.session.latest("download")
+        view = GetView(previous, seen=not previous.running) if previous else None
+        shown_state: tuple[Any, ...] = ("nothing",)
         while True:
-            job = self._joined.session.latest("download")
+            job = self._context.session.latest("download")
             if job is not None and (view is None or view.job is not job):
                 view = GetView(job, seen=False)
             state = (id(view), *(view.catch_up() if view else ()))
-            if state != shown:
-                shown = state
+            if state != shown_state:
+                shown_state = state
                 yield self._updates(view)
-                if view is not None and (made := view.came()):
-                    # In two steps: Gradio 4 knows what is chosen by its place, and what came moves the places.
-                    yield {self._joined.models: gr.update(value=None)}
-                    yield {self._joined.models: gr.update(choices=self._joined.host.models(), value=made)}
+                if view is not None and (model := view.came()):
+                    # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
+                    yield {self._context.models: gr.update(value=None)}
+                    yield {self._context.models: gr.update(choices=self._context.host.models(), value=model)}
             await asyncio.sleep(PAUSE_SECONDS)
 
     def _updates(self, view: GetView | None) -> dict[Any, Any]:
         running = view is not None and view.job.running
-        may = not self._joined.host_says_read_only()
+        enabled = not self._context.host_says_read_only()
         buttons = {
-            self._go: gr.update(interactive=may and not running),
-            self._stop: gr.update(interactive=may and running, visible=running),
+            self._get_button: gr.update(interactive=enabled and not running),
+            self._stop_button: gr.update(interactive=enabled and running, visible=running),
         }
         if view is None:
             return buttons
-        opened = {"open": True} if running else {}
-        return {**buttons, self._said: view.html(), self._part: gr.update(label=view.title, **opened)}
+        unfold = {"open": True} if running else {}
+        return {**buttons, self._status: view.html(), self._accordion: gr.update(label=view.title, **unfold)}
 
 
 def suggestions() -> str:
-    """A line of names, each of which a click puts into the box."""
+    """A line of buttons that put the name of a model into the text box."""
     buttons = (put_into(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED)
     return f'<p class="tp-quiet tp-suggested">To begin with: {" ".join(buttons)}</p>'

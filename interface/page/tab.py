@@ -1,4 +1,4 @@
-"""Training PRO as it stands in any page: Train, Try it, Perplexity, Runs."""
+"""The tab in the webui or on the standalone page, with Train, Try it, Perplexity and Runs inside."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..train import TrainTab
 def draw(
     host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
 ) -> Joined:
-    """Draw the tab into the page that is being made; `models` is the page's own menu of them."""
-    joined = Joined(host, engine, session, models)
+    """Draw the tab into the current page; `models` is the menu of models of the standalone page."""
+    context = Joined(host, engine, session, models)
     with gr.Tabs():
         with gr.Tab("Train") as train:
-            train_tab = TrainTab(joined)
+            train_tab = TrainTab(context)
             train_tab.draw(train)
         with gr.Tab("Try it") as try_it:
-            TryTab(joined).draw(try_it)
+            TryTab(context).draw(try_it)
         with gr.Tab("Perplexity") as perplexity:
-            PerplexityTab(joined, train_tab.form).draw(perplexity)
+            PerplexityTab(context, train_tab.form).draw(perplexity)
         with gr.Tab("Runs") as runs:
-            RunsTab(joined).draw(runs)
-    return joined
+            RunsTab(context).draw(runs)
+    return context

@@ -1,4 +1,4 @@
-"""The curves that are looked at less often: gradient norm, losses apart, learning rate as it was."""
+"""Charts of a run: loss per dataset, gradient norm, learning rate, and any other lines over the steps."""
 
 from __future__ import annotations
 
@@ -18,62 +18,69 @@ COLOURS = ("#2f74c0", "#c98a10", "#2f9e5b", "#7a4fb5", "#cf3f3f", "#3a8f8f")
 
 
 class MoreCurves:
-    """Keeps what it is told, and works it out when somebody looks: most steps are never looked at."""
+    """Collects the steps of a run, and draws the charts only on request: most of them are never viewed."""
 
     def __init__(self) -> None:
         self._steps: list[Progress] = []
-        self._evaluated: list[Evaluated] = []
+        self._evaluations: list[Evaluated] = []
 
     def step(self, event: Progress) -> None:
         self._steps.append(event)
 
     def evaluated(self, event: Evaluated) -> None:
-        self._evaluated.append(event)
+        self._evaluations.append(event)
 
     def html(self) -> str:
-        """Every curve that there is something of."""
-        stretches = _stretches(self._steps)
-        rates = [(part[-1].step, part[-1].learning_rate) for part in stretches]
+        """All charts that have data."""
+        intervals = _intervals(self._steps)
+        rates = [(interval[-1].step, interval[-1].learning_rate) for interval in intervals]
         return "".join(
             [
-                chart("Loss of each data set", _by_source(stretches)),
-                *self._kept_aside(),
-                chart("Gradient norm", {"gradient norm": _norms(stretches)}),
+                chart("Loss of each data set", _loss_by_dataset(intervals)),
+                *self._validation_charts(),
+                chart("Gradient norm", {"gradient norm": _gradient_norms(intervals)}),
                 chart("Learning rate as it was", {"learning rate": rates}),
             ]
         )
 
-    def _kept_aside(self) -> Iterator[str]:
-        told = self._evaluated
-        names = dict.fromkeys(name for e in told for name in e.by_source)
-        apart = {name: [(e.step, e.by_source[name]) for e in told if name in e.by_source] for name in names}
-        yield chart("Kept aside: loss of each data set", apart)
-        yield chart("Kept aside: perplexity", {"perplexity": [(e.step, e.perplexity) for e in told]})
-        yield chart("Kept aside: tokens guessed right, %", {"right": [(e.step, 100 * e.accuracy) for e in told]})
+    def _validation_charts(self) -> Iterator[str]:
+        evaluations = self._evaluations
+        names = dict.fromkeys(name for e in evaluations for name in e.by_source)
+        losses = {
+            name: [(e.step, e.by_source[name]) for e in evaluations if name in e.by_source] for name in names
+        }
+        yield chart("Kept aside: loss of each data set", losses)
+        yield chart("Kept aside: perplexity", {"perplexity": [(e.step, e.perplexity) for e in evaluations]})
+        yield chart(
+            "Kept aside: tokens guessed right, %", {"right": [(e.step, 100 * e.accuracy) for e in evaluations]}
+        )
 
 
-def _stretches(steps: Sequence[Progress]) -> list[Sequence[Progress]]:
-    """The run in at most so many parts, of each some steps: these curves are for their course."""
+def _intervals(steps: Sequence[Progress]) -> list[Sequence[Progress]]:
+    """Divide the run into at most MOST_POINTS intervals, with a sample of the steps of each."""
     length = max(1, math.ceil(len(steps) / MOST_POINTS))
     every = max(1, length // OF_EACH)
     return [steps[n : n + length : every] for n in range(0, len(steps), length)]
 
 
-def _by_source(stretches: Sequence[Sequence[Progress]]) -> dict[str, Places]:
-    found: dict[str, Places] = {}
-    for part in stretches:
-        apart: dict[str, list[float]] = {}
-        for event in part:
+def _loss_by_dataset(intervals: Sequence[Sequence[Progress]]) -> dict[str, Places]:
+    result: dict[str, Places] = {}
+    for interval in intervals:
+        by_name: dict[str, list[float]] = {}
+        for event in interval:
             for name, loss in event.by_source.items():
-                apart.setdefault(name, []).append(loss)
-        for name, losses in apart.items():
-            found.setdefault(name, []).append((part[-1].step, _mean(losses)))
-    return found
+                by_name.setdefault(name, []).append(loss)
+        for name, losses in by_name.items():
+            result.setdefault(name, []).append((interval[-1].step, _mean(losses)))
+    return result
 
 
-def _norms(stretches: Sequence[Sequence[Progress]]) -> Places:
-    known = [(part[-1].step, [e.gradient_norm for e in part if e.gradient_norm is not None]) for part in stretches]
-    return [(step, _mean(norms)) for step, norms in known if norms]
+def _gradient_norms(intervals: Sequence[Sequence[Progress]]) -> Places:
+    by_step = [
+        (interval[-1].step, [e.gradient_norm for e in interval if e.gradient_norm is not None])
+        for interval in intervals
+    ]
+    return [(step, _mean(norms)) for step, norms in by_step if norms]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -82,7 +89,7 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """What is drawn where."""
+    """The ranges of a chart, mapped to coordinates."""
 
     first: int
     last: int
@@ -91,8 +98,8 @@ class Frame:
 
     @staticmethod
     def around(series: Mapping[str, Places]) -> Frame:
-        steps = [step for places in series.values() for step, _ in places]
-        values = [value for places in series.values() for _, value in places]
+        steps = [step for points in series.values() for step, _ in points]
+        values = [value for points in series.values() for _, value in points]
         return Frame(min(steps), max(steps), min(values), max(values))
 
     def x(self, step: int) -> float:
@@ -104,40 +111,41 @@ class Frame:
 
 
 def chart(title: str, series: Mapping[str, Places]) -> str:
-    """Lines over the steps, under one title; nothing where there is nothing to draw."""
-    drawn = {name: [p for p in places if math.isfinite(p[1])] for name, places in series.items()}
-    drawn = {name: places for name, places in drawn.items() if places}
+    """Draw lines over the steps, under one title; empty without finite values."""
+    drawn = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
+    drawn = {name: points for name, points in drawn.items() if points}
     if not drawn:
         return ""
-    if all(len(places) == 1 for places in drawn.values()):
-        return _one_value(title, drawn)
+    if all(len(points) == 1 for points in drawn.values()):
+        return _single_values(title, drawn)
     frame = Frame.around(drawn)
-    lines = "".join(_line(name, drawn[name], frame, colour) for name, colour in _coloured(drawn))
+    lines = "".join(_polyline(name, drawn[name], frame, color) for name, color in _with_colors(drawn))
     return (
-        f'<p class="tp-quiet tp-key"><span>{escape(title)}</span> {_key(drawn)}</p>'
+        f'<p class="tp-quiet tp-key"><span>{escape(title)}</span> {_legend(drawn)}</p>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" class="tp-chart" '
-        f'aria-label="{escape(_said(title, drawn))}">{"".join(_axis(frame))}{lines}</svg>'
+        f'aria-label="{escape(_aria_label(title, drawn))}">{"".join(_axis(frame))}{lines}</svg>'
     )
 
 
-def _one_value(title: str, drawn: Mapping[str, Places]) -> str:
-    """A single point is no curve."""
+def _single_values(title: str, drawn: Mapping[str, Places]) -> str:
+    """A sentence instead of a chart, if every line has only one point."""
     several = len(drawn) > 1
-    said = "; ".join(
+    values = "; ".join(
         f"{name + ' ' if several else ''}{value:.4g} at step {step}" for name, ((step, value),) in drawn.items()
     )
-    return markup.paragraph(f"{title}, one value so far: {said}", quiet=True)
+    return markup.paragraph(f"{title}, one value so far: {values}", quiet=True)
 
 
-def _line(name: str, places: Places, frame: Frame, colour: str) -> str:
-    shown = "tp-hover" if len(places) > 1 else "tp-point"
-    points = " ".join(f"{frame.x(step):.1f},{frame.y(value):.1f}" for step, value in places)
+def _polyline(name: str, points: Places, frame: Frame, color: str) -> str:
+    css_class = "tp-hover" if len(points) > 1 else "tp-point"
+    coordinates = " ".join(f"{frame.x(step):.1f},{frame.y(value):.1f}" for step, value in points)
     dots = "".join(
-        f'<circle cx="{frame.x(step):.1f}" cy="{frame.y(value):.1f}" r="5" class="{shown}" style="color:{colour}">'
+        f'<circle cx="{frame.x(step):.1f}" cy="{frame.y(value):.1f}" r="5" class="{css_class}" '
+        f'style="color:{color}">'
         f"<title>step {step}: {escape(name)} {value:.4g}</title></circle>"
-        for step, value in places[:: max(1, len(places) // MOST_DOTS)]
+        for step, value in points[:: max(1, len(points) // MOST_DOTS)]
     )
-    return f'<polyline points="{points}" style="stroke:{colour}"/>{dots}'
+    return f'<polyline points="{coordinates}" style="stroke:{color}"/>{dots}'
 
 
 def _axis(frame: Frame) -> Iterator[str]:
@@ -150,17 +158,17 @@ def _axis(frame: Frame) -> Iterator[str]:
         yield f'<text class="tp-axis" text-anchor="middle" x="{x:.1f}" y="{HEIGHT - 6}">{step}</text>'
 
 
-def _key(drawn: Mapping[str, Places]) -> str:
+def _legend(drawn: Mapping[str, Places]) -> str:
     if len(drawn) == 1:
         return ""
-    return markup.legend((colour, name) for name, colour in _coloured(drawn))
+    return markup.legend((color, name) for name, color in _with_colors(drawn))
 
 
-def _coloured(drawn: Mapping[str, Places]) -> Iterator[tuple[str, str]]:
+def _with_colors(drawn: Mapping[str, Places]) -> Iterator[tuple[str, str]]:
     return zip(drawn, cycle(COLOURS), strict=False)
 
 
-def _said(title: str, drawn: Mapping[str, Places]) -> str:
-    """For those who do not see it."""
+def _aria_label(title: str, drawn: Mapping[str, Places]) -> str:
+    """A description of the chart for screen readers."""
     ends = "; ".join(f"{name} from {p[0][1]:.4g} to {p[-1][1]:.4g}" for name, p in drawn.items())
     return f"{title}: {ends}"

@@ -1,4 +1,4 @@
-"""How a run goes, in one plain sentence."""
+"""The trend of the loss of a run, in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BY_HEART = 0.5
 
 
 def trend(points: Sequence[Point], steps: int) -> str:
-    """What the smoothed loss did over the last tenth of the run, and what follows from it."""
+    """Describe how the smoothed loss changed over the last tenth of the run, and give advice."""
     if not points:
         return ""
     last = points[-1]
@@ -20,12 +20,12 @@ def trend(points: Sequence[Point], steps: int) -> str:
         return "The loss is not a number any more. Stop, and start again with a lower learning rate."
     if len(points) < 5:
         return "Too early to say how it goes."
-    before = points[max(0, len(points) - 1 - max(4, steps // 10))]
-    change = (last.smoothed - before.smoothed) / max(before.smoothed, 1e-9)
-    return _words(change, last, steps)
+    reference = points[max(0, len(points) - 1 - max(4, steps // 10))]
+    change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
+    return _describe(change, last, steps)
 
 
-def _words(change: float, last: Point, steps: int) -> str:
+def _describe(change: float, last: Point, steps: int) -> str:
     early = last.step <= max(5, steps // 10)
     if last.smoothed < BY_HEART:
         return "The loss is very low: the text is being learned by heart."
@@ -39,6 +39,6 @@ def _words(change: float, last: Point, steps: int) -> str:
 
 
 def before(points: Sequence[Point], seconds: float, now: float) -> Point | None:
-    """The point of so many seconds ago, where the run is that old."""
-    older = [p for p in points if 0 < p.at <= now - seconds]  # what an earlier part did has no time
-    return older[-1] if older else None
+    """The last point at least `seconds` ago, or None if the run is younger."""
+    earlier = [p for p in points if 0 < p.at <= now - seconds]  # points from before a resume have no time
+    return earlier[-1] if earlier else None

@@ -1,4 +1,4 @@
-"""The queue on the page: a button that puts the form into it, the list of what waits, and what came of others."""
+"""The queue on the page: a button that adds the form, the waiting runs, and the results of earlier runs."""
 
 from __future__ import annotations
 
@@ -23,153 +23,164 @@ LOOK_SECONDS = 0.5
 
 
 class QueueView:
-    """Follows the list on disk and the session's turns; every page sees the same."""
+    """Follows the queue file and the automatic start of the session, so every page shows the same."""
 
-    def __init__(self, joined: Joined, form: Form) -> None:
-        self._joined, self._form = joined, form
-        self._line = InLine(joined.host, joined.engine, joined.session)
-        self._last = Queue()
+    def __init__(self, context: Joined, form: Form) -> None:
+        self._context, self._form = context, form
+        self._runner = InLine(context.host, context.engine, context.session)
+        self._last_read = Queue()
 
     def draw_button(self) -> None:
-        """Beside Start."""
-        may = not self._joined.host_says_read_only()
-        self._put = gr.Button(PUT, interactive=may, elem_id="tp-queue-put")
+        """Draw the button that adds the form, next to Start."""
+        enabled = not self._context.host_says_read_only()
+        self._add_button = gr.Button(PUT, interactive=enabled, elem_id="tp-queue-put")
 
     def draw(self) -> None:
-        with suppress(TrainingProError, OSError):  # told where the list stands
-            self._line.set_right()
-        self._said = gr.HTML(elem_id="tp-queue-said", elem_classes="tp-said")
+        with suppress(TrainingProError, OSError):  # an error is shown above the list
+            self._runner.set_right()
+        self._message = gr.HTML(elem_id="tp-queue-said", elem_classes="tp-said")
         self._list = gr.HTML(elem_id="tp-queue", elem_classes="tp-said")
-        self._go_on = gr.Button(GO_ON, visible=False, elem_id="tp-queue-go-on")
-        self._wish = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
-        self._again = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
+        self._start_button = gr.Button(GO_ON, visible=False, elem_id="tp-queue-go-on")
+        self._wish_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
+        self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
     def connect(self) -> None:
-        shown = [self._list, self._go_on, self._put]
-        told = {"outputs": self._said, "says": self._said, **private()}
-        handle(self._put.click, self._on_put, self._form.inputs(), what=PUT, **told)
-        handle(self._go_on.click, partial(self._done, lambda line: line.go_on()), None, what=GO_ON, **told)
-        handle(self._wish.change, self._on_wish, self._wish, what="Changing the queue", **told)
-        following = {"what": "Following the queue", "says": self._list, **follows()}
-        on_load(self._follow, shown, **following)
-        handle(self._again.click, self._follow, None, shown, **following)
+        outputs = [self._list, self._start_button, self._add_button]
+        options = {"outputs": self._message, "says": self._message, **private()}
+        handle(self._add_button.click, self._on_add, self._form.inputs(), what=PUT, **options)
+        handle(
+            self._start_button.click,
+            partial(self._run_action, lambda runner: runner.go_on()),
+            None,
+            what=GO_ON,
+            **options,
+        )
+        handle(self._wish_box.change, self._on_wish, self._wish_box, what="Changing the queue", **options)
+        follow_options = {"what": "Following the queue", "says": self._list, **follows()}
+        on_load(self._follow, outputs, **follow_options)
+        handle(self._follow_button.click, self._follow, None, outputs, **follow_options)
 
     def following(self) -> str:
-        """The name of the run that begins by itself when this one ends."""
-        session = self._joined.session
+        """The name of the run that starts automatically when the current one ends."""
+        session = self._context.session
         if not session.turns.going or (session.current is not None and session.current.control.stopping):
             return ""
-        return next((run.name for run in self._seen()[0].waiting if not run.skipped), "")
+        return next((run.name for run in self._read_queue()[0].waiting if not run.skipped), "")
 
-    def _on_put(self, given: Mapping[Any, Any]) -> Iterator[str]:
+    def _on_add(self, inputs: Mapping[Any, Any]) -> Iterator[str]:
         yield markup.paragraph("Checking it first ...", quiet=True)
-        values = self._form.values(given)
-        yield self._done(lambda line: (self._joined.asked(values), line.add(values)))
+        values = self._form.values(inputs)
+        yield self._run_action(lambda runner: (self._context.asked(values), runner.add(values)))
 
     def _on_wish(self, wish: str) -> str:
-        what, number = json.loads(wish)["queue"].split()
-        return self._done(partial(_WISHES[what], number=int(number)))
+        action, number = json.loads(wish)["queue"].split()
+        return self._run_action(partial(_ACTIONS[action], number=int(number)))
 
-    def _done(self, act: Callable[[InLine], object]) -> str:
-        """Nothing: the list shows it; or in words why not."""
+    def _run_action(self, action: Callable[[InLine], object]) -> str:
+        """Run an action on the queue. Returns an error as HTML, or nothing: the list shows the result."""
         try:
-            self._joined.refuse_where_read_only()
-            act(self._line)
+            self._context.refuse_where_read_only()
+            action(self._runner)
         except (TrainingProError, OSError) as error:
             return markup.problem(in_words(error))
         return ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """The list, whenever it or what becomes of it is another."""
-        shown: tuple[Any, ...] = ()
+        """Stream the list whenever the queue or the state of the session changes."""
+        shown_state: tuple[Any, ...] = ()
         while True:
-            turns, job = self._joined.session.turns, self._joined.session.current
-            trains = job is not None and job.kind == "training"
-            known, problem = self._seen()
-            state = (known, problem, turns.going, turns.due, turns.said, trains)
-            if state != shown:
-                shown = state
-                waits = len(known.waiting)
-                offered = bool(waits) and not (turns.going and (trains or turns.due))
+            turns, job = self._context.session.turns, self._context.session.current
+            training = job is not None and job.kind == "training"
+            queue, problem = self._read_queue()
+            state = (queue, problem, turns.going, turns.due, turns.said, training)
+            if state != shown_state:
+                shown_state = state
+                waiting = len(queue.waiting)
+                can_start = bool(waiting) and not (turns.going and (training or turns.due))
                 yield {
-                    self._list: (markup.problem(problem) if problem else "") + html(known, turns, trains=trains),
-                    self._go_on: gr.update(visible=offered, value=_offer(waits, turns, trains=trains)),
-                    self._put: gr.update(value="Start after this one" if trains else PUT),
+                    self._list: (markup.problem(problem) if problem else "")
+                    + html(queue, turns, training=training),
+                    self._start_button: gr.update(
+                        visible=can_start, value=_start_label(waiting, turns, training=training)
+                    ),
+                    self._add_button: gr.update(value="Start after this one" if training else PUT),
                 }
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _seen(self) -> tuple[Queue, str]:
-        """The list; where it cannot be read as it was, and why."""
+    def _read_queue(self) -> tuple[Queue, str]:
+        """The queue; if it cannot be read, the last one and the error."""
         try:
-            self._last = self._line.queue
+            self._last_read = self._runner.queue
         except (TrainingProError, OSError) as error:
-            return self._last, in_words(error)
-        return self._last, ""
+            return self._last_read, in_words(error)
+        return self._last_read, ""
 
 
-def html(known: Queue, turns: Turns, *, trains: bool) -> str:
-    """What waits, how it goes on, and what came of those that had their turn."""
-    if not known.waiting and not known.done:
+def html(queue: Queue, turns: Turns, *, training: bool) -> str:
+    """The waiting runs, what happens next, and the results of finished runs."""
+    if not queue.waiting and not queue.done:
         return ""
-    waits = len(known.waiting)
-    head = f"Queue: {waits} {plural(waits, 'waits', 'wait')}" if waits else "Queue: nothing waits"
+    waiting = len(queue.waiting)
+    title = f"Queue: {waiting} {plural(waiting, 'waits', 'wait')}" if waiting else "Queue: nothing waits"
     parts = [
-        f'<ol class="tp-queue">{"".join(f"<li>{_row(run)}</li>" for run in known.waiting)}</ol>' if waits else "",
-        markup.paragraph(_how_it_goes_on(turns, trains=trains), quiet=True) if waits else "",
-        markup.listed(map(_of_done, known.done), quiet=True),
+        f'<ol class="tp-queue">{"".join(f"<li>{_row_html(run)}</li>" for run in queue.waiting)}</ol>'
+        if waiting
+        else "",
+        markup.paragraph(_explain_next(turns, training=training), quiet=True) if waiting else "",
+        markup.listed(map(_done_html, queue.done), quiet=True),
     ]
-    return markup.card(head, *parts)
+    return markup.card(title, *parts)
 
 
-def _row(run: Waiting) -> str:
-    """A run with its ways: up, down, away, and back into the form."""
+def _row_html(run: Waiting) -> str:
+    """A waiting run with its buttons: up, down, remove, and back into the form."""
     data, epochs = ", ".join(map(str, run.values.get("data", ()))), run.values.get("epochs", 0)
     steps = f"{run.steps:,} {plural(run.steps, 'step')}"
     if not run.values.get("max_steps"):
         steps += f" in {presets.shown('epochs', epochs)} {plural(epochs, 'epoch')}"
-    ways = "".join(_way(sign, what, words, run) for sign, what, words in _WAYS)
+    buttons = "".join(_row_button(sign, action, label, run) for sign, action, label in _ROW_BUTTONS)
     skipped = markup.paragraph(f"Passed over: {run.skipped}", quiet=True) if run.skipped else ""
-    told = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"
-    return f"{told} {ways}{use('Into the form', run.values)}{skipped}"
+    description = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"
+    return f"{description} {buttons}{use('Into the form', run.values)}{skipped}"
 
 
-def _way(sign: str, what: str, words: str, run: Waiting) -> str:
-    name = escape(f"{words}: {run.name}")
+def _row_button(sign: str, action: str, label: str, run: Waiting) -> str:
+    tooltip = escape(f"{label}: {run.name}")
     return (
-        f'<button type="button" class="tp-use" data-tp-queue="{what} {run.number}" title="{name}" '
-        f'aria-label="{name}">{sign}</button>'
+        f'<button type="button" class="tp-use" data-tp-queue="{action} {run.number}" title="{tooltip}" '
+        f'aria-label="{tooltip}">{sign}</button>'
     )
 
 
-def _of_done(run: Done) -> str:
+def _done_html(run: Done) -> str:
     return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{use('Into the form', run.values)}"
 
 
-def _how_it_goes_on(turns: Turns, *, trains: bool) -> str:
-    if turns.due and not trains:
+def _explain_next(turns: Turns, *, training: bool) -> str:
+    if turns.due and not training:
         return "The next one begins as soon as the model is free."
-    if turns.going and trains:
+    if turns.going and training:
         return "The next one begins by itself when this run ends, also when it fails. Stop ends the queue as well."
     if turns.going:
         return f"They begin after the next run that you start, or at once with {START}."
-    why = turns.said or "After a start of the program the queue does not begin by itself."
-    if trains:
-        return f"{why} The queue does not follow the run that goes now, unless you press {AFTER_IT}."
-    return f"{why} Press {GO_ON}."
+    reason = turns.said or "After a start of the program the queue does not begin by itself."
+    if training:
+        return f"{reason} The queue does not follow the run that goes now, unless you press {AFTER_IT}."
+    return f"{reason} Press {GO_ON}."
 
 
-def _offer(waits: int, turns: Turns, *, trains: bool) -> str:
-    words = START if turns.going else AFTER_IT if trains else GO_ON
-    return f"{words} ({waits} {plural(waits, 'waits', 'wait')})"
+def _start_label(waiting: int, turns: Turns, *, training: bool) -> str:
+    label = START if turns.going else AFTER_IT if training else GO_ON
+    return f"{label} ({waiting} {plural(waiting, 'waits', 'wait')})"
 
 
 START, GO_ON, AFTER_IT = "Start the queue", "Go on with the queue", "Let the queue follow this run"
 
 
 PUT = "Put into the queue"
-_WAYS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Take out"))
-_WISHES: Mapping[str, Callable[..., None]] = {
-    "up": lambda line, number: line.move(number, -1),
-    "down": lambda line, number: line.move(number, 1),
-    "away": lambda line, number: line.remove(number),
+_ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Take out"))
+_ACTIONS: Mapping[str, Callable[..., None]] = {
+    "up": lambda runner, number: runner.move(number, -1),
+    "down": lambda runner, number: runner.move(number, 1),
+    "away": lambda runner, number: runner.remove(number),
 }

@@ -1,4 +1,4 @@
-"""The tabs Try it, Perplexity and Runs."""
+"""The tabs Try it, Perplexity, and Runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs beside each other: their curves in one picture, their figures, and the settings that differ."""
+"""Comparison of two runs: their loss curves in one chart, their figures, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_NO_MATTER = frozenset({"name", "if_exists"})
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its records tell of it."""
+    """A run, read from its records."""
 
     kept: Kept
 
@@ -32,7 +32,7 @@ class Run:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """As they were asked for, whoever wrote them; nothing where that is not known."""
+        """The settings of the run; empty if they cannot be read."""
         try:
             return files.load(self.kept.folder / PARAMETERS).values
         except TrainingProError:
@@ -40,67 +40,67 @@ class Run:
 
     @property
     def tested_on(self) -> set[str]:
-        """Fingerprints of what was kept aside."""
+        """Fingerprints of the validation splits."""
         return {str(entry["kept_aside"]) for entry in self.graph if entry.get("kept_aside")}
 
 
-def beside(one: Kept, other: Kept) -> str:
-    """What a look at both can tell."""
-    runs = (Run(one), Run(other))
+def beside(first: Kept, second: Kept) -> str:
+    """The comparison as HTML."""
+    runs = (Run(first), Run(second))
     charts = [
         _chart("Smoothed loss", runs, lambda run: [(p.step, p.smoothed) for p in points_of(run.graph)]),
         _chart("Kept aside", runs, lambda run: [(a.step, a.loss) for a in aside_losses(run.graph)]),
     ]
-    said = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
+    warnings = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
     rows = [*_figures(*runs), *_settings(*runs)]
     return markup.card(
-        f"{one.name} and {other.name}", *charts, *said, markup.table(("", one.name, other.name), rows)
+        f"{first.name} and {second.name}", *charts, *warnings, markup.table(("", first.name, second.name), rows)
     )
 
 
-def _chart(title: str, runs: tuple[Run, Run], places: Callable[[Run], list[tuple[int, float]]]) -> str:
-    return chart(title, {run.kept.name: places(run) for run in runs})
+def _chart(title: str, runs: tuple[Run, Run], points: Callable[[Run], list[tuple[int, float]]]) -> str:
+    return chart(title, {run.kept.name: points(run) for run in runs})
 
 
-def _warnings(one: Run, other: Run) -> Iterator[str]:
-    """What must not be compared."""
-    if one.kept.model != other.kept.model:
+def _warnings(first: Run, second: Run) -> Iterator[str]:
+    """Warnings about figures that must not be compared."""
+    if first.kept.model != second.kept.model:
         yield "They sit on different models: their losses cannot be compared."
-    if one.tested_on and other.tested_on and not one.tested_on & other.tested_on:
+    if first.tested_on and second.tested_on and not first.tested_on & second.tested_on:
         yield "They were tested on different parts kept aside: only each run's own losses there can be compared."
-    for run in (one, other):
+    for run in (first, second):
         if not run.settings:
             yield f"Which settings {run.kept.name} was made with is not known."
 
 
-def _figures(one: Run, other: Run) -> Iterator[tuple[str, str, str]]:
-    for words, figure in FIGURES.items():
-        left, right = figure(one), figure(other)
+def _figures(first: Run, second: Run) -> Iterator[tuple[str, str, str]]:
+    for label, figure in FIGURES.items():
+        left, right = figure(first), figure(second)
         if left or right:
-            yield words, left or "-", right or "-"
+            yield label, left or "-", right or "-"
 
 
-def _settings(one: Run, other: Run) -> Iterator[tuple[str, str, str]]:
-    """In the order of the form; what is not said is at its default."""
-    if not one.settings or not other.settings:
+def _settings(first: Run, second: Run) -> Iterator[tuple[str, str, str]]:
+    """Settings that differ, in the order of the form; a missing one counts as its default."""
+    if not first.settings or not second.settings:
         return
     defaults = {key: setting.default for key, setting in SETTINGS.items()}
-    left, right = ({**defaults, **run.settings} for run in (one, other))
+    left, right = ({**defaults, **run.settings} for run in (first, second))
     for key in presets.apart(left, right):
         if key not in OF_NO_MATTER:
             yield SETTINGS[key].label, presets.shown(key, left[key]), presets.shown(key, right[key])
 
 
-def _loss_at_the_end(run: Run) -> str:
+def _final_loss(run: Run) -> str:
     return "" if run.kept.loss is None else f"{run.kept.loss:.4f}"
 
 
-def _best_aside(run: Run) -> str:
+def _best_validation_loss(run: Run) -> str:
     best = best_of(evaluations_of(run.graph))
     return f"{best.loss:.4f} at step {best.step:,}" if best else ""
 
 
-def _spent(run: Run) -> str:
+def _training_time(run: Run) -> str:
     seconds = [number(entry["seconds"]) for entry in steps_of(run.graph) if entry.get("seconds")]
     return duration(sum(seconds)) if seconds else ""
 
@@ -108,8 +108,8 @@ def _spent(run: Run) -> str:
 FIGURES: Mapping[str, Callable[[Run], str]] = {
     "model": lambda run: run.kept.model,
     "steps": lambda run: f"{run.kept.step:,}" if run.kept.step else "",
-    "smoothed loss at the end": _loss_at_the_end,
-    "best loss kept aside": _best_aside,
-    "spent on training": _spent,
+    "smoothed loss at the end": _final_loss,
+    "best loss kept aside": _best_validation_loss,
+    "spent on training": _training_time,
     "on disk": lambda run: size(run.kept.size),
 }

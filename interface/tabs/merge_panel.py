@@ -1,4 +1,4 @@
-"""A LoRA of the Runs tab baked into a model of its own, among the models."""
+"""Merge a LoRA of the Runs tab into its base model, and save the result in the models folder."""
 
 from __future__ import annotations
 
@@ -18,52 +18,54 @@ from ..base import Joined, follows, handle, markup, new_choices, news, refused, 
 
 
 class MergingHere:
-    """One button: what is chosen beside it, under the name that stands beside it."""
+    """A button that merges the chosen LoRA into a model with the given new name."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
+    def __init__(self, context: Joined) -> None:
+        self._context = context
 
-    def draw(self, **looks: Any) -> None:
-        self._merge = gr.Button("Merge into a model", elem_id="tp-runs-merge", **looks)
+    def draw(self, **options: Any) -> None:
+        self._button = gr.Button("Merge into a model", elem_id="tp-runs-merge", **options)
 
-    def connect(self, chosen: gr.Dropdown, name: gr.Textbox, said: gr.HTML) -> None:
-        pressed = partial(self._pressed, chosen, name)
-        merged = handle(self._merge.click, pressed, {chosen, name}, said, what="Merging", says=said, **follows())
-        if self._joined.models:
-            new_choices(merged, self._joined.models, self._joined.host.models)
+    def connect(self, chosen: gr.Dropdown, name: gr.Textbox, status: gr.HTML) -> None:
+        on_merge = partial(self._on_merge, chosen, name)
+        finished = handle(
+            self._button.click, on_merge, {chosen, name}, status, what="Merging", says=status, **follows()
+        )
+        if self._context.models:
+            new_choices(finished, self._context.models, self._context.host.models)
 
-    async def _pressed(self, chosen: Any, name: Any, given: Mapping[Any, Any]) -> AsyncIterator[str]:
-        """How far it is; a refusal for as long as what it names goes on."""
+    async def _on_merge(self, chosen: Any, name: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """Yield the progress of the merge, or a refusal for as long as it applies."""
         try:
-            job = self._begun(given[chosen] or "", (given[name] or "").strip())
+            job = self._start_merge(inputs[chosen] or "", (inputs[name] or "").strip())
         except TrainingProError as error:
-            async for refusal in refused(self._joined.session, error):
+            async for refusal in refused(self._context.session, error):
                 yield refusal
             return
-        said = ""
-        async for fresh in news(job):
-            said = said_last(fresh, said)
-            yield said
+        status = ""
+        async for events in news(job):
+            status = said_last(events, status)
+            yield status
         if job.end and job.end.outcome == "finished":
-            yield self._made(job.end.text)
+            yield self._success(job.end.text)
 
-    def _made(self, text: str) -> str:
-        """And where it is to be chosen: the menu of a page of our own has it at once."""
-        where = "above" if self._joined.models else "of the Model tab, once that is refreshed"
+    def _success(self, text: str) -> str:
+        """The result, and where to choose the new model: the standalone page updates its menu at once."""
+        where = "above" if self._context.models else "of the Model tab, once that is refreshed"
         return markup.card("", markup.paragraph(f"{text}. It stands in the menu of models {where}."), mood="good")
 
-    def _begun(self, lora: str, name: str) -> Job:
-        joined = self._joined
-        joined.refuse_where_read_only()
+    def _start_merge(self, lora: str, name: str) -> Job:
+        context = self._context
+        context.refuse_where_read_only()
         if not lora:
             raise SavingError("Choose a run first.")
         if not name:
             raise SavingError("New name is empty. Type what the model is to be called.")
         if problem := name_problem(name, "model"):
             raise SavingError(f"New name: {problem}")
-        loras.named(lora, joined.host.folders.loras)
-        out = safe_paths.child(joined.host.folders.models, name, "New name")
-        if out.exists():
+        loras.named(lora, context.host.folders.loras)
+        folder = safe_paths.child(context.host.folders.models, name, "New name")
+        if folder.exists():
             raise SavingError(f"New name: there is a model {name!r} already. Choose another one.")
-        work = partial(joined.engine.merge, Merge(lora, str(out)), joined.host)
-        return joined.session.start("merge", f"Merging {lora} into a model", joined.host, work)
+        work = partial(context.engine.merge, Merge(lora, str(folder)), context.host)
+        return context.session.start("merge", f"Merging {lora} into a model", context.host, work)

@@ -1,4 +1,4 @@
-"""Which rows are known least and best: a table for the model without a LoRA and for each with one."""
+"""Tables of the rows with the highest and the lowest perplexity, without a LoRA and with each LoRA."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ EXPLAINED = (
 
 
 def known_rows(found: Sequence[PerplexityFound]) -> str:
-    """The first table open, the others folded; nothing where there is one row, or a text."""
-    told = [one for one in found if one.least_known]
-    if not told:
+    """The tables as HTML, all but the first folded; empty for a single row or a text."""
+    results = [result for result in found if result.least_known]
+    if not results:
         return ""
-    bare = {row.place: row for one in told if one.lora == "-" for row in one.rows}
-    tables = "".join(_table(one, bare if one.lora != "-" else {}, is_open=one is told[0]) for one in told)
+    rows_without = {row.place: row for result in results if result.lora == "-" for row in result.rows}
+    tables = "".join(
+        _table(result, rows_without if result.lora != "-" else {}, is_open=result is results[0])
+        for result in results
+    )
     return markup.paragraph(EXPLAINED, quiet=True) + tables
 
 
-def _table(one: PerplexityFound, bare: Mapping[str, KnownRow], *, is_open: bool) -> str:
-    """With what the model says of the same rows without a LoRA, where that was asked."""
-    head = (*HEAD, "without a LoRA") if bare else HEAD
-    title = f"{name(one.lora)}: least and best known rows"
-    table = f'<div class="tp-rows">{markup.table(head, _rows(one, bare))}</div>'
+def _table(result: PerplexityFound, rows_without: Mapping[str, KnownRow], *, is_open: bool) -> str:
+    """One table; `rows_without` has the same rows measured without a LoRA, if that was requested."""
+    header = (*HEAD, "without a LoRA") if rows_without else HEAD
+    title = f"{name(result.lora)}: least and best known rows"
+    table = f'<div class="tp-rows">{markup.table(header, _rows(result, rows_without))}</div>'
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{table}</details>"
 
 
-def _rows(one: PerplexityFound, bare: Mapping[str, KnownRow]) -> Iterator[tuple[str, ...]]:
-    for words, rows in (("least known", one.least_known), ("best known", one.best_known)):
-        for number, row in enumerate(rows):
-            cells = (words if number == 0 else "", row.place, row.read, row.begins, *_figures(row))
-            yield (*cells, _without(bare.get(row.place))) if bare else cells
+def _rows(result: PerplexityFound, rows_without: Mapping[str, KnownRow]) -> Iterator[tuple[str, ...]]:
+    for label, rows in (("least known", result.least_known), ("best known", result.best_known)):
+        for n, row in enumerate(rows):
+            cells = (label if n == 0 else "", row.place, row.read, row.begins, *_figures(row))
+            yield (*cells, _perplexity_without_lora(rows_without.get(row.place))) if rows_without else cells
 
 
 def _figures(row: KnownRow) -> tuple[str, ...]:
     return f"{row.perplexity:.4g}", f"{row.right:.0%}", f"{row.tokens:,}"
 
 
-def _without(row: KnownRow | None) -> str:
-    """Of very many rows not all are told."""
+def _perplexity_without_lora(row: KnownRow | None) -> str:
+    """Empty if the row is not among the reported ones: very long lists are cut."""
     return f"{row.perplexity:.4g}" if row else ""

@@ -1,4 +1,4 @@
-"""Where in a text or among rows it is known: a strip for the model without a LoRA and for each with one."""
+"""Strips that show the loss along a text or rows, without a LoRA and with each LoRA."""
 
 from __future__ import annotations
 
@@ -16,51 +16,54 @@ EXPLAINED = (
 TEXT, ROWS = "Along the text, from its beginning to its end", "Along the rows, from the first to the last"
 
 
-def known_along(found: Sequence[PerplexityFound]) -> str:
-    """Strips that can be compared; nothing for a text of one stretch."""
-    told = [one for one in found if len(one.stretches) > 1]
-    if not told:
+def known_along(results: Sequence[PerplexityFound]) -> str:
+    """The strips as HTML, all with one scale; empty for a text with a single segment."""
+    shown_results = [result for result in results if len(result.stretches) > 1]
+    if not shown_results:
         return ""
-    losses = [stretch.loss for one in told for stretch in one.stretches]
+    losses = [stretch.loss for result in shown_results for stretch in result.stretches]
     scale = (min(losses), max(losses))
-    said = EXPLAINED.format(along=ROWS if told[0].rows else TEXT)
-    return markup.paragraph(said, quiet=True) + "".join(_told(one, scale) for one in told)
+    explanation = EXPLAINED.format(along=ROWS if shown_results[0].rows else TEXT)
+    return markup.paragraph(explanation, quiet=True) + "".join(
+        _labeled_strip(result, scale) for result in shown_results
+    )
 
 
-def _told(one: PerplexityFound, scale: tuple[float, float]) -> str:
-    return markup.paragraph(f"{name(one.lora)}{_both_ends(one)}") + _strip(one, scale)
+def _labeled_strip(result: PerplexityFound, scale: tuple[float, float]) -> str:
+    return markup.paragraph(f"{name(result.lora)}{_extremes(result)}") + _strip(result, scale)
 
 
-def _both_ends(one: PerplexityFound) -> str:
-    """Of rows they are told by themselves."""
-    if one.rows:
+def _extremes(result: PerplexityFound) -> str:
+    """The best and the worst known segment of a text; rows have tables of their own."""
+    if result.rows:
         return ""
-    by_loss = sorted(one.stretches, key=lambda stretch: stretch.loss)
-    return f": best known {_words(by_loss[0])}; least known {_words(by_loss[-1])}."
+    by_loss = sorted(result.stretches, key=lambda stretch: stretch.loss)
+    return f": best known {_describe(by_loss[0])}; least known {_describe(by_loss[-1])}."
 
 
 def name(lora: str) -> str:
     return "Without a LoRA" if lora == "-" else lora
 
 
-def _strip(one: PerplexityFound, scale: tuple[float, float]) -> str:
-    label = f"{name(one.lora)}: how well {one.dataset} is known along its length"
+def _strip(result: PerplexityFound, scale: tuple[float, float]) -> str:
+    label = f"{name(result.lora)}: how well {result.dataset} is known along its length"
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" class="tp-map tp-along" role="img" aria-label="{escape(label)}" '
-        f'preserveAspectRatio="none">{"".join(_cells(one.stretches, *scale))}</svg>'
+        f'preserveAspectRatio="none">{"".join(_cells(result.stretches, *scale))}</svg>'
     )
 
 
 def _cells(stretches: Sequence[Stretch], best: float, worst: float) -> Iterator[str]:
     width = WIDTH / len(stretches)
-    for number, stretch in enumerate(stretches):
-        known = (worst - stretch.loss) / max(worst - best, 1e-9)
-        place = f"{number / len(stretches):.0%}"
+    for n, stretch in enumerate(stretches):
+        shade = (worst - stretch.loss) / max(worst - best, 1e-9)
+        position = f"{n / len(stretches):.0%}"
         yield (
-            f'<rect x="{number * width:.1f}" y="0" width="{width:.1f}" height="{HEIGHT}" class="tp-heat" '
-            f'fill-opacity="{0.06 + 0.94 * known:.2f}"><title>{place}: {escape(_words(stretch))}</title></rect>'
+            f'<rect x="{n * width:.1f}" y="0" width="{width:.1f}" height="{HEIGHT}" class="tp-heat" '
+            f'fill-opacity="{0.06 + 0.94 * shade:.2f}"><title>{position}: {escape(_describe(stretch))}'
+            "</title></rect>"
         )
 
 
-def _words(stretch: Stretch) -> str:
+def _describe(stretch: Stretch) -> str:
     return f"“{stretch.begins} …” (perplexity {stretch.perplexity:.4g}, {stretch.right:.0%} right)"

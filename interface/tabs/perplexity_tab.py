@@ -1,4 +1,4 @@
-"""The Perplexity tab: how well the model knows a text or rows, without a LoRA and with each of some."""
+"""The Perplexity tab: perplexity of a text or of rows, without a LoRA and with each chosen LoRA."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ EARLIER = 30
 
 
 class PerplexityTab:
-    """The components of the tab and what they do."""
+    """The components of the tab and their event handlers."""
 
-    def __init__(self, joined: Joined, form: Form) -> None:
-        self._joined, self._form = joined, form
+    def __init__(self, context: Joined, form: Form) -> None:
+        self._context, self._form = context, form
 
     def draw(self, tab: gr.Tab) -> None:
-        may = not self._joined.host_says_read_only()
+        enabled = not self._context.host_says_read_only()
         gr.HTML(markup.paragraph(EXPLAINED, quiet=True))
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
@@ -45,10 +45,10 @@ class PerplexityTab:
                 allow_custom_value=True,
                 elem_id="tp-perplexity-loras",
             )
-        self._read = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
+        self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
-            self._without = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
-            self._length = gr.Number(
+            self._include_base = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
+            self._window = gr.Number(
                 0, precision=0, label="Window, tokens", info="0: what the model takes, to 2048"
             )
             self._stride = gr.Number(
@@ -60,128 +60,140 @@ class PerplexityTab:
             )
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):
-            self._go = gr.Button("Work it out", variant="primary", interactive=may, elem_id="tp-perplexity-go")
-            self._stop = gr.Button("Stop", interactive=may, elem_id="tp-perplexity-stop")
+            self._start_button = gr.Button(
+                "Work it out", variant="primary", interactive=enabled, elem_id="tp-perplexity-go"
+            )
+            self._stop_button = gr.Button("Stop", interactive=enabled, elem_id="tp-perplexity-stop")
         self._chosen = gr.State([])
-        self._said = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
-        self._found = gr.HTML(elem_id="tp-perplexity-found")
+        self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
+        self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
         self._connect(tab)
 
     def _connect(self, tab: gr.Tab) -> None:
         form = {self._form.components[key] for key in HOW_ROWS_ARE_READ if key in self._form.components}
-        asked = {self._data, self._loras, self._without, self._length, self._stride, self._comment, *form}
-        working = {"what": "Perplexity", "says": self._said, "clears": {self._found: ""}, **follows()}
-        handle(self._go.click, self._work, asked, [self._said, self._found, self._earlier], **working)
-        handle(self._stop.click, self._stopped, None, self._said, what="Stop", says=self._said, **private())
+        inputs = {self._data, self._loras, self._include_base, self._window, self._stride, self._comment, *form}
+        options = {"what": "Perplexity", "says": self._status, "clears": {self._results: ""}, **follows()}
+        handle(
+            self._start_button.click,
+            self._on_start,
+            inputs,
+            [self._status, self._results, self._earlier],
+            **options,
+        )
+        handle(
+            self._stop_button.click, self._on_stop, None, self._status, what="Stop", says=self._status, **private()
+        )
         lists = [self._data, self._loras, self._earlier]
-        # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new LoRAs move the places.
+        # In two steps: Gradio 4 stores the selection by index, and new LoRAs shift the indices.
         listing = {"what": "Listing data and LoRAs", "says": self._earlier, **private()}
-        emptying = {"what": "Listing data and LoRAs", **private()}
-        emptied = handle(tab.select, self._emptied, {self._loras}, [self._chosen, self._loras], **emptying)
-        handle(emptied.then, self._lists_anew, {self._chosen}, lists, **listing)
+        clearing = {"what": "Listing data and LoRAs", **private()}
+        cleared = handle(tab.select, self._clear_loras, {self._loras}, [self._chosen, self._loras], **clearing)
+        handle(cleared.then, self._refresh_lists, {self._chosen}, lists, **listing)
         on_load(self._lists, lists, **listing)
-        told = [self._read, self._stride]
-        looking = {"what": "Looking at the data", "says": self._read, **private()}
-        handle([self._data.change, tab.select], self._of_data, {self._data, *form}, told, **looking)
+        outputs = [self._rows_note, self._stride]
+        looking = {"what": "Looking at the data", "says": self._rows_note, **private()}
+        handle([self._data.change, tab.select], self._on_data_change, {self._data, *form}, outputs, **looking)
 
-    def _emptied(self, given: Mapping[Any, Any]) -> tuple[Any, Any]:
-        return given[self._loras] or [], gr.update(value=[])
+    def _clear_loras(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any]:
+        return inputs[self._loras] or [], gr.update(value=[])
 
-    def _lists_anew(self, given: Mapping[Any, Any]) -> tuple[Any, Any, str]:
-        """With what was chosen, as far as it is still there."""
+    def _refresh_lists(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:
+        """New lists, with the selected LoRAs that still exist."""
         data, names, table = self._lists()
-        there = names.get("choices") or []
-        return data, {**names, "value": [name for name in given[self._chosen] if name in there]}, table
+        existing = names.get("choices") or []
+        return data, {**names, "value": [name for name in inputs[self._chosen] if name in existing]}, table
 
     def _lists(self) -> tuple[Any, Any, str]:
         try:
-            names = loras.to_try(self._joined.host.folders.loras)
+            names = loras.to_try(self._context.host.folders.loras)
         except (TrainingProError, OSError):
             return gr.update(), gr.update(), ""
-        # By their names alone: a menu of Gradio 4.37 that takes names of one's own may give the words of a choice.
-        data = [name for _, name in data_menu.choices(self._joined)]
-        return gr.update(choices=data), gr.update(choices=names), self._table_so_far()
+        # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice.
+        data = [name for _, name in data_menu.choices(self._context)]
+        return gr.update(choices=data), gr.update(choices=names), self._earlier_table()
 
-    def _of_data(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
-        """Of rows is told how they are read, and they have no stride."""
-        rows = self._has_rows(given[self._data])
-        said = markup.paragraph(rows_read(self._form.values(given)), quiet=True) if rows else ""
-        return said, gr.update(interactive=not rows)
+    def _on_data_change(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
+        """Describe how rows are read; rows have no stride."""
+        has_rows = self._has_rows(inputs[self._data])
+        note = markup.paragraph(rows_read(self._form.values(inputs)), quiet=True) if has_rows else ""
+        return note, gr.update(interactive=not has_rows)
 
     def _has_rows(self, name: Any) -> bool:
-        """What is chosen; a name that is none, or not yet, has none."""
+        """Whether this dataset has rows; false for an unknown or half-typed name."""
         try:
-            (data,) = dataset_index.found([str(name or "")], self._joined.host.folders)
+            (data,) = dataset_index.found([str(name or "")], self._context.host.folders)
             return any(map(row_dataset.is_rows, dataset_index.files(data.path)))
         except (TrainingProError, OSError):
             return False
 
-    async def _work(self, given: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
-        joined = self._joined
+    async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
+        context = self._context
         try:
-            joined.refuse_where_read_only()
-            asked, settings = self._asked(given), row_settings(self._form.values(given))
-            work = partial(joined.engine.perplexity, asked, settings, joined.host)
-            job = joined.session.start("perplexity", f"Perplexity of {Path(asked.data).name}", joined.host, work)
+            context.refuse_where_read_only()
+            request, settings = self._parse_request(inputs), row_settings(self._form.values(inputs))
+            work = partial(context.engine.perplexity, request, settings, context.host)
+            job = context.session.start(
+                "perplexity", f"Perplexity of {Path(request.data).name}", context.host, work
+            )
         except TrainingProError as error:
-            async for said in refused(joined.session, error):
-                yield said, "", gr.update()
+            async for status in refused(context.session, error):
+                yield status, "", gr.update()
             return
-        said, events = "", list[Event]()
+        status, events = "", list[Event]()
         yield "", "", gr.update()
-        async for fresh in news(job):
-            events += fresh
-            said = said_last(fresh, said)
-            yield said, shown(events), gr.update()
-        yield said, shown(events), self._table_so_far()
+        async for new_events in news(job):
+            events += new_events
+            status = said_last(new_events, status)
+            yield status, shown(events), gr.update()
+        yield status, shown(events), self._earlier_table()
 
-    def _asked(self, given: Mapping[Any, Any]) -> PerplexityOf:
-        """Of a data set by its name: whoever sees the page sees no other file of this machine."""
-        name = str(given[self._data] or "").strip()
+    def _parse_request(self, inputs: Mapping[Any, Any]) -> PerplexityOf:
+        """The request of the form. Data are looked up by name, so the page gives no access to other files."""
+        name = str(inputs[self._data] or "").strip()
         return PerplexityOf(
-            data=str(dataset_index.found([name], self._joined.host.folders)[0].path) if name else "",
-            loras=tuple(given[self._loras] or ()),
-            without=bool(given[self._without]),
-            stride=0 if self._has_rows(name) else int(given[self._stride] or 0),
-            max_length=int(given[self._length] or 0),
-            comment=str(given[self._comment] or ""),
+            data=str(dataset_index.found([name], self._context.host.folders)[0].path) if name else "",
+            loras=tuple(inputs[self._loras] or ()),
+            without=bool(inputs[self._include_base]),
+            stride=0 if self._has_rows(name) else int(inputs[self._stride] or 0),
+            max_length=int(inputs[self._window] or 0),
+            comment=str(inputs[self._comment] or ""),
         )
 
-    def _stopped(self) -> str:
-        job = self._joined.session.latest("perplexity")
+    def _on_stop(self) -> str:
+        job = self._context.session.latest("perplexity")
         if job is None or not job.running:
             return markup.paragraph("Nothing is being worked out.", quiet=True)
         job.control.stop()
         return markup.paragraph("Stopping.", quiet=True)
 
-    def _table_so_far(self) -> str:
-        """The last rows of the table that the host keeps, whoever put them in."""
+    def _earlier_table(self) -> str:
+        """The last rows of the evaluations table of the host."""
         try:
-            there = rows(self._joined.host.folders.logs)[-EARLIER:]
+            recent = rows(self._context.host.folders.logs)[-EARLIER:]
         except TrainingProError as error:
             return markup.problem(str(error))
-        if not there:
+        if not recent:
             return ""
-        told = markup.paragraph("The table so far (logs/evaluations.csv), the latest first:", quiet=True)
-        return told + markup.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(there)])
+        heading = markup.paragraph("The table so far (logs/evaluations.csv), the latest first:", quiet=True)
+        return heading + markup.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(recent)])
 
 
 def shown(events: Sequence[Event]) -> str:
-    """What is to be known of it, and what was worked out now, the best first."""
-    told = [event.text for event in events if isinstance(event, (Note, Advice))]
-    notes = markup.paragraph(" ".join(told), quiet=True) if told else ""
-    found = [event for event in events if isinstance(event, PerplexityFound)]
-    if not found:
+    """Notes and results of a job, the lowest perplexity first."""
+    texts = [event.text for event in events if isinstance(event, (Note, Advice))]
+    notes = markup.paragraph(" ".join(texts), quiet=True) if texts else ""
+    results = [event for event in events if isinstance(event, PerplexityFound)]
+    if not results:
         return notes
-    best_first = sorted(found, key=lambda one: one.perplexity)
-    table = markup.table(HEAD, [_row(one) for one in best_first])
+    best_first = sorted(results, key=lambda result: result.perplexity)
+    table = markup.table(HEAD, [_row(result) for result in best_first])
     return notes + table + known_along(best_first) + known_rows(best_first)
 
 
-def _row(one: PerplexityFound) -> tuple[str, ...]:
-    known = f"{one.perplexity:.4f}", f"{one.loss:.4f}", f"{one.right:.1%}"
-    return one.dataset, one.model, one.lora, *known, f"{one.tokens:,}", f"{one.seconds:.1f} s"
+def _row(result: PerplexityFound) -> tuple[str, ...]:
+    scores = f"{result.perplexity:.4f}", f"{result.loss:.4f}", f"{result.right:.1%}"
+    return result.dataset, result.model, result.lora, *scores, f"{result.tokens:,}", f"{result.seconds:.1f} s"
 
 
 EXPLAINED = (

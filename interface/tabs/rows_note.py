@@ -1,4 +1,4 @@
-"""How rows are read, in a line, where that is asked for on another tab."""
+"""A line about how rows are read, for other tabs than Train."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ALWAYS = ("format", "train_on")
 
 
 def rows_read(values: Mapping[str, Any]) -> str:
-    """The usual two, and what is not at its default."""
-    there = {key: values[key] for key in HOW_ROWS_ARE_READ if key in values}
-    apart = presets.apart({key: SETTINGS[key].default for key in there}, there)
-    keys = [key for key in there if key in (*ALWAYS, *apart)]
-    told = "; ".join(f"{SETTINGS[key].label}: {presets.shown(key, there[key])}" for key in keys)
-    return f"The rows are read as the Train tab says, and what would be learned counts. {told}."
+    """Name format, loss mask, and the settings that differ from their defaults."""
+    present = {key: values[key] for key in HOW_ROWS_ARE_READ if key in values}
+    changed = presets.apart({key: SETTINGS[key].default for key in present}, present)
+    keys = [key for key in present if key in (*ALWAYS, *changed)]
+    text = "; ".join(f"{SETTINGS[key].label}: {presets.shown(key, present[key])}" for key in keys)
+    return f"The rows are read as the Train tab says, and what would be learned counts. {text}."

@@ -1,4 +1,4 @@
-"""The Runs tab: what is on disk, how each run went, and what of it may go."""
+"""The Runs tab: list, inspect, compare, export, and delete runs."""
 
 from __future__ import annotations
 
@@ -34,214 +34,239 @@ HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
 
 @dataclass(frozen=True)
 class Asked:
-    """Whether the trash is really to be emptied, of what it held, and how long a click means yes."""
+    """The question before the trash is emptied: its text, and until when a second click confirms it."""
 
     words: str = ""
     until: float = 0.0
 
 
 class RunsTab:
-    """A table of all runs; one of them, or a part of it, to look at and to do something with."""
+    """A table of all runs, and actions on a chosen run or checkpoint."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
-        self._merging = MergingHere(joined)
+    def __init__(self, context: Joined) -> None:
+        self._context = context
+        self._merge_panel = MergingHere(context)
 
     def draw(self, tab: gr.Tab) -> None:
         self._table = gr.HTML(elem_id="tp-runs-table")
         with gr.Row():
-            self._chosen = gr.Dropdown(  # one that is gone by now is told by us, not by Gradio's bare "Error"
-                [], label="Run, or a checkpoint of it", elem_id="tp-runs-chosen", allow_custom_value=True, scale=4
+            self._chosen = (
+                gr.Dropdown(  # custom values: we report a missing run ourselves, Gradio would show a bare "Error"
+                    [],
+                    label="Run, or a checkpoint of it",
+                    elem_id="tp-runs-chosen",
+                    allow_custom_value=True,
+                    scale=4,
+                )
             )
-            self._refresh = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
-        self._said = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
+            self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
+        self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         self._draw_buttons()
         self._other = gr.Dropdown(
             [NOBODY], value=NOBODY, label="Compare it with", elem_id="tp-runs-other", allow_custom_value=True
         )
-        self._compared = gr.HTML(elem_id="tp-runs-compared")
-        self._looked_at = gr.HTML(elem_id="tp-runs-one")
+        self._comparison = gr.HTML(elem_id="tp-runs-compared")
+        self._run_card = gr.HTML(elem_id="tp-runs-one")
         self._connect(tab)
 
     def _draw_buttons(self) -> None:
-        """What can be done with what is chosen, each beside what it needs."""
-        may = not self._joined.host_says_read_only()
+        """The buttons for the chosen run, each next to its input."""
+        enabled = not self._context.host_says_read_only()
         with gr.Row(elem_classes="tp-buttons"):
-            self._delete = gr.Button("Delete (into the trash)", interactive=may, elem_id="tp-runs-delete")
-            self._undo = gr.Button("Undo the last delete", interactive=may, elem_id="tp-runs-undo")
-            self._slim = gr.Button("Slim older checkpoints", interactive=may, elem_id="tp-runs-slim")
-            self._empty = gr.Button(EMPTY, interactive=may, elem_id="tp-runs-empty")
-        self._asked = gr.State(Asked())
-        beside_a_box = {"interactive": may, "scale": 2, "elem_classes": "tp-beside"}
+            self._delete_button = gr.Button(
+                "Delete (into the trash)", interactive=enabled, elem_id="tp-runs-delete"
+            )
+            self._undo_button = gr.Button("Undo the last delete", interactive=enabled, elem_id="tp-runs-undo")
+            self._slim_button = gr.Button("Slim older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
+            self._empty_button = gr.Button(EMPTY, interactive=enabled, elem_id="tp-runs-empty")
+        self._confirmation = gr.State(Asked())
+        options = {"interactive": enabled, "scale": 2, "elem_classes": "tp-beside"}
         with gr.Row():
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
-            self._own = gr.Button("Copy as a LoRA", elem_id="tp-runs-own", min_width=200, **beside_a_box)
-            self._merging.draw(min_width=200, **beside_a_box)
-            self._gguf = gr.Button("Write as GGUF", elem_id="tp-runs-gguf", min_width=200, **beside_a_box)
+            self._copy_button = gr.Button("Copy as a LoRA", elem_id="tp-runs-own", min_width=200, **options)
+            self._merge_panel.draw(min_width=200, **options)
+            self._gguf_button = gr.Button("Write as GGUF", elem_id="tp-runs-gguf", min_width=200, **options)
         with gr.Row():
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
-            self._keep = gr.Button("Keep the note", elem_id="tp-runs-keep", **beside_a_box)
+            self._note_button = gr.Button("Keep the note", elem_id="tp-runs-keep", **options)
 
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._chosen, self._other]
-        about = {self._chosen, self._other}
-        given = {*about, self._name, self._note}
-        for button, act in (
-            (self._delete, self._on_delete),
-            (self._undo, self._on_undo),
-            (self._slim, self._on_slim),
-            (self._gguf, self._on_gguf),
-            (self._own, self._on_own),
-            (self._keep, self._on_keep),
+        menus = {self._chosen, self._other}
+        form = {*menus, self._name, self._note}
+        for button, action in (
+            (self._delete_button, self._on_delete),
+            (self._undo_button, self._on_undo),
+            (self._slim_button, self._on_slim),
+            (self._gguf_button, self._on_gguf),
+            (self._copy_button, self._on_copy),
+            (self._note_button, self._on_note),
         ):
-            outputs = [self._said, *lists, self._looked_at]
-            clears = {self._looked_at: ""}
-            told = {"what": button.value, "says": self._said, "clears": clears, **private()}
-            handle(button.click, self._doing(act), given, outputs, **told)
-        asked = {*about, self._asked}
-        emptied = [self._said, self._empty, self._asked, *lists]
-        again = {"trigger_mode": "multiple", **follows()}  # the second click comes while the first one waits
-        handle(self._empty.click, self._on_empty, asked, emptied, what=EMPTY, says=self._said, **again)
-        self._merging.connect(self._chosen, self._name, self._said)
-        for shown in (tab.select, self._refresh.click):
-            handle(shown, self._lists, about, lists, what="Listing the runs", says=self._table, **private())
-        one = {"what": "Looking at the run", "says": self._looked_at, "clears": {self._note: ""}, **private()}
-        handle(self._chosen.change, self._one, self._chosen, [self._looked_at, self._note], **one)
-        both = {"what": "Comparing the runs", "says": self._compared, **private()}
-        handle([part.change for part in about], self._both, about, self._compared, **both)
+            outputs = [self._status, *lists, self._run_card]
+            clears = {self._run_card: ""}
+            options = {"what": button.value, "says": self._status, "clears": clears, **private()}
+            handle(button.click, self._handler(action), form, outputs, **options)
+        trash_inputs = {*menus, self._confirmation}
+        trash_outputs = [self._status, self._empty_button, self._confirmation, *lists]
+        again = {
+            "trigger_mode": "multiple",
+            **follows(),
+        }  # the second click arrives while the first one still waits
+        handle(
+            self._empty_button.click,
+            self._on_empty,
+            trash_inputs,
+            trash_outputs,
+            what=EMPTY,
+            says=self._status,
+            **again,
+        )
+        self._merge_panel.connect(self._chosen, self._name, self._status)
+        for event in (tab.select, self._refresh_button.click):
+            handle(event, self._list_runs, menus, lists, what="Listing the runs", says=self._table, **private())
+        show_options = {
+            "what": "Looking at the run",
+            "says": self._run_card,
+            "clears": {self._note: ""},
+            **private(),
+        }
+        handle(self._chosen.change, self._show_run, self._chosen, [self._run_card, self._note], **show_options)
+        compare_options = {"what": "Comparing the runs", "says": self._comparison, **private()}
+        handle([part.change for part in menus], self._show_comparison, menus, self._comparison, **compare_options)
 
-    def _doing(self, act: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
-        """The act, and the lists and the run as they are afterwards."""
+    def _handler(self, action: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+        """A handler that runs the action, and shows the new lists and the run afterwards."""
 
-        def done(given: Mapping[Any, Any]) -> tuple[Any, ...]:
-            said = self._joined.said_of(partial(act, given))
-            return said, *self._lists(given), self._one(given[self._chosen])[0]
+        def on_click(inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
+            message = self._context.said_of(partial(action, inputs))
+            return message, *self._list_runs(inputs), self._show_run(inputs[self._chosen])[0]
 
-        return done
+        return on_click
 
-    def _lists(self, given: Mapping[Any, Any]) -> tuple[str, Any, Any]:
-        """What there is; what is chosen and gone by now is let go of, and with it what is shown of it."""
+    def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
+        """List the runs; a chosen run that no longer exists is deselected, which also clears its card."""
         try:
-            found = inventory.kept(self._joined.host.folders)
+            kept_runs = inventory.kept(self._context.host.folders)
         except (TrainingProError, OSError) as error:
             return markup.problem(in_words(error)), gr.update(), gr.update()
-        names, runs = [name for kept in found for name in kept.names], [NOBODY, *(kept.name for kept in found)]
-        chosen, other = given.get(self._chosen), given.get(self._other)
+        names = [name for kept in kept_runs for name in kept.names]
+        runs = [NOBODY, *(kept.name for kept in kept_runs)]
+        chosen, other = inputs.get(self._chosen), inputs.get(self._other)
         return (
-            table(found),
+            table(kept_runs),
             gr.update(choices=names, value=chosen if chosen in names else None),
             gr.update(choices=runs, value=other if other in runs else NOBODY),
         )
 
-    def _one(self, name: str | None) -> tuple[str, str]:
-        """How the run went, and its note."""
-        kept = self._kept(name)
+    def _show_run(self, name: str | None) -> tuple[str, str]:
+        """The card of the run, and its note."""
+        kept = self._find_run(name)
         return (how_it_went(kept), kept.note) if kept else ("", "")
 
-    def _both(self, given: Mapping[Any, Any]) -> str:
-        """The run and another one side by side, where two are chosen."""
-        one, other = self._kept(given[self._chosen]), self._kept(given[self._other])
-        return beside(one, other) if one and other and one.folder != other.folder else ""
+    def _show_comparison(self, inputs: Mapping[Any, Any]) -> str:
+        """The comparison, if two different runs are chosen."""
+        run, other = self._find_run(inputs[self._chosen]), self._find_run(inputs[self._other])
+        return beside(run, other) if run and other and run.folder != other.folder else ""
 
-    def _kept(self, name: str | None) -> Kept | None:
-        """None where nothing is chosen, or it is gone."""
+    def _find_run(self, name: str | None) -> Kept | None:
+        """The run, or None if none is chosen or it no longer exists."""
         try:
-            folders = self._joined.host.folders
-            return inventory.one(_run_of(inventory.named(name or "", folders), folders), folders)
+            folders = self._context.host.folders
+            return inventory.one(_run_folder(inventory.named(name or "", folders), folders), folders)
         except (TrainingProError, OSError):
             return None
 
-    def _on_delete(self, given: Mapping[Any, Any], folders: Folders) -> str:
-        name = self._named(given)
-        on = self._joined.host.standing().loras
-        gone = trash.throw_away(name, folders, on=on)
-        return f"{gone.name} is in the trash ({size(gone.size)}). Undo the last delete brings it back."
+    def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
+        name = self._chosen_name(inputs)
+        loaded = self._context.host.standing().loras
+        thrown = trash.throw_away(name, folders, on=loaded)
+        return f"{thrown.name} is in the trash ({size(thrown.size)}). Undo the last delete brings it back."
 
-    def _on_undo(self, given: Mapping[Any, Any], folders: Folders) -> str:
+    def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         latest = next(iter(trash.thrown(folders)), None)
         if latest is None:
             raise SavingError("There is nothing in the trash.")
-        back = trash.restore(latest, folders)
-        return f"{back.relative_to(folders.loras).as_posix()} is back."
+        restored = trash.restore(latest, folders)
+        return f"{restored.relative_to(folders.loras).as_posix()} is back."
 
-    def _on_slim(self, given: Mapping[Any, Any], folders: Folders) -> str:
-        folder = inventory.named(self._named(given), folders)
+    def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
+        folder = inventory.named(self._chosen_name(inputs), folders)
         trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
-        chosen = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
-        freed = sum(loras.slim(checkpoint) for checkpoint in chosen)
-        if not chosen:
+        checkpoints = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
+        freed = sum(loras.slim(checkpoint) for checkpoint in checkpoints)
+        if not checkpoints:
             return "Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole."
-        return f"{len(chosen)} slimmed to the LoRA itself, {size(freed)} freed; no run can go on from them."
+        return f"{len(checkpoints)} slimmed to the LoRA itself, {size(freed)} freed; no run can go on from them."
 
-    async def _on_empty(self, given: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
-        """What is gone then is gone for good: the first click asks, a second one soon after it does it."""
-        inside, before = self._in_trash(), given[self._asked]
-        if inside and (before.words != inside or time.monotonic() > before.until):
+    async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        """Delete for good: the first click asks, a second click soon after it confirms."""
+        contents, confirmation = self._in_trash(), inputs[self._confirmation]
+        if contents and (confirmation.words != contents or time.monotonic() > confirmation.until):
             yield {
-                self._said: "",
-                self._empty: inside,
-                self._asked: Asked(inside, time.monotonic() + ASKS_SECONDS),
+                self._status: "",
+                self._empty_button: contents,
+                self._confirmation: Asked(contents, time.monotonic() + ASKS_SECONDS),
             }
             await asyncio.sleep(ASKS_SECONDS)
-            yield {self._empty: EMPTY}
+            yield {self._empty_button: EMPTY}
             return
-        said = self._joined.said_of(self._emptied)
-        lists = zip((self._table, self._chosen, self._other), self._lists(given), strict=True)
-        yield {self._said: said, self._empty: EMPTY, self._asked: Asked(), **dict(lists)}
+        message = self._context.said_of(self._empty_trash)
+        lists = zip((self._table, self._chosen, self._other), self._list_runs(inputs), strict=True)
+        yield {self._status: message, self._empty_button: EMPTY, self._confirmation: Asked(), **dict(lists)}
 
     def _in_trash(self) -> str:
         """What would be gone, as a question; nothing where nothing is in the trash, or none may be asked."""
         try:
-            things = trash.thrown(self._joined.host.folders)
+            things = trash.thrown(self._context.host.folders)
         except (TrainingProError, OSError):
             return ""
         many = f"{len(things)} {plural(len(things), 'thing')}"
         return f"Really: {many}, {size(sum(thing.size for thing in things))}" if things else ""
 
-    def _emptied(self, folders: Folders) -> str:
+    def _empty_trash(self, folders: Folders) -> str:
         if not trash.thrown(folders):
             raise SavingError("There is nothing in the trash.")
         return f"The trash is empty; {size(trash.empty(folders))} are free again."
 
-    def _on_gguf(self, given: Mapping[Any, Any], folders: Folders) -> str:
-        lora, name = self._named(given), (given[self._name] or "").strip()
+    def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
+        lora, name = self._chosen_name(inputs), (inputs[self._name] or "").strip()
         if problem := name_problem(name, "GGUF file") if name else "":
             raise SavingError(f"New name: {problem}")
-        folder = _run_of(inventory.named(lora, folders), folders)
-        before = {file.name for file in folder.glob("*.gguf")}
-        file = self._joined.engine.gguf(
-            GgufLora(lora, str(folder / f"{name}.gguf") if name else ""), self._joined.host
+        folder = _run_folder(inventory.named(lora, folders), folders)
+        existing = {file.name for file in folder.glob("*.gguf")}
+        file = self._context.engine.gguf(
+            GgufLora(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
-        written = "is written again" if file.name in before else "is written"
+        verb = "is written again" if file.name in existing else "is written"
         return (
-            f"{file} ({size(file.stat().st_size)}) {written}. It is for llama.cpp: --lora beside a GGUF file of "
+            f"{file} ({size(file.stat().st_size)}) {verb}. It is for llama.cpp: --lora beside a GGUF file of "
             "the same model."
         )
 
-    def _on_own(self, given: Mapping[Any, Any], folders: Folders) -> str:
-        new = (given[self._name] or "").strip()
-        made = as_lora(inventory.named(self._named(given), folders), new, folders)
-        return f"{made.name} is a LoRA of its own now."
+    def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
+        new_name = (inputs[self._name] or "").strip()
+        copy = as_lora(inventory.named(self._chosen_name(inputs), folders), new_name, folders)
+        return f"{copy.name} is a LoRA of its own now."
 
-    def _on_keep(self, given: Mapping[Any, Any], folders: Folders) -> str:
-        folder = _run_of(inventory.named(self._named(given), folders), folders)
-        notes.leave_note(folder, given[self._note] or "")
+    def _on_note(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
+        folder = _run_folder(inventory.named(self._chosen_name(inputs), folders), folders)
+        notes.leave_note(folder, inputs[self._note] or "")
         return f"The note of {folder.name} is kept."
 
-    def _named(self, given: Mapping[Any, Any]) -> str:
-        name: str = given[self._chosen] or ""
+    def _chosen_name(self, inputs: Mapping[Any, Any]) -> str:
+        name: str = inputs[self._chosen] or ""
         if not name:
             raise SavingError("Choose a run first.")
         return name
 
 
-def table(found: list[Kept]) -> str:
-    """All runs, with how they ended and the room they take."""
-    if not found:
+def table(runs: list[Kept]) -> str:
+    """The table of all runs as HTML."""
+    if not runs:
         return markup.paragraph("No runs yet. What is trained stands here.", quiet=True)
-    total = size(sum(kept.size for kept in found))
-    said = markup.paragraph(f"{len(found)} in all, {total}.", quiet=True)
-    return markup.table(HEAD, map(_row, found)) + said
+    total = size(sum(kept.size for kept in runs))
+    summary = markup.paragraph(f"{len(runs)} in all, {total}.", quiet=True)
+    return markup.table(HEAD, map(_row, runs)) + summary
 
 
 def _row(kept: Kept) -> list[str]:
@@ -259,13 +284,15 @@ def _row(kept: Kept) -> list[str]:
 
 
 def how_it_went(kept: Kept) -> str:
-    """Its curve, its verdict, what lies in its folder, and the whole report."""
+    """The loss curve, the verdict, the checkpoints, and the report of a run."""
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
     verdict = read_verdict(read_json(kept.folder / LOG, {}))
-    said = markup.paragraph(verdict) if verdict else ""
-    many = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
-    folded = f"<details><summary>{many}</summary>{markup.bullets(parts)}</details>"
-    return markup.card(kept.name, said, _curve(kept.folder), folded if parts else "", _report(kept.folder))
+    verdict_html = markup.paragraph(verdict) if verdict else ""
+    summary = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
+    checkpoints = f"<details><summary>{summary}</summary>{markup.bullets(parts)}</details>"
+    return markup.card(
+        kept.name, verdict_html, _curve(kept.folder), checkpoints if parts else "", _report(kept.folder)
+    )
 
 
 def _curve(folder: Path) -> str:
@@ -275,7 +302,7 @@ def _curve(folder: Path) -> str:
 
 
 def _report(folder: Path) -> str:
-    """Framed, since it is a page with a style of its own; it holds nothing that runs."""
+    """The report in an iframe, because it is a page with its own styles; it has no scripts."""
     try:
         page = (folder / REPORT).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -284,6 +311,6 @@ def _report(folder: Path) -> str:
     return f"<details><summary>The whole report</summary>{frame}</details>"
 
 
-def _run_of(folder: Path, folders: Folders) -> Path:
-    """The run that a checkpoint belongs to."""
+def _run_folder(folder: Path, folders: Folders) -> Path:
+    """The folder of the run that a checkpoint belongs to."""
     return folders.loras / folder.relative_to(folders.loras).parts[0]

@@ -1,4 +1,4 @@
-"""The Try it tab: the model goes on with a text, with the LoRA and without, side by side."""
+"""The Try it tab: the model answers a prompt with and without the LoRA, side by side."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ NO_PROMPT = "The beginning, or the message, is empty. Type one; where a LoRA is 
 
 
 class TryTab:
-    """The components of the tab and what they do."""
+    """The components of the tab and their event handlers."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
+    def __init__(self, context: Joined) -> None:
+        self._context = context
 
     def draw(self, tab: gr.Tab) -> None:
-        may = not self._joined.host_says_read_only()
+        enabled = not self._context.host_says_read_only()
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
                     self._lora = gr.Dropdown(
-                        lora_choices(self._joined),
+                        lora_choices(self._context),
                         value=NONE,
                         label="LoRA",
                         elem_id="tp-lora",
                         scale=5,
                         allow_custom_value=True,
                     )
-                    self._refresh = gr.Button(
+                    self._refresh_button = gr.Button(
                         "Refresh", scale=1, min_width=90, size="sm", elem_classes="tp-beside-field"
                     )
                 self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
@@ -51,12 +51,14 @@ class TryTab:
                     False, label="As a chat message", info="A text is gone on with; a message is answered."
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length, tokens")
-                self._warmth = gr.Slider(0, 1.5, 0.7, step=0.05, label="Temperature", info="0 is always the same.")
+                self._temperature = gr.Slider(
+                    0, 1.5, 0.7, step=0.05, label="Temperature", info="0 is always the same."
+                )
             with gr.Column(scale=7, min_width=320):
-                self._draw_answers(may)
+                self._draw_answers(enabled)
         self._connect(tab)
 
-    def _draw_answers(self, may: bool) -> None:
+    def _draw_answers(self, enabled: bool) -> None:
         self._prompt = gr.Textbox(
             label="The beginning, or the message",
             info="A LoRA of a text shows its effect where the text goes on: give it a beginning, no question. One "
@@ -65,177 +67,185 @@ class TryTab:
             elem_id="tp-prompt",
         )
         with gr.Row(elem_classes="tp-buttons"):
-            self._go = gr.Button("Go on", variant="primary", interactive=may, elem_id="tp-go")
-            self._stop = gr.Button("Stop", elem_id="tp-stop-answer")
-            self._put_on = gr.Button("Put on", interactive=may, elem_id="tp-put-on")
-            self._take_off = gr.Button("Take off", interactive=may, elem_id="tp-take-off")
-        self._put_said = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
-        self._said = gr.HTML(elem_id="tp-try-said")
-        self._of = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
+            self._answer_button = gr.Button("Go on", variant="primary", interactive=enabled, elem_id="tp-go")
+            self._stop_button = gr.Button("Stop", elem_id="tp-stop-answer")
+            self._put_on_button = gr.Button("Put on", interactive=enabled, elem_id="tp-put-on")
+            self._take_off_button = gr.Button("Take off", interactive=enabled, elem_id="tp-take-off")
+        self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
+        self._status = gr.HTML(elem_id="tp-try-said")
+        self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
         with gr.Row():
             self._without = _answer_box("Without", "tp-without")
             self._with = _answer_box("With the LoRA", "tp-with")
 
-        self._suggested = gr.State("")
+        self._suggestion = gr.State("")
 
     def _connect(self, tab: gr.Tab) -> None:
-        asked = {self._lora, self._strength, self._as_chat, self._length, self._warmth, self._prompt}
-        answers = [self._said, self._of, self._without, self._with]
-        clears = {self._of: "", self._without: "", self._with: ""}
-        answering = {"what": "Answering", "says": self._said, "clears": clears}
-        handle(self._go.click, self._answer, asked, answers, **answering, **follows())
-        handle(self._stop.click, self._stop_answer, None, self._said, what="Stop", says=self._said, **private())
-        said = {"outputs": self._put_said, "says": self._put_said, **follows()}
-        handle(self._put_on.click, self._put, {self._lora, self._strength}, what="Putting the LoRA on", **said)
-        handle(self._take_off.click, self._take, None, what="Taking the LoRA off", **said)
-        handle(self._refresh.click, self._choices, None, self._lora, what=LISTING, **private())
-        chosen = {self._lora, self._prompt, self._as_chat, self._suggested}
-        suggested = [self._prompt, self._as_chat, self._suggested]
-        beginning = {"what": "Finding a beginning for this LoRA", **private()}
-        handle(self._lora.change, self._begun, chosen, suggested, **beginning)
-        handle(tab.select, self._opened, chosen, [self._lora, *suggested], what=LISTING, **private())
-        on_load(self._choices, [self._lora], what=LISTING, **private())
+        inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
+        outputs = [self._status, self._heading, self._without, self._with]
+        clears = {self._heading: "", self._without: "", self._with: ""}
+        options = {"what": "Answering", "says": self._status, "clears": clears}
+        handle(self._answer_button.click, self._on_answer, inputs, outputs, **options, **follows())
+        handle(
+            self._stop_button.click, self._on_stop, None, self._status, what="Stop", says=self._status, **private()
+        )
+        lora_options = {"outputs": self._lora_status, "says": self._lora_status, **follows()}
+        handle(
+            self._put_on_button.click,
+            self._on_put_on,
+            {self._lora, self._strength},
+            what="Putting the LoRA on",
+            **lora_options,
+        )
+        handle(self._take_off_button.click, self._on_take_off, None, what="Taking the LoRA off", **lora_options)
+        handle(self._refresh_button.click, self._refresh_choices, None, self._lora, what=LISTING, **private())
+        prompt_inputs = {self._lora, self._prompt, self._as_chat, self._suggestion}
+        prompt_outputs = [self._prompt, self._as_chat, self._suggestion]
+        suggest_options = {"what": "Finding a beginning for this LoRA", **private()}
+        handle(self._lora.change, self._suggest, prompt_inputs, prompt_outputs, **suggest_options)
+        handle(tab.select, self._on_open, prompt_inputs, [self._lora, *prompt_outputs], what=LISTING, **private())
+        on_load(self._refresh_choices, [self._lora], what=LISTING, **private())
 
-    def _choices(self) -> Any:
-        return gr.update(choices=lora_choices(self._joined))
+    def _refresh_choices(self) -> Any:
+        return gr.update(choices=lora_choices(self._context))
 
-    def _opened(self, given: dict[Any, Any]) -> tuple[Any, ...]:
-        """The LoRAs that there are now; the last run's is chosen, unless another one is."""
-        chosen = given[self._lora]
-        there = lora_choices(self._joined)
-        if chosen == NONE or chosen not in there:
-            chosen = _last_trained(self._joined)
-        begun = self._begun({**given, self._lora: chosen})
-        return gr.update(choices=there, value=chosen), *begun
+    def _on_open(self, inputs: dict[Any, Any]) -> tuple[Any, ...]:
+        """Refresh the menu of LoRAs; select the LoRA of the last run if none is selected."""
+        lora = inputs[self._lora]
+        choices = lora_choices(self._context)
+        if lora == NONE or lora not in choices:
+            lora = _last_trained_lora(self._context)
+        suggestion = self._suggest({**inputs, self._lora: lora})
+        return gr.update(choices=choices, value=lora), *suggestion
 
-    def _begun(self, given: dict[Any, Any]) -> tuple[str, bool, str]:
-        """What the LoRA was trained on begins so, unless the user has typed something."""
-        typed: str = given[self._prompt] or ""
-        if typed and typed != given[self._suggested]:
-            return typed, bool(given[self._as_chat]), given[self._suggested]
-        opening = opening_of(self._joined, given[self._lora])
-        return opening.words, opening.as_chat, opening.words
+    def _suggest(self, inputs: dict[Any, Any]) -> tuple[str, bool, str]:
+        """Suggest the beginning of the training data as prompt, unless the user has typed one."""
+        prompt: str = inputs[self._prompt] or ""
+        if prompt and prompt != inputs[self._suggestion]:
+            return prompt, bool(inputs[self._as_chat]), inputs[self._suggestion]
+        suggestion = opening_of(self._context, inputs[self._lora])
+        return suggestion.words, suggestion.as_chat, suggestion.words
 
-    async def _answer(self, given: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
-        """Both answers and what they answer; those that are there stay where nothing is asked."""
-        question = self._question(given)
+    async def _on_answer(self, inputs: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        """Stream both answers under their prompt; an empty prompt leaves the old answers."""
+        question = self._question(inputs)
         if not question.prompt.strip():
-            yield {self._said: markup.problem(NO_PROMPT)}
+            yield {self._status: markup.problem(NO_PROMPT)}
             return
-        joined = self._joined
-        work = partial(joined.engine.answer, question, joined.host)
-        async for said, texts in answers(joined, "Answering", work):
+        context = self._context
+        work = partial(context.engine.answer, question, context.host)
+        async for status, texts in answers(context, "Answering", work):
             if texts:
-                written = {self._without: texts["without"], self._with: texts["with"]}
-                yield {self._said: said, self._of: answers_to(question), **written}
+                boxes = {self._without: texts["without"], self._with: texts["with"]}
+                yield {self._status: status, self._heading: answers_to(question), **boxes}
             else:
-                yield {self._said: said}
+                yield {self._status: status}
 
-    def _question(self, given: dict[Any, Any]) -> Question:
-        name = given[self._lora]
+    def _question(self, inputs: dict[Any, Any]) -> Question:
+        name = inputs[self._lora]
         return Question(
-            prompt=given[self._prompt] or "",
+            prompt=inputs[self._prompt] or "",
             lora="" if name in (None, NONE) else name,
-            strength=given[self._strength] / 100,
-            as_chat=bool(given[self._as_chat]),
-            max_tokens=int(given[self._length]),
-            temperature=float(given[self._warmth]),
+            strength=inputs[self._strength] / 100,
+            as_chat=bool(inputs[self._as_chat]),
+            max_tokens=int(inputs[self._length]),
+            temperature=float(inputs[self._temperature]),
         )
 
-    def _stop_answer(self) -> str:
-        job = self._joined.session.latest("answer")
+    def _on_stop(self) -> str:
+        job = self._context.session.latest("answer")
         if job is None or not job.running:
             return ""
         job.control.stop()
         return markup.paragraph("Stopping.", quiet=True)
 
-    async def _put(self, given: dict[Any, Any]) -> AsyncIterator[str]:
-        name, strength = given[self._lora], given[self._strength] / 100
+    async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
+        name, strength = inputs[self._lora], inputs[self._strength] / 100
         if name in (None, NONE):
             yield markup.problem("Choose a LoRA to put on.")
             return
-        joined = self._joined
-        work = partial(joined.engine.put_on, name, strength, joined.host)
-        async for said, _ in answers(joined, f"Putting {name} on", work):
-            yield said
+        context = self._context
+        work = partial(context.engine.put_on, name, strength, context.host)
+        async for status, _ in answers(context, f"Putting {name} on", work):
+            yield status
 
-    async def _take(self) -> AsyncIterator[str]:
-        work = partial(self._joined.engine.take_off, self._joined.host)
-        async for said, _ in answers(self._joined, "Taking the LoRA off", work):
-            yield said
+    async def _on_take_off(self) -> AsyncIterator[str]:
+        work = partial(self._context.engine.take_off, self._context.host)
+        async for status, _ in answers(self._context, "Taking the LoRA off", work):
+            yield status
 
 
 async def answers(
-    joined: Joined, title: str, work: Callable[[Job], Ended]
+    context: Joined, title: str, work: Callable[[Job], Ended]
 ) -> AsyncIterator[tuple[str, dict[str, str]]]:
-    """Start a job on the model and follow it: what to say, and the answers as far as they are written.
+    """Start a job on the model and follow it: yield its status and the answers so far.
 
-    Where it cannot be started there are none.
+    If the job cannot start there are no answers.
     """
     texts = {"without": "", "with": ""}
     try:
-        joined.refuse_where_read_only()
-        job = joined.session.start("answer", title, joined.host, work)
+        context.refuse_where_read_only()
+        job = context.session.start("answer", title, context.host, work)
     except BusyError as error:
-        async for words in refused(joined.session, error):
-            yield words, {}
+        async for message in refused(context.session, error):
+            yield message, {}
         return
-    said = ""
-    async for fresh in news(job):
-        take_in(fresh, texts)
-        said = said_last(fresh, said)
-        yield said, texts
+    status = ""
+    async for events in news(job):
+        take_in(events, texts)
+        status = said_last(events, status)
+        yield status, texts
 
 
 def answers_to(question: Question) -> str:
-    """What the answers below belong to, also when the boxes above hold something else by now."""
+    """A heading with the prompt and the LoRA of the answers, since the form may have changed."""
     text = question.prompt if len(question.prompt) <= MOST_SHOWN else f"... {question.prompt[-MOST_SHOWN:]}"
     lora = f", {question.lora} at {question.strength:.0%}" if question.lora else ""
-    words = "Answers to" if question.as_chat else "Going on from"
-    return markup.paragraph(f"{words} \u201c{text}\u201d{lora}:", quiet=True)
+    verb = "Answers to" if question.as_chat else "Going on from"
+    return markup.paragraph(f"{verb} \u201c{text}\u201d{lora}:", quiet=True)
 
 
-def take_in(fresh: Sequence[Event], texts: dict[str, str]) -> None:
-    """New pieces of the answers, behind those that are there."""
-    for event in fresh:
+def take_in(events: Sequence[Event], texts: dict[str, str]) -> None:
+    """Append new pieces to the answers."""
+    for event in events:
         if isinstance(event, Answer):
             texts[event.side] += event.piece
 
 
-def lora_choices(joined: Joined) -> list[str]:
+def lora_choices(context: Joined) -> list[str]:
     try:
-        return [NONE, *loras.to_try(joined.host.folders.loras)]
+        return [NONE, *loras.to_try(context.host.folders.loras)]
     except (TrainingProError, OSError):
         return [NONE]
 
 
-def _last_trained(joined: Joined) -> str:
-    """The LoRA of the last run of this session."""
-    job = joined.session.latest("training")
+def _last_trained_lora(context: Joined) -> str:
+    """The LoRA of the last run of this session, or NO_LORA."""
+    job = context.session.latest("training")
     end = job.end if job else None
     return end.folder.name if end and end.folder and loras.has_lora(end.folder) else NONE
 
 
 class Opening(NamedTuple):
-    """A prompt that a LoRA's effect can be seen on, and whether it is a message."""
+    """A prompt that shows the effect of a LoRA, and whether it is a chat message."""
 
     words: str = ""
     as_chat: bool = False
 
 
-def opening_of(joined: Joined, name: str | None) -> Opening:
-    """The first words of a LoRA's data, or the first message of its chats."""
+def opening_of(context: Joined, name: str | None) -> Opening:
+    """The first words of the training data of a LoRA, or the first message of its chats."""
     if name in (None, NONE):
         return Opening()
     try:
-        folder = safe_paths.child(joined.host.folders.loras, str(name).partition("/")[0], "LoRA")
+        folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
         first: str = json.loads((folder / DATA_SAMPLE).read_text(encoding="utf-8"))[0]["value"]
     except (TrainingProError, OSError, ValueError, LookupError, TypeError):
         return Opening()
-    if talk := how_to_talk(folder):
-        return Opening(talk.message(first), as_chat=True)
-    begins = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", first)
-    return Opening(begins[0].strip() if begins else "")
+    if chat := how_to_talk(folder):
+        return Opening(chat.message(first), as_chat=True)
+    beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", first)
+    return Opening(beginning[0].strip() if beginning else "")
 
 
 def _answer_box(label: str, elem_id: str) -> gr.Textbox:

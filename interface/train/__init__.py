@@ -1,4 +1,4 @@
-"""The Train tab: the form and everything around it."""
+"""The Train tab: the form, its menus and panels, and what follows from its values."""
 
 from __future__ import annotations
 

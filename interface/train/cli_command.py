@@ -1,4 +1,4 @@
-"""The form as a command: the same run without the page."""
+"""The form as a command line for the same run without the page."""
 
 from __future__ import annotations
 
@@ -23,44 +23,43 @@ EXPLAINED = (
 )
 FOR_CMD = 'It is written for the Command Prompt (cmd): PowerShell takes ", $ and ` in a text for signs of its own.'
 PLAIN = re.compile(r"[\w.:/\\=+-]+")
-"""What neither of the consoles of Windows takes apart: & is the end of a command to one, a comma of a word to the
-other."""
+"""Words that both Windows consoles take literally: & ends a command in cmd, a comma ends a word in PowerShell."""
 
 
 def as_command(values: Mapping[str, Any], host: Host) -> str:
-    """In words that can be copied, or what is wrong with the form."""
+    """The command as HTML to copy, or the problems of the form."""
     try:
         settings = training_settings(values)
     except SettingsError as error:
         return markup.problem(f"The form is not ready for a command yet.\n{error}")
-    words = [*_program(host), *flags.as_words(settings.values())]
-    only_for_cmd = _is_windows() and re.search('["$`]', "".join(words))
-    explained = f"{EXPLAINED} {FOR_CMD}" if only_for_cmd else EXPLAINED
-    return markup.paragraph(explained, quiet=True) + markup.code(map(_quoted, words))
+    words = [*_command(host), *flags.as_words(settings.values())]
+    needs_cmd = _is_windows() and re.search('["$`]', "".join(words))
+    explanation = f"{EXPLAINED} {FOR_CMD}" if needs_cmd else EXPLAINED
+    return markup.paragraph(explanation, quiet=True) + markup.code(map(_quote, words))
 
 
-def _program(host: Host) -> Sequence[str]:
-    return python(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model(host)
+def _command(host: Host) -> Sequence[str]:
+    return python(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model_flags(host)
 
 
-def _model(host: Host) -> Sequence[str]:
+def _model_flags(host: Host) -> Sequence[str]:
     try:
         card = host.card()
     except TrainingProError:
         return "--model", "MODEL"
-    usual = host.folders.models == host.folders.user_data / "models"
-    name = card.name if usual else str(host.folders.models / card.name)
+    in_user_data = host.folders.models == host.folders.user_data / "models"
+    name = card.name if in_user_data else str(host.folders.models / card.name)
     return "--model", name, *(() if card.loading == "auto" else ("--load", card.loading))
 
 
-def _quoted(word: str) -> str:
-    """As the system's own console takes it."""
+def _quote(word: str) -> str:
+    """Quote a word for the console of this system."""
     if not _is_windows():
         return shlex.quote(word)
     if PLAIN.fullmatch(word):
         return word
-    inside = re.sub(r'(\\*)"', r'\1\1\\"', word)  # a backslash counts only before a quote
-    return '"' + re.sub(r"(\\+)\Z", r"\1\1", inside) + '"'
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', word)  # backslashes are doubled only before a quote
+    return '"' + re.sub(r"(\\+)\Z", r"\1\1", escaped) + '"'
 
 
 def _is_windows() -> bool:

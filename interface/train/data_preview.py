@@ -1,4 +1,4 @@
-"""A quick look at the chosen data while the form is being filled in."""
+"""A quick preview of the chosen data while the form is being filled in."""
 
 from __future__ import annotations
 
@@ -18,80 +18,82 @@ from . import data_menu
 from .field_visibility import Kind
 
 QUICKLY = 3_000_000
-"""Data of so many bytes are looked at at once; more, when Check is pressed."""
+"""Data up to this size are previewed at once; larger data only when Check is pressed."""
 
 
 @dataclass(frozen=True)
 class DataLook:
-    """What the chosen data are, as far as that can be said in a moment."""
+    """Kinds and number of examples of the chosen data, as far as they are known quickly."""
 
     kinds: tuple[Kind, ...] = ()
     examples: int = 0
     html: str = ""
 
 
-def look(values: Mapping[str, Any], joined: Joined) -> DataLook:
-    """What is chosen, and what lies in the folder and is not read."""
-    found = _of_chosen(values, joined)
-    return replace(found, html=found.html + _not_read(joined))
+def look(values: Mapping[str, Any], context: Joined) -> DataLook:
+    """Preview the chosen data, and list unsupported files in the datasets folder."""
+    preview = _chosen_preview(values, context)
+    return replace(preview, html=preview.html + _unsupported_note(context))
 
 
-def _of_chosen(values: Mapping[str, Any], joined: Joined) -> DataLook:
-    """Nothing where that cannot be said quickly, or where the form is not finished."""
+def _chosen_preview(values: Mapping[str, Any], context: Joined) -> DataLook:
+    """The preview of the chosen data; only by name if the data are large or the form is incomplete."""
     chosen = values.get("data") or []
     if not chosen:
-        return DataLook(html=_where_data_go(joined))
-    shares = "".join(map(_share, chosen))
+        return DataLook(html=_empty_hint(context))
+    shares = "".join(map(_share_field, chosen))
     try:
-        report = _report(values, joined)
+        report = _report(values, context)
     except (TrainingProError, OSError):
-        return DataLook(_by_name(chosen), html=shares)  # Check and Start say what is wrong
+        return DataLook(_kinds_of_names(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
-        later = markup.paragraph("Press Check to see what is in these data.", quiet=True)
-        return DataLook(_by_name(chosen), html=shares + later)
-    said = markup.paragraph(" ".join([*(s.short for s in report.sources), *report.problems]), quiet=True)
-    return DataLook(_kinds(report.sources) or _by_name(chosen), report.examples, said + shares)
+        hint = markup.paragraph("Press Check to see what is in these data.", quiet=True)
+        return DataLook(_kinds_of_names(chosen), html=shares + hint)
+    summary = markup.paragraph(" ".join([*(s.short for s in report.sources), *report.problems]), quiet=True)
+    return DataLook(
+        _kinds_of_sources(report.sources) or _kinds_of_names(chosen), report.examples, summary + shares
+    )
 
 
-def _where_data_go(joined: Joined) -> str:
-    """The next click where no data are chosen."""
+def _empty_hint(context: Joined) -> str:
+    """What to do if no data are chosen."""
     try:
-        folder = joined.host.folders.datasets
+        folder = context.host.folders.datasets
     except TrainingProError:
         return ""
     return markup.paragraph(f"Choose data, press Add files, or put files into {folder}.", quiet=True)
 
 
-def _not_read(joined: Joined) -> str:
-    """Why some of the user's files do not stand in the menu."""
+def _unsupported_note(context: Joined) -> str:
+    """Why some of the user's files are missing in the menu."""
     try:
-        said = unsupported.said(joined.host.folders.datasets)
+        note = unsupported.said(context.host.folders.datasets)
     except (TrainingProError, OSError):
         return ""
-    return markup.paragraph(said, quiet=True) if said else ""
+    return markup.paragraph(note, quiet=True) if note else ""
 
 
-def _report(values: Mapping[str, Any], joined: Joined) -> DatasetReport | None:
-    if joined.host.standing().problem or _bytes_of(values["data"], joined) > QUICKLY:
+def _report(values: Mapping[str, Any], context: Joined) -> DatasetReport | None:
+    if context.host.standing().problem or _bytes_of(values["data"], context) > QUICKLY:
         return None
-    return joined.engine.check(training_settings({**values, "name": "look"}), joined.host)
+    return context.engine.check(training_settings({**values, "name": "look"}), context.host)
 
 
-def _kinds(sources: Iterable[SourceReport]) -> tuple[Kind, ...]:
-    found: set[Kind] = {"rows" if source.rows else "text" for source in sources}
-    return tuple(sorted(found))
+def _kinds_of_sources(sources: Iterable[SourceReport]) -> tuple[Kind, ...]:
+    kinds: set[Kind] = {"rows" if source.rows else "text" for source in sources}
+    return tuple(sorted(kinds))
 
 
-def _by_name(chosen: Iterable[str]) -> tuple[Kind, ...]:
-    """What a name says of its kind."""
-    found: set[Kind] = {
+def _kinds_of_names(chosen: Iterable[str]) -> tuple[Kind, ...]:
+    """Guess text or rows from the file names."""
+    kinds: set[Kind] = {
         "rows" if data_menu.named(name).lower().endswith(dataset_index.ROWS) else "text" for name in chosen
     }
-    return tuple(sorted(found))
+    return tuple(sorted(kinds))
 
 
-def _share(entry: str) -> str:
-    """How much of a data set to use, to be typed."""
+def _share_field(entry: str) -> str:
+    """A number field for the share of a dataset."""
     name = data_menu.named(entry)
     try:
         per_cent = f"{dataset_share.asked(entry).per_cent:g}"
@@ -103,7 +105,7 @@ def _share(entry: str) -> str:
     )
 
 
-def _bytes_of(names: Iterable[str], joined: Joined) -> int:
-    sets = dataset_index.found(list(names), joined.host.folders)
-    files = [f for d in sets for f in (d.path.rglob("*") if d.path.is_dir() else [d.path]) if f.is_file()]
+def _bytes_of(names: Iterable[str], context: Joined) -> int:
+    datasets = dataset_index.found(list(names), context.host.folders)
+    files = [f for d in datasets for f in (d.path.rglob("*") if d.path.is_dir() else [d.path]) if f.is_file()]
     return sum(f.stat().st_size for f in files)

@@ -1,4 +1,4 @@
-"""What of the form concerns the chosen data and choices: the rest is not shown."""
+"""Settings that have no effect with the chosen data and values are hidden."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ SECOND = tuple(key for key in SWITCH if key.startswith("second_"))
 
 
 def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[str]:
-    """The keys that change nothing as the form stands; `kinds` are of the chosen data, none for not known yet."""
-    gone: set[str] = set()
+    """The keys without effect; `kinds` are those of the chosen data, empty if they are not known yet."""
+    hidden: set[str] = set()
     if "rows" not in kinds:
-        gone |= set(ROWS)
+        hidden |= set(ROWS)
     if "text" not in kinds and "rows" in kinds:
-        gone |= set(TEXT)
+        hidden |= set(TEXT)
     if values.get("max_steps") not in (None, "", 0, "0"):
-        gone.add("epochs")
+        hidden.add("epochs")
     if not values.get("train_head"):
-        gone.add("head_rate")
-    gone.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
-    gone |= _of_switching(values)
-    return {key for key in gone if not _is_wrong(key, values)}
+        hidden.add("head_rate")
+    hidden.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
+    hidden |= _irrelevant_switch_keys(values)
+    return {key for key in hidden if not _is_invalid(key, values)}
 
 
-def _is_wrong(key: str, values: Mapping[str, Any]) -> bool:
-    """What is typed wrongly is refused wherever it stands, so it has to be seen."""
+def _is_invalid(key: str, values: Mapping[str, Any]) -> bool:
+    """An invalid value is always refused, so its setting must stay visible."""
     try:
         if key in values:
             SETTINGS[key].read(values[key])
@@ -41,17 +41,19 @@ def _is_wrong(key: str, values: Mapping[str, Any]) -> bool:
     return False
 
 
-def _of_switching(values: Mapping[str, Any]) -> set[str]:
+def _irrelevant_switch_keys(values: Mapping[str, Any]) -> set[str]:
     if values.get("batching") != "length_then_order":
         return set(SWITCH)
-    gone = set() if values.get("switch_pairs") else set(SECOND)
+    hidden = set() if values.get("switch_pairs") else set(SECOND)
     by_loss = values.get("switch_after") == "loss"
-    return gone | {key for key in SWITCH if (key.endswith("_at") if by_loss else "_loss_" in key)}
+    return hidden | {key for key in SWITCH if (key.endswith("_at") if by_loss else "_loss_" in key)}
 
 
-def style(gone: Collection[str]) -> str:
-    """A style sheet that hides these settings, and the rows in which nothing is left. Hidden, not taken off the
-    page: what stands in them stays in the form on every version of Gradio."""
-    hidden = [f"#tp-{key}" for key in sorted(gone)]
-    hidden += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(gone)]
-    return f"<style>{', '.join(hidden)} {{display: none !important}}</style>" if hidden else ""
+def style(keys: Collection[str]) -> str:
+    """A style sheet that hides these settings, and rows without any visible setting.
+
+    The settings are hidden, not removed, so their values stay in the form in every version of Gradio.
+    """
+    selectors = [f"#tp-{key}" for key in sorted(keys)]
+    selectors += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(keys)]
+    return f"<style>{', '.join(selectors)} {{display: none !important}}</style>" if selectors else ""

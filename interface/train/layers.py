@@ -1,4 +1,4 @@
-"""The model's own layers, to pick those that the LoRA sits on."""
+"""A picker for the layers of the model that get a LoRA."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from ..base import Form, Joined, handle, markup, private
 
 
 class Layers:
-    """A button that lists them, and a box for each."""
+    """A button that lists the layers, and a checkbox for each layer."""
 
-    def __init__(self, joined: Joined, form: Form) -> None:
-        self._joined, self._form = joined, form
+    def __init__(self, context: Joined, form: Form) -> None:
+        self._context, self._form = context, form
 
     def draw(self) -> None:
-        self._list = gr.Button("Pick from this model's layers", size="sm", elem_id="tp-layers")
-        self._said = gr.HTML(elem_id="tp-layers-said", elem_classes="tp-said")
+        self._list_button = gr.Button("Pick from this model's layers", size="sm", elem_id="tp-layers")
+        self._message = gr.HTML(elem_id="tp-layers-said", elem_classes="tp-said")
         self._boxes = gr.CheckboxGroup([], label="Layers", visible=False, elem_id="tp-layers-picked")
 
     def connect(self) -> None:
         targets = self._form.components["targets"]
         handle(
-            self._list.click,
-            self._listed,
+            self._list_button.click,
+            self._on_list,
             targets,
-            [self._said, self._boxes],
+            [self._message, self._boxes],
             what="Listing the layers",
-            says=self._said,
+            says=self._message,
             clears={self._boxes: gr.update(visible=False)},
             **private(),
         )
-        handle(self._boxes.input, self._picked, self._boxes, targets, what="Picking layers", **private())
+        handle(self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers", **private())
 
-    def _listed(self, targets: str | None) -> tuple[str, Any]:
+    def _on_list(self, targets: str | None) -> tuple[str, Any]:
         try:
-            found = self._joined.engine.layers(self._joined.host)
+            layers = self._context.engine.layers(self._context.host)
         except TrainingProError as error:
             return markup.problem(str(error)), gr.update(visible=False)
-        choices = [(f"{name} ({count})", name) for name, count in found.items()]
-        chosen = [name for name in (targets or "").split() if name in found]
-        said = "Those that are ticked get a LoRA, in place of what Which layers says."
-        return markup.paragraph(said, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
+        choices = [(f"{name} ({count})", name) for name, count in layers.items()]
+        chosen = [name for name in (targets or "").split() if name in layers]
+        message = "Those that are ticked get a LoRA, in place of what Which layers says."
+        return markup.paragraph(message, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
 
-    def _picked(self, chosen: list[str]) -> str:
+    def _on_pick(self, chosen: list[str]) -> str:
         return " ".join(chosen) or str(SETTINGS["targets"].default)

@@ -1,4 +1,4 @@
-"""Start from: a goal, a preset of one's own, a LoRA's settings, or the defaults; and keeping presets."""
+"""The menu Start from (goals, presets, settings of LoRAs, defaults), and the folded part Presets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DOING = {"Save": "Saving the preset", "Delete": "Deleting the preset"}
 
 
 class StartFrom:
-    """A menu that fills the form, and what it changed."""
+    """A menu that fills the form and reports the changes, with the buttons that save and delete presets."""
 
-    def __init__(self, joined: Joined, form: Form) -> None:
-        self._joined, self._form = joined, form
+    def __init__(self, context: Joined, form: Form) -> None:
+        self._context, self._form = context, form
         self._tables: dict[Any, Any] = {}
 
     def draw(self) -> None:
@@ -35,18 +35,18 @@ class StartFrom:
         self.said = gr.HTML(elem_id="tp-start-from-said")
 
     def draw_table(self, kind: str) -> None:
-        """At the top of a folded part: the menu of its presets, S to XL."""
-        menu = gr.Dropdown(self._rows(kind), value=NOTHING, label="Preset", elem_id=f"tp-{kind}-preset")
+        """Draw the menu of presets (S to XL) at the top of a folded part."""
+        menu = gr.Dropdown(self._preset_choices(kind), value=NOTHING, label="Preset", elem_id=f"tp-{kind}-preset")
         self._tables[menu] = gr.HTML(elem_id=f"tp-{kind}-said", elem_classes="tp-said")
 
     def draw_keeping(self) -> None:
-        """Saving and deleting presets, what differs from the defaults, and the form as a command."""
+        """Draw the part Presets: save, delete, differences from the defaults, and the form as a command."""
         with gr.Row():
             self._name = gr.Textbox(
                 label="Preset of your own", max_lines=1, elem_id="tp-preset-name", min_width=120
             )
-            self._save = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
-            self._delete = gr.Button("Delete", min_width=70, elem_id="tp-preset-delete")
+            self._save_button = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
+            self._delete_button = gr.Button("Delete", min_width=70, elem_id="tp-preset-delete")
         self._order = gr.Radio(
             [("newest first", NEWEST), ("by name", BY_NAME)],
             value=NEWEST,
@@ -54,45 +54,55 @@ class StartFrom:
             elem_id="tp-lora-order",
         )
         with gr.Row():
-            self._differs = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
-            self._reset = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
-            self._command = gr.Button("As a command", size="sm", elem_id="tp-command")
-        self._kept = gr.HTML(elem_id="tp-preset-said")
+            self._differences_button = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
+            self._reset_button = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
+            self._command_button = gr.Button("As a command", size="sm", elem_id="tp-command")
+        self._message = gr.HTML(elem_id="tp-preset-said")
 
     def connect(self, *refreshing: Callable[..., Any]) -> None:
-        """After everything is drawn: the menu writes into the whole form, and has LoRAs anew with `refreshing`."""
+        """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
         form = self._form.inputs()
-        filled = [*self._form.components.values(), self.said]
-        fill = partial(self._fill, self._menu, self.said)
+        outputs = [*self._form.components.values(), self.said]
+        on_choose = partial(self._on_choose, self._menu, self.said)
         handle(
             self._menu.input,
-            fill,
+            on_choose,
             {*form, self._menu},
-            filled,
+            outputs,
             what="Start from",
             says=self.said,
             **private(),
         )
-        renewed = [self._order.change, *refreshing]
-        handle(renewed, self.refreshed, self._order, self._menu, what="Renewing Start from", **private())
-        for menu, said in self._tables.items():
-            row = [*self._form.components.values(), said]
-            fill = partial(self._fill, menu, said)
-            handle(menu.input, fill, {*form, menu}, row, what="The preset", says=said, **private())
-        handle(self._reset.click, self._back, form, filled, what="Back to defaults", says=self.said, **private())
-        self._connect_keeping(form)
+        events = [self._order.change, *refreshing]
+        handle(events, self.refreshed, self._order, self._menu, what="Renewing Start from", **private())
+        for menu, message in self._tables.items():
+            table_outputs = [*self._form.components.values(), message]
+            on_choose = partial(self._on_choose, menu, message)
+            handle(
+                menu.input, on_choose, {*form, menu}, table_outputs, what="The preset", says=message, **private()
+            )
+        handle(
+            self._reset_button.click,
+            self._on_reset,
+            form,
+            outputs,
+            what="Back to defaults",
+            says=self.said,
+            **private(),
+        )
+        self._connect_saving(form)
 
-    def _connect_keeping(self, form: set[Any]) -> None:
-        """The buttons of the folded part Presets, which all speak in one place."""
-        kept = [self._kept, self._menu]
-        for button, act, inputs, outputs in (
-            (self._differs, self._differences, form, self._kept),
-            (self._command, self._as_command, form, self._kept),
-            (self._save, self._keep, {*form, self._name, self._order}, kept),
-            (self._delete, self._drop, {self._name, self._order}, kept),
+    def _connect_saving(self, form: set[Any]) -> None:
+        """Connect the buttons of the part Presets, which share one place for messages."""
+        outputs_with_menu = [self._message, self._menu]
+        for button, handler, inputs, outputs in (
+            (self._differences_button, self._on_differences, form, self._message),
+            (self._command_button, self._on_command, form, self._message),
+            (self._save_button, self._on_save, {*form, self._name, self._order}, outputs_with_menu),
+            (self._delete_button, self._on_delete, {self._name, self._order}, outputs_with_menu),
         ):
-            what = DOING.get(button.value, button.value)
-            handle(button.click, act, inputs, outputs, what=what, says=self._kept, **private())
+            action = DOING.get(button.value, button.value)
+            handle(button.click, handler, inputs, outputs, what=action, says=self._message, **private())
 
     def refreshed(self, order: str = NEWEST) -> Any:
         return gr.update(choices=self._choices(order))
@@ -101,47 +111,47 @@ class StartFrom:
     def menu(self) -> Any:
         return self._menu
 
-    def _rows(self, kind: str) -> list[tuple[str, str]]:
-        """The rows of a table of presets; a file of the user's that is wrong is told when a row is chosen."""
+    def _preset_choices(self, kind: str) -> list[tuple[str, str]]:
+        """Labels and values of a menu of presets. An error in a user file is reported when a preset is chosen."""
         try:
-            rows = presets.table(kind, self._joined.host.folders.presets)
+            table = presets.table(kind, self._context.host.folders.presets)
         except TrainingProError:
-            rows = presets.table(kind, presets.GOALS.parent)
-        return [("(as it is)", NOTHING), *((p.label, f"{kind}:{p.name}") for p in rows)]
+            table = presets.table(kind, presets.GOALS.parent)
+        return [("(as it is)", NOTHING), *((p.label, f"{kind}:{p.name}") for p in table)]
 
     def _choices(self, order: str = NEWEST) -> list[tuple[str, str]]:
         first = [("(the form as it is)", NOTHING), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
         try:
-            folders = self._joined.host.folders
+            folders = self._context.host.folders
             own = [(f"preset: {p.label}", f"{presets.OWN}:{p.name}") for p in presets.own(folders.presets)]
-            trained = [(f"LoRA: {n}", f"{TRAINED}:{n}") for n in _in_order(folders.loras, order)]
+            trained = [(f"LoRA: {n}", f"{TRAINED}:{n}") for n in _sorted_loras(folders.loras, order)]
         except (TrainingProError, OSError):
             own, trained = [], []
         return [*first, *goals, *own, *trained]
 
-    def _fill(self, menu: Any, said: Any, given: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _on_choose(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         try:
-            values, words = self._asked(given[menu] or NOTHING)
+            values, words = self._load_choice(inputs[menu] or NOTHING)
         except TrainingProError as error:
-            return {said: markup.problem(str(error))}
-        return self._filled(given, values, words, said)
+            return {message: markup.problem(str(error))}
+        return self._fill_updates(inputs, values, words, message)
 
-    def _back(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        return self._filled(given, _defaults(), "Back to the defaults.", self.said)
+    def _on_reset(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        return self._fill_updates(inputs, _defaults(), "Back to the defaults.", self.said)
 
-    def _filled(
-        self, given: Mapping[Any, Any], values: Mapping[str, Any], words: str, said: Any
+    def _fill_updates(
+        self, inputs: Mapping[Any, Any], values: Mapping[str, Any], words: str, message: Any
     ) -> dict[Any, Any]:
-        """The form's updates, and what they change; name, data and what exists stay as they are."""
+        """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
         values = {k: v for k, v in values.items() if k not in presets.UNTOUCHED}
-        changed = presets.changes(self._form.values(given), values)
-        told = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
-        return {**self._form.shown(values), said: markup.paragraph(f"{words} {told}".strip(), quiet=True)}
+        changed = presets.changes(self._form.values(inputs), values)
+        report = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
+        return {**self._form.shown(values), message: markup.paragraph(f"{words} {report}".strip(), quiet=True)}
 
-    def _asked(self, choice: str) -> tuple[dict[str, Any], str]:
+    def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")
-        folders = self._joined.host.folders
+        folders = self._context.host.folders
         if kind == TRAINED:
             folder = safe_paths.child(folders.loras, name, "LoRA")
             loaded = files.load(folder / PARAMETERS, folders.datasets)
@@ -151,38 +161,38 @@ class StartFrom:
             return {**(_defaults() if kind == presets.OWN else {}), **preset.values}, preset.words
         return (_defaults() if choice == DEFAULTS else {}), ""
 
-    def _differences(self, given: Mapping[Any, Any]) -> str:
-        values = {k: v for k, v in self._form.values(given).items() if k not in presets.UNTOUCHED}
+    def _on_differences(self, inputs: Mapping[Any, Any]) -> str:
+        values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.UNTOUCHED}
         changed = presets.changes(_defaults(), values)
         return markup.bullets(changed) or markup.paragraph("Everything is at its default.", quiet=True)
 
-    def _as_command(self, given: Mapping[Any, Any]) -> str:
-        return as_command(self._form.values(given), self._joined.host)
+    def _on_command(self, inputs: Mapping[Any, Any]) -> str:
+        return as_command(self._form.values(inputs), self._context.host)
 
-    def _keep(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
-        name = (given[self._name] or "").strip()
+    def _on_save(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
+        name = (inputs[self._name] or "").strip()
 
         def save(folders: Folders) -> str:
-            presets.save(folders.presets, name, self._form.values(given))
+            presets.save(folders.presets, name, self._form.values(inputs))
             return f"Saved as {name}."
 
-        return self._joined.said_of(save), self.refreshed(given[self._order])
+        return self._context.said_of(save), self.refreshed(inputs[self._order])
 
-    def _drop(self, given: Mapping[Any, Any]) -> tuple[str, Any]:
-        name = (given[self._name] or "").strip()
+    def _on_delete(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
+        name = (inputs[self._name] or "").strip()
 
         def delete(folders: Folders) -> str:
             presets.delete(folders.presets, name)
             return f"{name} is deleted."
 
-        return self._joined.said_of(delete), self.refreshed(given[self._order])
+        return self._context.said_of(delete), self.refreshed(inputs[self._order])
 
 
 def _defaults() -> dict[str, Any]:
     return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.UNTOUCHED}
 
 
-def _in_order(folder: Path, order: str) -> list[str]:
-    """The LoRAs by name, or by when they were last written."""
+def _sorted_loras(folder: Path, order: str) -> list[str]:
+    """The names of all LoRAs, by name or the newest first."""
     names = loras.listed(folder)
     return names if order == BY_NAME else sorted(names, key=lambda n: -(folder / n).stat().st_mtime)

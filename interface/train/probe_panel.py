@@ -1,4 +1,4 @@
-"""Test one step: what a run would take in memory and time, tried on the model; and settings that fit the card."""
+"""Test one step: measure memory and time of one training step, and find settings that fit the GPU."""
 
 from __future__ import annotations
 
@@ -17,53 +17,55 @@ from ..base import Form, Joined, follows, handle, markup, news, outdated, refuse
 
 
 class OneStep:
-    """Two buttons in the form: one looks, the other also puts in what fits."""
+    """Two buttons in the form: one measures, the other also fills in settings that fit."""
 
-    def __init__(self, joined: Joined, form: Form) -> None:
-        self._joined, self._form = joined, form
+    def __init__(self, context: Joined, form: Form) -> None:
+        self._context, self._form = context, form
 
     def draw(self) -> None:
-        may = not self._joined.host_says_read_only()
+        enabled = not self._context.host_says_read_only()
         with gr.Row(elem_classes="tp-buttons"):
-            self._test = gr.Button("Test one step", size="sm", interactive=may, elem_id="tp-probe")
-            self._fit = gr.Button("Fit to my card", size="sm", interactive=may, elem_id="tp-fit")
-        self._said = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
+            self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
+            self._fit_button = gr.Button("Fit to my card", size="sm", interactive=enabled, elem_id="tp-fit")
+        self._result = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
         self.made_from = gr.State()
 
     def connect(self) -> None:
-        inputs, outputs = self._form.inputs(), [self._said, self.made_from, *self._form.components.values()]
-        trying = {"outputs": outputs, "says": self._said, **follows()}
-        handle(self._test.click, partial(self._tried, fit=False), inputs, what="Test one step", **trying)
-        handle(self._fit.click, partial(self._tried, fit=True), inputs, what="Fit to my card", **trying)
+        inputs, outputs = self._form.inputs(), [self._result, self.made_from, *self._form.components.values()]
+        options = {"outputs": outputs, "says": self._result, **follows()}
+        handle(
+            self._test_button.click, partial(self._on_click, fit=False), inputs, what="Test one step", **options
+        )
+        handle(self._fit_button.click, partial(self._on_click, fit=True), inputs, what="Fit to my card", **options)
 
-    async def _tried(self, given: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
-        joined, values = self._joined, self._form.values(given)
+    async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
+        context, values = self._context, self._form.values(inputs)
         try:
             settings = training_settings({**values, "name": values.get("name") or "one-step"})
-            joined.refuse_where_read_only()
-            work = partial(joined.engine.probe, settings, joined.host)
-            job = joined.session.start("probe", "Testing one step", joined.host, work)
+            context.refuse_where_read_only()
+            work = partial(context.engine.probe, settings, context.host)
+            job = context.session.start("probe", "Testing one step", context.host, work)
         except TrainingProError as error:
-            async for said in refused(joined.session, error):
-                yield {self._said: said}
+            async for message in refused(context.session, error):
+                yield {self._result: message}
             return
-        said = ""
-        yield {self._said: said}
-        async for fresh in news(job):
-            yield {self._said: (said := said_last(fresh, said))}
+        message = ""
+        yield {self._result: message}
+        async for events in news(job):
+            yield {self._result: (message := said_last(events, message))}
         probed = next((e for e in job.log.since(0) if isinstance(e, Probed)), None)
         if probed is not None:
             changes = probed.fitting if fit else {}
-            made_from = joined.made_from({**values, **changes})
+            made_from = context.made_from({**values, **changes})
             yield {
-                self._said: told(probed, values, fitted=fit),
+                self._result: told(probed, values, fitted=fit),
                 self.made_from: made_from,
                 **self._form.shown(changes),
             }
 
 
 def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
-    """What was found; and what to change so that it fits, with a button unless that is done."""
+    """The result of the probe, with a button for settings that fit unless they are already filled in."""
     figures = markup.figures(
         [
             ("a step", duration(probed.seconds)),

@@ -1,4 +1,4 @@
-"""Runs that were cut off, offered when the page is opened: go on, keep as it is, throw away."""
+"""A panel for crashed runs, shown when the page is opened: resume, keep as it is, or throw away."""
 
 from __future__ import annotations
 
@@ -20,76 +20,78 @@ Act = Callable[[CutOff, Folders], str]
 
 
 class Unfinished:
-    """A card that is there only while such runs are."""
+    """A panel that is visible only if there are crashed runs."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
+    def __init__(self, context: Joined) -> None:
+        self._context = context
 
     def draw(self) -> None:
         self._card = gr.Group(visible=False, elem_id="tp-unfinished")
         with self._card:
-            self._said = gr.HTML(elem_id="tp-unfinished-said")
+            self._description = gr.HTML(elem_id="tp-unfinished-said")
             with gr.Row(elem_classes="tp-buttons"):
-                self._run = gr.Dropdown(
+                self._menu = gr.Dropdown(
                     [], label="Which one", allow_custom_value=True, min_width=160, elem_id="tp-unfinished-run"
                 )
-                self._go_on = gr.Button("Go on", variant="primary", elem_id="tp-unfinished-go-on")
-                self._keep = gr.Button("Keep as it is", elem_id="tp-unfinished-keep")
-                self._throw = gr.Button("Throw away", elem_id="tp-unfinished-throw")
-        self._done = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
+                self._resume_button = gr.Button("Go on", variant="primary", elem_id="tp-unfinished-go-on")
+                self._keep_button = gr.Button("Keep as it is", elem_id="tp-unfinished-keep")
+                self._delete_button = gr.Button("Throw away", elem_id="tp-unfinished-throw")
+        self._message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
 
     def connect(self) -> None:
-        offered = [self._card, self._said, self._run]
-        for button, act in (
-            (self._go_on, self._going_on),
-            (self._keep, self._kept),
-            (self._throw, self._thrown_away),
+        panel = [self._card, self._description, self._menu]
+        for button, action in (
+            (self._resume_button, self._resume),
+            (self._keep_button, self._keep),
+            (self._delete_button, self._delete),
         ):
-            outputs = [self._done, *offered]
-            told = {"what": button.value, "says": self._done, **private()}
-            handle(button.click, partial(self._do, act), {self._run}, outputs, **told)
-        looking = {"what": "Looking for runs that were cut off", "says": self._said}
-        on_load(self._offered, offered, **looking, clears={self._card: gr.update(visible=True)}, **private())
+            outputs = [self._message, *panel]
+            options = {"what": button.value, "says": self._message, **private()}
+            handle(button.click, partial(self._on_click, action), {self._menu}, outputs, **options)
+        load_options = {"what": "Looking for runs that were cut off", "says": self._description}
+        on_load(
+            self._panel_updates, panel, **load_options, clears={self._card: gr.update(visible=True)}, **private()
+        )
 
-    def _offered(self) -> tuple[Any, str, Any]:
-        runs = self._runs()
-        told = markup.card("Cut off", markup.bullets(map(in_words, runs)), mood="fair") if runs else ""
+    def _panel_updates(self) -> tuple[Any, str, Any]:
+        runs = self._crashed_runs()
+        card = markup.card("Cut off", markup.bullets(map(in_words, runs)), mood="fair") if runs else ""
         names = [run.name for run in runs]
-        return gr.update(visible=bool(runs)), told, gr.update(choices=names, value=names[0] if names else None)
+        return gr.update(visible=bool(runs)), card, gr.update(choices=names, value=names[0] if names else None)
 
-    def _runs(self) -> list[CutOff]:
-        if self._joined.host_says_read_only():
+    def _crashed_runs(self) -> list[CutOff]:
+        if self._context.host_says_read_only():
             return []
         try:
-            runs = crashed_runs.cut_off_runs(self._joined.host.folders)
+            runs = crashed_runs.cut_off_runs(self._context.host.folders)
         except (TrainingProError, OSError):
             return []
-        return [run for run in runs if not self._joined.trains(run.name)]
+        return [run for run in runs if not self._context.trains(run.name)]
 
-    def _do(self, act: Act, given: Mapping[Any, Any]) -> tuple[Any, ...]:
-        def done(folders: Folders) -> str:
-            run = next((run for run in self._runs() if run.name == given[self._run]), None)
+    def _on_click(self, action: Act, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
+        def run_action(folders: Folders) -> str:
+            run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
                 raise SavingError("That run is not cut off any more. Open the page anew.")
-            return act(run, folders)
+            return action(run, folders)
 
-        return (self._joined.said_of(done), *self._offered())
+        return (self._context.said_of(run_action), *self._panel_updates())
 
-    def _going_on(self, run: CutOff, folders: Folders) -> str:
-        """Under its own settings, to the bit as if it had never been cut off."""
-        joined = self._joined
+    def _resume(self, run: CutOff, folders: Folders) -> str:
+        """Resume the run with its own settings, bit for bit as if it had not crashed."""
+        context = self._context
         loaded = files.load(run.folder / PARAMETERS, folders.datasets)
-        # Under the name of its folder, which may have been given another one since.
+        # The name comes from the folder, because the user may have renamed it.
         settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
-        work = partial(joined.engine.train, settings, joined.host, resume="newest")
-        joined.session.train(run.name, joined.host, work)
+        work = partial(context.engine.train, settings, context.host, resume="newest")
+        context.session.train(run.name, context.host, work)
         return f"{run.name} goes on."
 
-    def _kept(self, run: CutOff, folders: Folders) -> str:
+    def _keep(self, run: CutOff, folders: Folders) -> str:
         crashed_runs.keep(run, folders)
         return f"{run.name} is a LoRA as of step {run.safe_step}."
 
-    def _thrown_away(self, run: CutOff, folders: Folders) -> str:
+    def _delete(self, run: CutOff, folders: Folders) -> str:
         crashed_runs.throw_away(run, folders)
         return f"{run.name} is thrown away."
 

@@ -1,4 +1,4 @@
-"""What follows from the form, in a line each: beside the settings, before anything is started."""
+"""Short summaries of what follows from the form: steps, LoRA strength and size, schedule, changed settings."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ..base import way_back
 from ..run import plan_svg
 
 STEPS = ("batch_size", "accumulation", "epochs", "max_steps")
-NO_DATA_YET = 400  # examples, for a curve of the schedule before any data are chosen
+NO_DATA_YET = 400  # examples, to draw the schedule before any data are chosen
 
 
 def together(values: Mapping[str, Any], examples: int) -> str:
-    """Examples a step, and how many steps that makes; empty where a number is being typed."""
-    read = _read(values, STEPS)
-    if not read:
+    """Examples per step and the number of steps; empty while a number is half-typed."""
+    parsed = _parse(values, STEPS)
+    if not parsed:
         return ""
-    each = read["batch_size"] * read["accumulation"]
-    planned = StepPlan(examples, **read).steps if examples else 0
-    steps = f", {planned:,} {plural(planned, 'step')}" if examples else ""
-    return f"Together {each} {plural(each, 'example')} a step{steps}."
+    per_step = parsed["batch_size"] * parsed["accumulation"]
+    total = StepPlan(examples, **parsed).steps if examples else 0
+    steps = f", {total:,} {plural(total, 'step')}" if examples else ""
+    return f"Together {per_step} {plural(per_step, 'example')} a step{steps}."
 
 
 def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The LoRA's alpha and strength, and what its file will take."""
-    read = _read(values, ("rank", "alpha", "rslora", "targets"))
-    if not read:
+    """Alpha and strength of the LoRA, and the size of its file."""
+    parsed = _parse(values, ("rank", "alpha", "rslora", "targets"))
+    if not parsed:
         return ""
-    file = _file(config, read["rank"], read["targets"])
-    return f"LoRA alpha {read['alpha']:g}, strength {Lora(**read).strength:.3g}{file}."
+    file_note = _file_size_note(config, parsed["rank"], parsed["targets"])
+    return f"LoRA alpha {parsed['alpha']:g}, strength {Lora(**parsed).strength:.3g}{file_note}."
 
 
-def _file(config: Mapping[str, Any], rank: int, targets: Any) -> str:
-    """What it will take; where the layers have to be counted, that is not done at each letter that is typed."""
+def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:
+    """The expected file size. If layers must be counted it is left to Check: too slow for every key press."""
     shape = ModelShape.of(config)
     if shape is None:
         return ""
@@ -49,17 +49,17 @@ def _file(config: Mapping[str, Any], rank: int, targets: Any) -> str:
 
 
 def schedule(values: Mapping[str, Any], examples: int) -> str:
-    """The schedule as a small curve; empty where something in it is being typed."""
+    """A small chart of the schedule; empty while a setting is half-typed."""
     try:
         settings = training_settings({**values, "name": "look", "data": ["look"]})
     except TrainingProError:
         return ""
-    plan = StepPlan(examples or NO_DATA_YET, **_read(values, STEPS))
+    plan = StepPlan(examples or NO_DATA_YET, **_parse(values, STEPS))
     return plan_svg.small_curve(settings, plan)
 
 
-def _read(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """These settings as they are typed; nothing where one of them is not finished."""
+def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Parse these settings; empty if one of them is invalid."""
     try:
         return {key: SETTINGS[key].read(values[key]) for key in keys}
     except ValueError:
@@ -67,14 +67,14 @@ def _read(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def changed(values: Mapping[str, Any]) -> str:
-    """The ways back of all settings that are not at their default."""
+    """Reset buttons of all settings that differ from their defaults."""
     keys = [key for key in values if key not in presets.UNTOUCHED]
-    apart = presets.apart({key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys})
-    return "".join(way_back(key, presets.shown(key, SETTINGS[key].default)) for key in apart)
+    changed_keys = presets.apart({key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys})
+    return "".join(way_back(key, presets.shown(key, SETTINGS[key].default)) for key in changed_keys)
 
 
 def title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:
-    """The title of a folded part, with what in it is not at its default."""
+    """The title of a folded part, with its settings that differ from their defaults."""
     keys = [key for row in rows for key in row if key in values]
     defaults = {key: SETTINGS[key].default for key in keys}
     changed = presets.changes(defaults, {key: values[key] for key in keys})

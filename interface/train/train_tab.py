@@ -1,4 +1,4 @@
-"""The Train tab: the form at the left, what comes of it at the right."""
+"""The Train tab: the form on the left, the run panel on the right."""
 
 from __future__ import annotations
 
@@ -40,239 +40,257 @@ from .probe_panel import OneStep
 from .resume_panel import Unfinished
 
 CUTTING = ("data", *keys_of("text", "rows"), "eval_data", "eval_share", "seed")
-"""What decides on the examples."""
+"""Settings that change the examples."""
 
 
 class TrainTab:
-    """The components of the tab and what they do."""
+    """The components of the tab and their event handlers."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
+    def __init__(self, context: Joined) -> None:
+        self._context = context
         self._form = Form()
-        self._clicks = Clicks(self._form)
-        self._start_from = StartFrom(joined, self._form)
-        self._run = RunPanel(joined, self._form)
-        self._one_step = OneStep(joined, self._form)
-        self._unfinished = Unfinished(joined)
-        self._layers = Layers(joined, self._form)
-        self._folded: dict[str, gr.Accordion] = {}
+        self._js_bridge = Clicks(self._form)
+        self._presets = StartFrom(context, self._form)
+        self._run_panel = RunPanel(context, self._form)
+        self._probe_panel = OneStep(context, self._form)
+        self._resume_panel = Unfinished(context)
+        self._layer_picker = Layers(context, self._form)
+        self._folded_parts: dict[str, gr.Accordion] = {}
 
     @property
     def form(self) -> Form:
-        """For the tabs beside it."""
+        """The form, for the other tabs."""
         return self._form
 
     def draw(self, tab: gr.Tab) -> None:
-        """Form at the left, run panel at the right; one below the other where it is narrow."""
-        self._line = gr.HTML(status_line.html(self._joined), elem_id="tp-line")
-        self._unfinished.draw()
+        """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
+        self._status_line = gr.HTML(status_line.html(self._context), elem_id="tp-line")
+        self._resume_panel.draw()
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
-                self._run.draw()
+                self._run_panel.draw()
         assert not list(self._form.undrawn()), "a setting has no place on the page"
         self._connect(tab)
 
     def _draw_form(self) -> None:
-        self._start_from.draw()
+        self._presets.draw()
         self._form.draw_row("name", "if_exists")
-        self._name_said = gr.HTML(elem_id="tp-name-said")
+        self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
-            self._form.draw("data", choices=data_menu.choices(self._joined), allow_custom_value=True, scale=7)
+            self._form.draw("data", choices=data_menu.choices(self._context), allow_custom_value=True, scale=7)
             with gr.Column(scale=2, min_width=110):
-                self._add = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
-                self._refresh = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
-        self._add_said = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
-        self._data_said = gr.HTML(look({}, self._joined).html, elem_id="tp-data-said")
+                self._add_button = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
+                self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
+        self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
+        self._data_note = gr.HTML(look({}, self._context).html, elem_id="tp-data-said")
         for keys in VISIBLE:
             self._form.draw_row(*keys)
             if "schedule" in keys:
-                self._schedule = gr.HTML(elem_id="tp-schedule-drawn")
-        self._together = gr.HTML(elem_id="tp-together")
+                self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
+        self._summary = gr.HTML(elem_id="tp-together")
         for title, rows in FOLDED.items():
-            with gr.Accordion(title, open=False, elem_id=part_id(title)) as folded:
+            with gr.Accordion(title, open=False, elem_id=part_id(title)) as part:
                 if title in TABLES:
-                    self._start_from.draw_table(TABLES[title])
+                    self._presets.draw_table(TABLES[title])
                 for keys in rows:
-                    self._form.draw_row(*keys, **self._what_to_choose_from(keys))
+                    self._form.draw_row(*keys, **self._choices_for(keys))
                 if title == LORA:
-                    self._layers.draw()
+                    self._layer_picker.draw()
                 if title == LIVE:
-                    self._run.draw_live()
+                    self._run_panel.draw_live()
                 if title == MEMORY:
-                    self._one_step.draw()
-            self._folded[title] = folded
+                    self._probe_panel.draw()
+            self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
-            self._start_from.draw_keeping()
-        self._found = gr.State(DataLook())
-        self._chosen = gr.State({})
-        self._marks = gr.HTML(
+            self._presets.draw_keeping()
+        self._preview = gr.State(DataLook())
+        self._chosen_data = gr.State({})
+        self._form_state = gr.HTML(
             field_visibility.style(field_visibility.beside_the_point({}, ())), elem_id="tp-marks"
         )
-        self._clicks.draw()
+        self._js_bridge.draw()
 
-    def _what_to_choose_from(self, keys: tuple[str, ...]) -> dict[str, Any]:
-        """Data sets can be tested with as well as learned from."""
+    def _choices_for(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        """The data menu of a row, if it has one: datasets for evaluation are chosen like those for training."""
         if keys != ("eval_data",):
             return {}
-        return {"choices": data_menu.choices(self._joined), "allow_custom_value": True}
+        return {"choices": data_menu.choices(self._context), "allow_custom_value": True}
 
     def _connect(self, tab: gr.Tab) -> None:
         parts = self._form.components
         data, name = parts["data"], parts["name"]
-        self._start_from.connect(self._refresh.click, self._run.ended.change, tab.select)
-        self._one_step.connect()
-        self._unfinished.connect()
-        self._layers.connect()
-        self._run.connect(self._line)
-        # In two steps: Gradio 4 keeps what is chosen by its place in the list, and new files move the places.
-        listing = {"what": "Listing the data", **private()}
-        cleared = self._cleared()
-        emptied = handle(self._refresh.click, self._emptied, {data, parts["eval_data"]}, cleared, **listing)
-        refreshed = handle(emptied.then, self._new_choices, {self._chosen}, cleared[1:], **listing)
-        adding = {"what": "Add files", "says": self._add_said, **private()}
-        handle(self._add.upload, self._take_in, {self._add, data}, [data, self._add_said], **adding)
-        handle([data.input, self._refresh.click], lambda: "", None, self._add_said, **adding)
-        handle(data.change, self._named, {data, name}, name, what="Finding a name", **private())
-        standing = {name, parts["if_exists"], parts["method"]}
-        looking = {"what": "Looking at the name", "says": self._name_said, **private()}
-        handle([part.change for part in standing], self._standing, standing, self._name_said, **looking)
+        self._presets.connect(self._refresh_button.click, self._run_panel.ended.change, tab.select)
+        self._probe_panel.connect()
+        self._resume_panel.connect()
+        self._layer_picker.connect()
+        self._run_panel.connect(self._status_line)
+        # In two steps: Gradio 4 stores the selection by index, and new files shift the indices.
+        list_options = {"what": "Listing the data", **private()}
+        outputs = self._data_outputs()
+        cleared = handle(
+            self._refresh_button.click, self._clear_data, {data, parts["eval_data"]}, outputs, **list_options
+        )
+        refreshed = handle(cleared.then, self._refresh_data, {self._chosen_data}, outputs[1:], **list_options)
+        add_options = {"what": "Add files", "says": self._add_message, **private()}
+        handle(
+            self._add_button.upload,
+            self._on_upload,
+            {self._add_button, data},
+            [data, self._add_message],
+            **add_options,
+        )
+        handle([data.input, self._refresh_button.click], lambda: "", None, self._add_message, **add_options)
+        handle(data.change, self._suggest_name, {data, name}, name, what="Finding a name", **private())
+        name_inputs = {name, parts["if_exists"], parts["method"]}
+        name_options = {"what": "Looking at the name", "says": self._name_note, **private()}
+        handle(
+            [part.change for part in name_inputs],
+            self._describe_name,
+            name_inputs,
+            self._name_note,
+            **name_options,
+        )
         self._connect_consequences(refreshed)
         on_load(
-            self._as_left,
-            [*parts.values(), self._start_from.menu],
+            self._restore_form,
+            [*parts.values(), self._presets.menu],
             what="Filling in the form as it was left",
             **private(),
         )
-        self._clicks.connect()
+        self._js_bridge.connect()
 
     def _connect_consequences(self, refreshed: Any) -> None:
-        """Every change of the form is followed by what comes of it, one of the data by a look at them."""
+        """Update the summaries after every change of the form, and the preview after a change of the data."""
         parts, form = self._form.components, self._form.inputs()
         latest = {"trigger_mode": "always_last", **private()}
-        told = {
-            "inputs": {*form, self._found, *self._results().values()},
-            "outputs": [self._together, self._schedule, self._marks, *self._folded.values()],
+        consequences = {
+            "inputs": {*form, self._preview, *self._result_inputs().values()},
+            "outputs": [self._summary, self._schedule_chart, self._form_state, *self._folded_parts.values()],
             "what": "Working out what follows from the form",
-            "says": self._together,
-            "clears": {self._schedule: ""},
+            "says": self._summary,
+            "clears": {self._schedule_chart: ""},
         }
-        look_at = {
+        preview = {
             "inputs": form,
-            "outputs": [self._data_said, self._found],
+            "outputs": [self._data_note, self._preview],
             "what": "Looking at the data",
-            "says": self._data_said,
-            "clears": {self._found: DataLook()},
+            "says": self._data_note,
+            "clears": {self._preview: DataLook()},
         }
-        handle([c.change for c in parts.values()], self._changed, **told, **latest)
-        looked = handle([parts[key].change for key in CUTTING], self._looked_at, **look_at, **latest)
-        handle(refreshed.then, self._looked_at, **look_at, **private())
-        handle(looked.then, self._changed, **told, **private())
-        # With another model the same data are other tokens; the form is as it was, and is not written.
-        anew = handle(self._run.model.change, self._looked_at, **look_at, **latest)
-        for made in (anew, self._run.checking):
-            handle(made.then, self._told, **told, **private())
+        handle([c.change for c in parts.values()], self._on_change, **consequences, **latest)
+        previewed = handle([parts[key].change for key in CUTTING], self._preview_data, **preview, **latest)
+        handle(refreshed.then, self._preview_data, **preview, **private())
+        handle(previewed.then, self._on_change, **consequences, **private())
+        # With another model the same data have other tokens. The form has not changed and is not saved.
+        model_changed = handle(self._run_panel.model.change, self._preview_data, **preview, **latest)
+        for event in (model_changed, self._run_panel.checking):
+            handle(event.then, self._consequences, **consequences, **private())
 
-    def _results(self) -> dict[outdated.Kind, Any]:
-        """What each result that stands on the page was made from."""
+    def _result_inputs(self) -> dict[outdated.Kind, Any]:
+        """The states that hold the inputs of each result on the page."""
         return {
-            "check": self._run.made_from,
-            "example": self._run.leafing.made_from,
-            "probe": self._one_step.made_from,
+            "check": self._run_panel.made_from,
+            "example": self._run_panel.leafing.made_from,
+            "probe": self._probe_panel.made_from,
         }
 
-    def _as_left(self) -> dict[Any, Any]:
-        """The form as it was left, with the data and LoRAs that there are now."""
-        choices = data_menu.choices(self._joined)
+    def _restore_form(self) -> dict[Any, Any]:
+        """Restore the form of the last visit, with the current datasets and LoRAs."""
+        choices = data_menu.choices(self._context)
         try:
-            values = presets.left_form(self._joined.host.folders.form)
+            values = presets.left_form(self._context.host.folders.form)
         except TrainingProError:
             values = {}
         menus = {}
         for key in ("data", "eval_data"):
-            left = values.pop(key, None)
-            chosen = {} if left is None else {"value": data_menu.still_there(left, choices)}
+            last = values.pop(key, None)
+            chosen = {} if last is None else {"value": data_menu.still_there(last, choices)}
             menus[self._form.components[key]] = gr.update(choices=choices, **chosen)
-        return {**self._form.shown(values), **menus, self._start_from.menu: self._start_from.refreshed()}
+        return {**self._form.shown(values), **menus, self._presets.menu: self._presets.refreshed()}
 
-    def _changed(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The form is kept as it is, and what follows from it is told."""
-        if not self._joined.host_says_read_only():
-            with suppress(TrainingProError, OSError):  # a form that cannot be kept is still a form
-                presets.leave_form(self._joined.host.folders.form, self._form.values(given))
-        return self._told(given)
+    def _on_change(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Save the form, and update what follows from it."""
+        if not self._context.host_says_read_only():
+            with suppress(TrainingProError, OSError):  # the page works without a saved form
+                presets.leave_form(self._context.host.folders.form, self._form.values(inputs))
+        return self._consequences(inputs)
 
-    def _told(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What follows from the form at once."""
-        values, found = self._form.values(given), given[self._found]
+    def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Updates of the parts that follow from the form."""
+        values, preview = self._form.values(inputs), inputs[self._preview]
         titles = {
-            folded: gr.update(label=summary.title(name, FOLDED[name], values))
-            for name, folded in self._folded.items()
+            part: gr.update(label=summary.title(name, FOLDED[name], values))
+            for name, part in self._folded_parts.items()
         }
-        said = f"{summary.together(values, found.examples)} {summary.strength(values, self._config())}".strip()
-        gone = field_visibility.beside_the_point(values, found.kinds)
+        text = f"{summary.together(values, preview.examples)} {summary.strength(values, self._config())}".strip()
+        hidden = field_visibility.beside_the_point(values, preview.kinds)
         return {
-            self._together: markup.paragraph(said, quiet=True),
-            self._schedule: summary.schedule(values, found.examples),
-            self._marks: field_visibility.style(gone) + summary.changed(values) + self._outdated(given),
+            self._summary: markup.paragraph(text, quiet=True),
+            self._schedule_chart: summary.schedule(values, preview.examples),
+            self._form_state: field_visibility.style(hidden)
+            + summary.changed(values)
+            + self._outdated_style(inputs),
             **titles,
         }
 
-    def _outdated(self, given: Mapping[Any, Any]) -> str:
-        """Marks on the results that were made from something else than stands there now."""
-        now = self._joined.made_from(self._form.values(given))
-        made_from = {kind: given.get(state) for kind, state in self._results().items()}
-        return outdated.style(kind for kind, then in made_from.items() if then and then.differs(now))
+    def _outdated_style(self, inputs: Mapping[Any, Any]) -> str:
+        """A style sheet that marks the results whose inputs have changed."""
+        current = self._context.made_from(self._form.values(inputs))
+        made_from = {kind: inputs.get(state) for kind, state in self._result_inputs().items()}
+        return outdated.style(
+            kind for kind, result_inputs in made_from.items() if result_inputs and result_inputs.differs(current)
+        )
 
     def _config(self) -> Mapping[str, Any]:
-        """The model's, where one is loaded or chosen."""
-        if self._joined.host.standing().problem:
+        """The config of the loaded or chosen model; empty if there is none."""
+        if self._context.host.standing().problem:
             return {}
         try:
-            return self._joined.host.card().config
+            return self._context.host.card().config
         except TrainingProError:
             return {}
 
-    def _looked_at(self, given: Mapping[Any, Any]) -> tuple[str, DataLook]:
-        """What the chosen data are, as far as that can be said in a moment."""
-        found = look(self._form.values(given), self._joined)
-        return found.html, found
+    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, DataLook]:
+        """Preview the chosen data."""
+        preview = look(self._form.values(inputs), self._context)
+        return preview.html, preview
 
-    def _cleared(self) -> list[Any]:
+    def _data_outputs(self) -> list[Any]:
         parts = self._form.components
-        return [self._chosen, parts["data"], parts["eval_data"]]
+        return [self._chosen_data, parts["data"], parts["eval_data"]]
 
-    def _emptied(self, given: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
-        """What is chosen is taken out of the menus, to be put back into the new ones."""
-        _, *menus = self._cleared()
-        return [given[menu] or [] for menu in menus], gr.update(value=[]), gr.update(value=[])
+    def _clear_data(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+        """Store and clear the selected data before the menus get new choices."""
+        _, *menus = self._data_outputs()
+        return [inputs[menu] or [] for menu in menus], gr.update(value=[]), gr.update(value=[])
 
-    def _new_choices(self, given: Mapping[Any, Any]) -> tuple[Any, ...]:
-        choices = data_menu.choices(self._joined)
-        chosen = (data_menu.still_there(names, choices) for names in given[self._chosen])
+    def _refresh_data(self, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
+        choices = data_menu.choices(self._context)
+        chosen = (data_menu.still_there(names, choices) for names in inputs[self._chosen_data])
         return tuple(gr.update(choices=choices, value=names) for names in chosen)
 
-    def _take_in(self, given: Mapping[Any, Any]) -> tuple[Any, str]:
-        """Add files from the browser to the data sets, and choose them."""
-        taken: list[data_menu.Taken] = []
+    def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
+        """Add uploaded files to the datasets, and select them."""
+        added: list[data_menu.Taken] = []
 
-        def take_in(folders: Folders) -> str:
-            taken.extend(data_menu.take_in(folders, given[self._add] or []))
-            return " ".join(one.words for one in taken)
+        def add_files(folders: Folders) -> str:
+            added.extend(data_menu.take_in(folders, inputs[self._add_button] or []))
+            return " ".join(file.words for file in added)
 
-        said = self._joined.said_of(take_in)
-        chosen = data_menu.chosen_with(given[self._form.components["data"]] or [], taken)
-        return gr.update(choices=data_menu.choices(self._joined), value=chosen), said
+        message = self._context.said_of(add_files)
+        chosen = data_menu.chosen_with(inputs[self._form.components["data"]] or [], added)
+        return gr.update(choices=data_menu.choices(self._context), value=chosen), message
 
-    def _named(self, given: Mapping[Any, Any]) -> Any:
-        """A name out of data and model, where none is typed."""
+    def _suggest_name(self, inputs: Mapping[Any, Any]) -> Any:
+        """Suggest a name from data and model, if none is typed."""
         parts = self._form.components
-        if given[parts["name"]] or not given[parts["data"]]:
+        if inputs[parts["name"]] or not inputs[parts["data"]]:
             return gr.update()
-        return data_menu.name_for(given[parts["data"]][0], self._joined.host.standing().model)
+        return data_menu.name_for(inputs[parts["data"]][0], self._context.host.standing().model)
 
-    def _standing(self, given: Mapping[Any, Any]) -> str:
-        """What stands under the name already, unless it is being made just now."""
+    def _describe_name(self, inputs: Mapping[Any, Any]) -> str:
+        """Describe an existing LoRA of this name, unless it is being trained right now."""
         parts = self._form.components
-        return taken(self._joined, *(given[parts[key]] or "" for key in ("name", "if_exists", "method")))
+        return taken(self._context, *(inputs[parts[key]] or "" for key in ("name", "if_exists", "method")))
