@@ -36,7 +36,7 @@ class Form:
         """The values of the form, by key."""
         return {key: as_meant(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}
 
-    def shown(self, values: Mapping[str, Any]) -> dict[Any, Any]:
+    def updates(self, values: Mapping[str, Any]) -> dict[Any, Any]:
         """Component updates that put values into the form."""
         return {
             self.components[key]: gr.update(value=as_shown(SETTINGS[key], value))

@@ -44,7 +44,7 @@ class Joined:
         job = self.session.current
         return job is not None and bool(name) and job.makes == name
 
-    def asked(self, values: Mapping[str, object]) -> TrainingSettings:
+    def parse_settings(self, values: Mapping[str, object]) -> TrainingSettings:
         """Parse the form; a SettingsError lists all problems, including a missing model."""
         try:
             return training_settings(values)

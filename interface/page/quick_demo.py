@@ -54,7 +54,7 @@ class LookView:
     """The state of a demo on one page, from its first event."""
 
     def __init__(self, demo: Look) -> None:
-        self.look = demo
+        self.demo = demo
         self._run_view = RunView(demo.run)
         self._answer_position = 0
         self._status = ""
@@ -63,16 +63,16 @@ class LookView:
     def catch_up(self) -> tuple[Any, ...]:
         """Process new events; the returned state changes whenever the page must be updated."""
         self._run_view.catch_up()
-        if self.look.answer is not None:
-            events = self.look.answer.log.since(self._answer_position)
+        if self.demo.answer is not None:
+            events = self.demo.answer.log.since(self._answer_position)
             self._answer_position += len(events)
             take_in(events, self.texts)
             self._status = said_last(events, self._status)
-        control = self.look.run.control
+        control = self.demo.run.control
         return self._run_view.position, self._answer_position, control.pausing, *(wish(control) for wish in WISHES)
 
     def html(self) -> str:
-        end = self.look.run.end
+        end = self.demo.run.end
         time_is_over = end is not None and end.time_over
         words = f"The two minutes are over at step {self._run_view.step}: here is what it learned."
         message = markup.card("", markup.paragraph(words), mood="good") if time_is_over else ""
@@ -140,7 +140,7 @@ class FirstLook:
         view: LookView | None = None
         shown_state: tuple[Any, ...] = ()
         while True:
-            if self._demo is not None and (view is None or view.look is not self._demo):
+            if self._demo is not None and (view is None or view.demo is not self._demo):
                 view = LookView(self._demo)
             state = (self._context.session.current is None, id(view), *(view.catch_up() if view else ()))
             if state != shown_state:

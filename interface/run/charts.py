@@ -24,10 +24,10 @@ class MoreCurves:
         self._steps: list[Progress] = []
         self._evaluations: list[Evaluated] = []
 
-    def step(self, event: Progress) -> None:
+    def add_step(self, event: Progress) -> None:
         self._steps.append(event)
 
-    def evaluated(self, event: Evaluated) -> None:
+    def add_evaluation(self, event: Evaluated) -> None:
         self._evaluations.append(event)
 
     def html(self) -> str:
@@ -57,7 +57,7 @@ class MoreCurves:
 
 
 def _intervals(steps: Sequence[Progress]) -> list[Sequence[Progress]]:
-    """Divide the run into at most MOST_POINTS intervals, with a sample of the steps of each."""
+    """Divide the run into at most MAX_POINTS intervals, with a sample of the steps of each."""
     length = max(1, math.ceil(len(steps) / MOST_POINTS))
     every = max(1, length // OF_EACH)
     return [steps[n : n + length : every] for n in range(0, len(steps), length)]

@@ -70,7 +70,7 @@ class QueueView:
     def _on_add(self, inputs: Mapping[Any, Any]) -> Iterator[str]:
         yield markup.paragraph("Checking it first ...", quiet=True)
         values = self._form.values(inputs)
-        yield self._run_action(lambda runner: (self._context.asked(values), runner.add(values)))
+        yield self._run_action(lambda runner: (self._context.parse_settings(values), runner.add(values)))
 
     def _on_wish(self, wish: str) -> str:
         action, number = json.loads(wish)["queue"].split()

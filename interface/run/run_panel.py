@@ -136,13 +136,13 @@ class RunPanel:
         values = self._form.values(inputs)
         made_from = self._context.made_from(values)
         yield markup.paragraph("Checking ...", quiet=True), made_from
-        yield checked(self._context.asked(values), self._context), made_from
+        yield checked(self._context.parse_settings(values), self._context), made_from
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         host, engine = self._context.host, self._context.engine
         try:
             self._context.refuse_where_read_only()
-            settings = self._context.asked(self._form.values(inputs))
+            settings = self._context.parse_settings(self._form.values(inputs))
             if question := self._ask_if_exists(settings):
                 yield question
                 return
@@ -169,7 +169,7 @@ class RunPanel:
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
         planned = next((e for e in job.log.since(0) if isinstance(e, Planned)), None) if job else None
-        return self._form.shown(planned.settings) if planned else {}
+        return self._form.updates(planned.settings) if planned else {}
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the running or last run, then every change for as long as the page is open."""

@@ -137,7 +137,7 @@ class RunView:
             self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
         elif isinstance(event, Evaluated):
             self._evaluations.append(event)
-            self._extra_charts.evaluated(event)
+            self._extra_charts.add_evaluation(event)
         elif isinstance(event, Sampled):
             self._samples.append(event)
         elif isinstance(event, MachineUse):
@@ -162,7 +162,7 @@ class RunView:
         if event.phase and event.phase != (self._last.phase if self._last else ""):
             self._marks.append(Mark(event.step, event.phase))
         self._last = event
-        self._extra_charts.step(event)
+        self._extra_charts.add_step(event)
         self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
     def _status(self) -> str:

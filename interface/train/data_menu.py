@@ -53,15 +53,15 @@ def still_there(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> lis
 
 @dataclass(frozen=True)
 class Taken:
-    """An uploaded file and its name in the datasets folder; `known` if a file with the same bytes existed."""
+    """An uploaded file and its name in the datasets folder; `existed` if the same bytes were already there."""
 
     uploaded: str
     name: str
-    known: bool
+    existed: bool
 
     @property
     def words(self) -> str:
-        if not self.known:
+        if not self.existed:
             return f"Added: {self.name}."
         note = "" if self.uploaded == self.name else f" as {self.name}"
         return f"{self.uploaded} is there already{note}: it is chosen, and not added again."
@@ -97,7 +97,7 @@ def chosen_with(chosen: Iterable[str], files: Iterable[Taken]) -> list[str]:
 
 def _add_file(path: Path, folder: Path) -> Taken:
     duplicate = _find_duplicate(path, folder)
-    return Taken(path.name, duplicate or _copy_file(path, folder), known=bool(duplicate))
+    return Taken(path.name, duplicate or _copy_file(path, folder), existed=bool(duplicate))
 
 
 def _find_duplicate(path: Path, folder: Path) -> str:

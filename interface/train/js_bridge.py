@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -12,8 +11,6 @@ import gradio as gr
 from ...settings.definitions import SETTINGS
 from ..base import Form, handle, on_load, private, script
 from . import data_menu
-
-HERE = Path(__file__).parent
 
 
 class Clicks:
@@ -38,4 +35,4 @@ class Clicks:
         if "share" in wish:
             chosen = inputs[self._form.components["data"]] or []
             values = {"data": data_menu.with_share(chosen, *wish["share"])}
-        return self._form.shown({key: value for key, value in values.items() if key in SETTINGS})
+        return self._form.updates({key: value for key, value in values.items() if key in SETTINGS})

@@ -32,7 +32,7 @@ class StartFrom:
 
     def draw(self) -> None:
         self._menu = gr.Dropdown(self._choices(), value=NOTHING, label="Start from", elem_id="tp-start-from")
-        self.said = gr.HTML(elem_id="tp-start-from-said")
+        self.menu_message = gr.HTML(elem_id="tp-start-from-said")
 
     def draw_table(self, kind: str) -> None:
         """Draw the menu of presets (S to XL) at the top of a folded part."""
@@ -62,15 +62,15 @@ class StartFrom:
     def connect(self, *refreshing: Callable[..., Any]) -> None:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
         form = self._form.inputs()
-        outputs = [*self._form.components.values(), self.said]
-        on_choose = partial(self._on_choose, self._menu, self.said)
+        outputs = [*self._form.components.values(), self.menu_message]
+        on_choose = partial(self._on_choose, self._menu, self.menu_message)
         handle(
             self._menu.input,
             on_choose,
             {*form, self._menu},
             outputs,
             what="Start from",
-            says=self.said,
+            says=self.menu_message,
             **private(),
         )
         events = [self._order.change, *refreshing]
@@ -87,7 +87,7 @@ class StartFrom:
             form,
             outputs,
             what="Back to defaults",
-            says=self.said,
+            says=self.menu_message,
             **private(),
         )
         self._connect_saving(form)
@@ -138,7 +138,7 @@ class StartFrom:
         return self._fill_updates(inputs, values, words, message)
 
     def _on_reset(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        return self._fill_updates(inputs, _defaults(), "Back to the defaults.", self.said)
+        return self._fill_updates(inputs, _defaults(), "Back to the defaults.", self.menu_message)
 
     def _fill_updates(
         self, inputs: Mapping[Any, Any], values: Mapping[str, Any], words: str, message: Any
@@ -147,7 +147,7 @@ class StartFrom:
         values = {k: v for k, v in values.items() if k not in presets.UNTOUCHED}
         changed = presets.changes(self._form.values(inputs), values)
         report = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
-        return {**self._form.shown(values), message: markup.paragraph(f"{words} {report}".strip(), quiet=True)}
+        return {**self._form.updates(values), message: markup.paragraph(f"{words} {report}".strip(), quiet=True)}
 
     def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")

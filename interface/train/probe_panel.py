@@ -60,7 +60,7 @@ class OneStep:
             yield {
                 self._result: told(probed, values, fitted=fit),
                 self.made_from: made_from,
-                **self._form.shown(changes),
+                **self._form.updates(changes),
             }
 
 

@@ -208,7 +208,7 @@ class TrainTab:
             last = values.pop(key, None)
             chosen = {} if last is None else {"value": data_menu.still_there(last, choices)}
             menus[self._form.components[key]] = gr.update(choices=choices, **chosen)
-        return {**self._form.shown(values), **menus, self._presets.menu: self._presets.refreshed()}
+        return {**self._form.updates(values), **menus, self._presets.menu: self._presets.refreshed()}
 
     def _on_change(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Save the form, and update what follows from it."""

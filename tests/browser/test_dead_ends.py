@@ -107,7 +107,7 @@ def test_a_webui_without_the_names_that_are_needed(webui, open_page):
 
 def test_what_breaks_in_the_tab_never_reaches_the_host(browser, tmp_path, open_page):
     damaged = servers.copied(tmp_path / "damaged")
-    (damaged / "interface" / "train_tab.py").write_text("raise RuntimeError('a part is damaged')\n")
+    (damaged / "interface" / "train" / "train_tab.py").write_text("raise RuntimeError('a part is damaged')\n")
     (damaged / "interface" / "base" / "style.py").unlink()
     with servers.webui(tmp_path / "webui", model=False, extension=damaged) as server:
         page = open_page(server, tab=OURS, whole=False)

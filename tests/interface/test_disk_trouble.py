@@ -1,4 +1,4 @@
-"""What the disk does not let the page do is said where it was asked for; nothing escapes a handler."""
+"""Disk errors are shown where the action was started; no exception escapes a handler."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
 
 
 @pytest.fixture
-def joined(tmp_path):
+def context(tmp_path):
     return Joined(FakeHost(folders=made_folders(tmp_path)), PeftEngine(), Session())
 
 
 @pytest.fixture
-def train(joined):
-    with gr.Blocks(), gr.Tab() as drawn:
-        tab = TrainTab(joined)
-        tab.draw(drawn)
+def train(context):
+    with gr.Blocks(), gr.Tab() as parent:
+        tab = TrainTab(context)
+        tab.draw(parent)
     return tab
 
 
-def test_a_note_that_cannot_be_written(joined):
-    story = made(joined.host.folders.loras, "story", FINISHED)
+def test_a_note_that_cannot_be_written(context):
+    story = made(context.host.folders.loras, "story", FINISHED)
     (story / "notes.txt").unlink()
     (story / "notes.txt").mkdir()
-    with gr.Blocks(), gr.Tab() as drawn:
-        tab = RunsTab(joined)
-        tab.draw(drawn)
-    keep = tab._doing(tab._on_keep)
-    said, table, *_ = keep({tab._chosen: "story", tab._note: "the good one"})
-    assert "notes.txt" in said and "tp-bad" in said
+    with gr.Blocks(), gr.Tab() as parent:
+        tab = RunsTab(context)
+        tab.draw(parent)
+    keep = tab._handler(tab._on_note)
+    message, table, *_ = keep({tab._chosen: "story", tab._note: "the good one"})
+    assert "notes.txt" in message and "tp-bad" in message
     assert "story" in table
     (story / "notes.txt").rmdir()
     assert "The note of story is kept." in keep({tab._chosen: "story", tab._note: "the good one"})[0]
 
 
-def test_a_run_that_was_cut_off_and_cannot_be_kept(joined, train):
-    made(joined.host.folders.loras, "night", CUT_OFF)
+def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):
+    made(context.host.folders.loras, "night", CUT_OFF)
 
     def broken(run, folders):
         raise OSError(28, "No space left on device")
 
-    said, *_ = train._unfinished._do(broken, {train._unfinished._run: "night"})
-    assert "A file cannot be read or written: No space left on device." in said
+    message, *_ = train._resume_panel._on_click(broken, {train._resume_panel._menu: "night"})
+    assert "A file cannot be read or written: No space left on device." in message
 
 
-def test_a_preset_that_cannot_be_saved(joined, train):
-    presets = joined.host.folders.presets
+def test_a_preset_that_cannot_be_saved(context, train):
+    presets = context.host.folders.presets
     presets.parent.mkdir(parents=True, exist_ok=True)
     presets.write_text("a file, where the folder should be")
-    given = {
+    inputs = {
         **dict.fromkeys(train._form.inputs()),
-        train._start_from._name: "mine",
-        train._start_from._order: "newest",
+        train._presets._name: "mine",
+        train._presets._order: "newest",
     }
-    said, menu = train._start_from._keep(given)
-    assert str(presets) in said and "tp-bad" in said
+    message, menu = train._presets._on_save(inputs)
+    assert str(presets) in message and "tp-bad" in message
     assert menu["choices"]
 
 
-def test_files_that_cannot_be_taken_in(joined, train, tmp_path):
+def test_files_that_cannot_be_added(context, train, tmp_path):
     (tmp_path / "story.txt").write_text("It was night.")
-    folder = joined.host.folders.datasets
+    folder = context.host.folders.datasets
     folder.rmdir()
     folder.write_text("a file, where the folder should be")
     data = train._form.components["data"]
-    chosen, said = train._take_in({train._add: [str(tmp_path / "story.txt")], data: ["geese.pdf"]})
-    assert str(folder) in said and "tp-bad" in said
+    chosen, message = train._on_upload({train._add_button: [str(tmp_path / "story.txt")], data: ["geese.pdf"]})
+    assert str(folder) in message and "tp-bad" in message
     assert chosen["value"] == ["geese.pdf"]
 
 
-def test_a_name_longer_than_the_system_can_have_stands_nowhere(joined, train):
-    joined.host.folders.loras.mkdir()
+def test_a_name_that_is_too_long_for_the_file_system_does_not_exist(context, train):
+    context.host.folders.loras.mkdir()
     name, exists, method = (train._form.components[key] for key in ("name", "if_exists", "method"))
-    assert train._standing({name: "x" * 300, exists: "ask", method: "lora"}) == ""
+    assert train._describe_name({name: "x" * 300, exists: "ask", method: "lora"}) == ""

@@ -1,4 +1,4 @@
-"""Everything that page, console and report draw, made from its declared types: nothing raises, all is escaped."""
+"""Property tests of all output of page, console, and report: nothing raises, and everything is escaped."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ EVENTS = sorted(set(kinds_of_events()), key=lambda kind: kind.__name__)
 
 
 def run(kind: type[Event]) -> st.SearchStrategy[list[Event]]:
-    """A run in whose middle that happens: planned, with a step or without, and ended or going on."""
+    """Events of a run with this kind in the middle: with or without steps, ended or still running."""
     steps, middle = st.lists(declared(Progress), max_size=2), st.lists(declared(kind), max_size=3)
     parts = st.tuples(declared(Planned), steps, middle, st.lists(declared(Ended), max_size=1))
-    return parts.map(lambda made: [made[0], *made[1], *made[2], *made[3]])
+    return parts.map(lambda groups: [groups[0], *groups[1], *groups[2], *groups[3]])
 
 
 def job_of(events: list[Event], kind: str = "training") -> Job:
@@ -60,7 +60,7 @@ def job_of(events: list[Event], kind: str = "training") -> Job:
     return job
 
 
-def test_every_kind_of_event_is_tried():
+def test_every_kind_of_event_is_covered():
     assert {Stage, Fetched, Ended, Progress, Probed, Sampled} <= set(EVENTS)
     assert len(EVENTS) >= 19
 
@@ -88,11 +88,11 @@ def test_every_event_is_drawn(kind, data):
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 @FEW
 @given(data=st.data())
-def test_every_event_stands_in_the_report_of_a_run(kind, data):
+def test_every_event_is_drawn_in_the_report_of_a_run(kind, data):
     events = [event for event in data.draw(run(kind)) if not isinstance(event, Ended)]
     kept = data.draw(st.none() | declared(Kept))
     graph = data.draw(
-        st.lists(STEP_ENTRIES | declared(Evaluated).map(lambda found: entry(found, "a")), max_size=3)
+        st.lists(STEP_ENTRIES | declared(Evaluated).map(lambda event: entry(event, "a")), max_size=3)
     )
     log = data.draw(st.dictionaries(st.sampled_from(["data", "versions", "schedule", "verdict"]), PLAIN))
     samples = [event for event in events if isinstance(event, Sampled)]
@@ -101,7 +101,7 @@ def test_every_event_stands_in_the_report_of_a_run(kind, data):
 
 @FEW
 @given(event=st.one_of(declared(Stage), declared(Ended)))
-def test_what_a_job_is_at_is_told(event):
+def test_the_status_of_a_job_is_drawn(event):
     assert_escaped(markup.told(event))
 
 
@@ -118,7 +118,7 @@ def test_a_download_is_drawn(events, seen):
 
 @FEW
 @given(probed=declared(Probed), fitted=st.booleans())
-def test_a_tried_step_is_drawn(probed, fitted):
+def test_a_probe_is_drawn(probed, fitted):
     assert_escaped(probe_panel.told(probed, {}, fitted=fitted))
 
 
@@ -140,7 +140,7 @@ def test_each_part_of_a_report_is_drawn(kind, data):
     assert_escaped(report_view.html(report))
     assert report.text()
     if kind is Suggestion:
-        assert [len(line.splitlines()) for line in (one.words for one in parts)] == [1] * len(parts)
+        assert [len(line.splitlines()) for line in (suggestion.words for suggestion in parts)] == [1] * len(parts)
 
 
 @FEW

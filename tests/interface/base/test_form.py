@@ -12,7 +12,7 @@ from training_pro.interface.base.links import pointing, use, way_back
 from training_pro.interface.train import field_visibility
 from training_pro.settings.definitions import SETTINGS
 
-INTERFACE = Path(field_visibility.__file__).parent
+INTERFACE = Path(field_visibility.__file__).parents[1]
 DRAWN_APART = ("name", "if_exists", "data")
 
 
@@ -24,12 +24,12 @@ def test_every_setting_has_one_place():
 def test_no_handler_takes_settings_by_position():
     """An event gets sets of components (and its handler a dict), or one component."""
     several = re.compile(r"\.(?:click|change|input|select|upload|submit)\(\s*[\w.]+(?:\([^)]*\))?,\s*\[")
-    found = [path.name for path in INTERFACE.glob("*.py") if several.search(path.read_text(encoding="utf-8"))]
+    found = [path.name for path in INTERFACE.rglob("*.py") if several.search(path.read_text(encoding="utf-8"))]
     assert found == []
 
 
 def test_no_id_stands_twice():
-    ids = [i for path in INTERFACE.glob("*.py") for i in re.findall(r'elem_id="(tp-[\w-]+)"', path.read_text())]
+    ids = [i for path in INTERFACE.rglob("*.py") for i in re.findall(r'elem_id="(tp-[\w-]+)"', path.read_text())]
     assert len(ids) == len(set(ids)) > 20
 
 

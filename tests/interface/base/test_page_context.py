@@ -57,10 +57,10 @@ def test_a_model_that_is_missing_stands_among_what_is_wrong_with_the_form():
     wrong = []
     for host in (FakeHost(), Empty()):
         with pytest.raises(SettingsError) as error:
-            Joined(host, None, Session()).asked({"name": "", "data": []})
+            Joined(host, None, Session()).parse_settings({"name": "", "data": []})
         wrong.append([sentence.partition(" ")[0] for sentence in error.value.problems])
     assert wrong == [["Name:", "Data:"], ["Name:", "Data:", "No"]]
-    assert Joined(Empty(), None, Session()).asked({"name": "a", "data": ["story.txt"]}).what.name == "a"
+    assert Joined(Empty(), None, Session()).parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
 
 
 def test_every_event_comes_once_and_in_order_until_the_job_has_ended():

@@ -1,4 +1,4 @@
-"""Getting a model on the page: how it begins, goes on, ends, and what a page opened later shows of it."""
+"""Downloading a model on the page: start, progress, end, and a page that is opened later."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from training_pro.tests.fakes import FakeHost
 PATIENCE_SECONDS = 20
 
 
-class Bringing:
-    """Brings nothing, and ends when it is told to; `ending` is how."""
+class FakeDownload:
+    """Downloads nothing, and ends with `ending` when `go_on` is set."""
 
     def __init__(self, folder):
         self.go_on = threading.Event()
@@ -40,45 +40,50 @@ class Bringing:
 
 
 @pytest.fixture
-def bringing(tmp_path):
-    made = Bringing(tmp_path)
-    yield made
-    made.go_on.set()
+def download(tmp_path):
+    download = FakeDownload(tmp_path)
+    yield download
+    download.go_on.set()
 
 
 @pytest.fixture
-def part(bringing):
-    """The part of a page; `draw` another one for another page of the same program."""
-    return drawn(Joined(FakeHost(), None, Session()), bringing)
+def panel(download):
+    """The panel of one page; `draw_panel` makes another one for another page of the same program."""
+    return draw_panel(Joined(FakeHost(), None, Session()), download)
 
 
-def drawn(joined, bringing):
+def draw_panel(context, download):
     with gr.Blocks():
         menu = gr.Dropdown([])
-        made = GetModel(Joined(joined.host, None, joined.session, menu), bringing.get)
-        made.draw()
-    return made
+        panel = GetModel(Joined(context.host, None, context.session, menu), download.get)
+        panel.draw()
+    return panel
 
 
-def shown(part, enough, act=lambda: None):
-    """All that a page which is open is sent, by names, until it is enough; `act` after the first of it."""
-    names = {part._go: "go", part._stop: "stop", part._said: "said", part._part: "part"}
-    found = []
+def updates_until(panel, enough, act=lambda: None):
+    """All updates that an open page receives, by name, until `enough`; `act` is called after the first ones."""
+    names = {
+        panel._get_button: "get",
+        panel._stop_button: "stop",
+        panel._status: "status",
+        panel._accordion: "part",
+    }
+    seen = []
 
     async def follow():
-        async for updates in part.follow():
-            found.extend((names.get(component, "menu"), value) for component, value in updates.items())
-            if len(found) <= len(names):
+        async for updates in panel.follow():
+            seen.extend((names.get(component, "menu"), value) for component, value in updates.items())
+            if len(seen) <= len(names):
                 act()
-            if enough(found):
+            if enough(seen):
                 break
 
     asyncio.run(asyncio.wait_for(follow(), PATIENCE_SECONDS))
-    return found
+    return seen
 
 
-def last(found, name):
-    return [value for key, value in found if key == name][-1]
+def last(updates, name):
+    return [value for key, value in updates if key == name][-1]
 
 
 def wait_for(job):
@@ -87,68 +92,72 @@ def wait_for(job):
         time.sleep(0.01)
 
 
-def test_before_anything_only_get_can_be_pressed(part):
-    found = shown(part, len)
-    assert "value" not in part._as_asked()
-    assert last(found, "go")["interactive"] and not last(found, "stop")["visible"]
-    assert "No model is being brought." in part._end()
+def test_before_a_download_only_get_can_be_pressed(panel):
+    updates = updates_until(panel, len)
+    assert "value" not in panel._fill_name()
+    assert last(updates, "get")["interactive"] and not last(updates, "stop")["visible"]
+    assert "No model is being brought." in panel._stop_download()
 
 
-def test_a_page_sees_how_far_it_is_and_what_came_stands_chosen_in_its_menu(part, bringing, monkeypatch):
+def test_a_page_shows_the_progress_and_selects_the_new_model_in_its_menu(panel, download, monkeypatch):
     monkeypatch.setattr(FakeHost, "models", lambda self: ["a_b", "toy"])
-    assert part._begin(" a/b ") == ""
-    during = shown(part, lambda found: "20%" in str(last(found, "said")))
-    assert "Getting a/b" in last(during, "said")
-    assert "20%: 300 MB of 1.5 GB, 10 MB/s, 2 min 00 s left" in last(during, "said")
+    assert panel._start_download(" a/b ") == ""
+    during = updates_until(panel, lambda updates: "20%" in str(last(updates, "status")))
+    assert "Getting a/b" in last(during, "status")
+    assert "20%: 300 MB of 1.5 GB, 10 MB/s, 2 min 00 s left" in last(during, "status")
     assert last(during, "part") == gr.update(label="Get a model: 20%", open=True)
-    assert not last(during, "go")["interactive"] and last(during, "stop")["interactive"]
+    assert not last(during, "get")["interactive"] and last(during, "stop")["interactive"]
     chosen = gr.update(choices=["a_b", "toy"], value="a_b")
-    found = shown(part, lambda found: ("menu", chosen) in found, bringing.go_on.set)
-    assert "It stands in the menu of models above" in last(found, "said") and last(found, "go")["interactive"]
-    assert last(found, "part") == gr.update(label="Get a model")
+    updates = updates_until(panel, lambda updates: ("menu", chosen) in updates, download.go_on.set)
+    assert (
+        "It stands in the menu of models above" in last(updates, "status") and last(updates, "get")["interactive"]
+    )
+    assert last(updates, "part") == gr.update(label="Get a model")
 
 
-def test_a_page_opened_later_is_told_how_it_ended_and_its_menu_is_left_alone(part, bringing):
-    part._begin("a/b")
-    bringing.go_on.set()
-    wait_for(part._joined.session.latest("download"))
-    later = shown(drawn(part._joined, bringing), len)
-    assert "menu" not in dict(later) and "a/b is in /models/a_b." in last(later, "said")
-    assert part._as_asked()["value"] == "a/b"
+def test_a_page_opened_later_shows_the_end_and_keeps_its_selection(panel, download):
+    panel._start_download("a/b")
+    download.go_on.set()
+    wait_for(panel._context.session.latest("download"))
+    later = updates_until(draw_panel(panel._context, download), len)
+    assert "menu" not in dict(later) and "a/b is in /models/a_b." in last(later, "status")
+    assert panel._fill_name()["value"] == "a/b"
 
 
-def test_also_one_that_came_between_two_looks_stands_chosen_in_the_menu(part, bringing):
+def test_a_model_that_arrives_between_two_polls_is_selected_in_the_menu(panel, download):
     def begin():
-        bringing.go_on.set()
-        part._begin("a/b")
-        wait_for(part._joined.session.latest("download"))
+        download.go_on.set()
+        panel._start_download("a/b")
+        wait_for(panel._context.session.latest("download"))
 
-    found = shown(part, lambda found: ("menu", gr.update(choices=["toy"], value="a_b")) in found, begin)
-    assert "a/b is in /models/a_b." in last(found, "said")
-
-
-def test_it_is_stopped_and_what_came_is_told(part):
-    part._begin("a/b")
-    found = shown(part, lambda found: "tp-fair" in str(last(found, "said")), part._end)
-    assert "Stopped." in last(found, "said") and "menu" not in dict(found)
+    updates = updates_until(
+        panel, lambda updates: ("menu", gr.update(choices=["toy"], value="a_b")) in updates, begin
+    )
+    assert "a/b is in /models/a_b." in last(updates, "status")
 
 
-def test_what_cannot_begin_says_why(part):
-    assert "Type OWNER/NAME" in part._begin("  ")
-    assert "is no model of the hub" in part._begin("gpt2")
-    part._begin("a/b")
-    assert "Getting a/b goes on. Wait until it is done, or stop it first." in part._begin("c/d")
+def test_a_stopped_download_says_so(panel):
+    panel._start_download("a/b")
+    updates = updates_until(panel, lambda updates: "tp-fair" in str(last(updates, "status")), panel._stop_download)
+    assert "Stopped." in last(updates, "status") and "menu" not in dict(updates)
 
 
-def test_a_page_that_may_only_look_begins_and_stops_nothing(part):
-    part._joined.host.read_only = "Several people use this page."
-    assert "Several people use this page." in part._begin("a/b")
-    assert "Several people use this page." in part._end()
-    assert part._joined.session.latest("download") is None
-    assert not last(shown(part, len), "go")["interactive"]
+def test_a_download_that_cannot_start_says_why(panel):
+    assert "Type OWNER/NAME" in panel._start_download("  ")
+    assert "is no model of the hub" in panel._start_download("gpt2")
+    panel._start_download("a/b")
+    assert "Getting a/b goes on. Wait until it is done, or stop it first." in panel._start_download("c/d")
 
 
-def test_while_it_goes_on_the_news_stand_below_until_the_next_bytes_come():
+def test_a_read_only_page_starts_and_stops_nothing(panel):
+    panel._context.host.read_only = "Several people use this page."
+    assert "Several people use this page." in panel._start_download("a/b")
+    assert "Several people use this page." in panel._stop_download()
+    assert panel._context.session.latest("download") is None
+    assert not last(updates_until(panel, len), "get")["interactive"]
+
+
+def test_messages_stand_below_the_progress_until_the_next_bytes_arrive():
     job = Job("download", "Getting a/b")
     view = GetView(job, seen=False)
     for text, event in (
@@ -170,5 +179,5 @@ def test_while_it_goes_on_the_news_stand_below_until_the_next_bytes_come():
     assert "tp-bad" in view.html() and "There is no model &lt;a/b&gt;." in view.html()
 
 
-def test_every_suggestion_is_a_button_that_types_its_name():
+def test_every_suggestion_is_a_button_that_fills_in_its_name():
     assert all(f'data-tp-box="tp-get-name" data-tp-text="{name}"' in suggestions() for name in SUGGESTED)

@@ -1,4 +1,4 @@
-"""The page of our own: what a model will take, and wishes for a model that is busy."""
+"""The standalone page: the size of models, loading, the Try it tab, and requests while the model is busy."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ def host(place, tiny):
 
 @pytest.fixture
 def busy():
-    """A session whose model is being trained on, and how that is ended."""
-    session, done = Session(), threading.Event()
-    yield session, done
-    done.set()
+    """A session, and the event that ends the job on its model."""
+    session, finish = Session(), threading.Event()
+    yield session, finish
+    finish.set()
 
 
-def begin(session, host, done):
+def begin(session, host, finish):
     def work(job):
-        done.wait(PATIENCE_SECONDS)
+        finish.wait(PATIENCE_SECONDS)
         return Ended(outcome="finished", text="")
 
     return session.start("training", "Training 'night'", host, work)
 
 
-def said_until_free(stream, done):
-    """Everything that is said; the job that has the model ends when the first of it is there."""
+def messages_until_free(stream, finish):
+    """All messages of a stream; the job on the model ends after the first one."""
 
-    async def said():
-        found = []
-        async for words in stream:
-            found.append(words)
-            done.set()
-        return found
+    async def collect():
+        messages = []
+        async for message in stream:
+            messages.append(message)
+            finish.set()
+        return messages
 
-    return asyncio.run(said())
+    return asyncio.run(collect())
 
 
 @pytest.mark.parametrize(("loading", "bytes_each"), [("auto", 4), ("float32", 4), ("bfloat16", 2)])
-def test_the_memory_is_that_of_this_machine(host, loading, bytes_each, monkeypatch):
+def test_the_memory_is_computed_for_this_machine(host, loading, bytes_each, monkeypatch):
     monkeypatch.setattr(type(host), "on_card", lambda self: False)
-    held = sum(weight.numel() for weight in host.loaded().model.parameters()) * bytes_each
+    n_bytes = sum(weight.numel() for weight in host.loaded().model.parameters()) * bytes_each
     words = page.needs(host, "mine", loading)
-    told = re.search(r"about (\d+) (\w+) in memory, loaded as (\w+)", words)
-    assert told[3] == ("float32" if bytes_each == 4 else "bfloat16")
-    assert told[2] == size(held).split()[1] and float(told[1]) == pytest.approx(
-        float(size(held).split()[0]), rel=0.02
+    text = re.search(r"about (\d+) (\w+) in memory, loaded as (\w+)", words)
+    assert text[3] == ("float32" if bytes_each == 4 else "bfloat16")
+    assert text[2] == size(n_bytes).split()[1] and float(text[1]) == pytest.approx(
+        float(size(n_bytes).split()[0]), rel=0.02
     )
     assert "Free now" not in words
 
 
-def test_by_itself_a_model_on_a_card_keeps_its_type(host, monkeypatch):
+def test_auto_keeps_the_dtype_of_a_model_on_a_gpu(host, monkeypatch):
     path = host.folders.models / "mine" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}))
     for on_card, kind in ((True, "bfloat16"), (False, "float32")):
@@ -79,35 +79,35 @@ def test_by_itself_a_model_on_a_card_keeps_its_type(host, monkeypatch):
         assert page.needs(host, "mine", "auto").endswith(f"loaded as {kind}.</p>")
 
 
-def test_of_a_model_that_says_too_little_only_its_size_on_disk_is_told(host):
+def test_without_a_config_only_the_size_on_disk_is_shown(host):
     (host.folders.models / "mine" / "config.json").write_text("{}")
     assert "on disk.</p>" in page.needs(host, "mine", "auto")
     assert page.needs(host, "nowhere", "auto") == ""
     assert str(host.folders.models) in page.needs(host, "", "auto")
 
 
-def test_load_says_that_the_model_is_busy_for_as_long_as_it_is(host, busy):
-    session, done = busy
+def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
+    session, finish = busy
     with gr.Blocks():
         picker = page.ModelPicker(host, session, LOADINGS)
         picker.draw()
-    begin(session, host, done)
-    stream = picker._load_it({picker._model: "mine", picker._loading: "auto"})
-    refusal, after = said_until_free(stream, done)
+    begin(session, host, finish)
+    stream = picker._load_model({picker._model: "mine", picker._loading: "auto"})
+    refusal, after = messages_until_free(stream, finish)
     assert "The model is busy: Training &#x27;night&#x27;" in refusal and "can be pressed again" in after
-    assert picker._as_chosen()[0]["value"] == host.chosen[0]
+    assert picker._show_selection()[0]["value"] == host.chosen[0]
 
 
-def test_an_only_model_is_the_one_that_is_meant(tmp_path):
-    """Of several none is chosen for the user."""
+def test_an_only_model_is_the_one_that_is_selection(tmp_path):
+    """With several models none is chosen for the user."""
     folders = made_folders(tmp_path)
     picker = page.ModelPicker(StandaloneHost(folders), Session(), LOADINGS)
-    meant = [picker._meant()[0]]
+    selections = [picker._selection()[0]]
     for name in ("one", "other"):
         (folders.models / name).mkdir(parents=True)
         (folders.models / name / "config.json").write_text("{}")
-        meant.append(picker._meant()[0])
-    assert meant == ["", "one", ""]
+        selections.append(picker._selection()[0])
+    assert selections == ["", "one", ""]
 
 
 @pytest.mark.parametrize(("name", "words"), [("mine", "mine is loaded."), ("nowhere", "nowhere")])
@@ -115,71 +115,71 @@ def test_load_says_how_it_ended(host, name, words):
     with gr.Blocks():
         picker = page.ModelPicker(host, Session(), LOADINGS)
         picker.draw()
-    first, *_, last = said_until_free(
-        picker._load_it({picker._model: name, picker._loading: "float32"}), threading.Event()
+    first, *_, last = messages_until_free(
+        picker._load_model({picker._model: name, picker._loading: "float32"}), threading.Event()
     )
     assert f"Loading {name} ..." in first
     assert words in last and ("tp-bad" in last) == (name == "nowhere")
 
 
-def test_put_on_says_that_the_model_is_busy_where_no_answer_writes_over_it(host, busy):
-    session, done = busy
+def test_put_on_has_its_own_place_for_the_busy_message(host, busy):
+    session, finish = busy
     with gr.Blocks(), gr.Tab() as tab:
-        made = try_tab.TryTab(Joined(host, PeftEngine(), session))
-        made.draw(tab)
-    assert made._put_said is not made._said
-    begin(session, host, done)
-    stream = made._put({made._lora: "a", made._strength: 100})
-    refusal, after = said_until_free(stream, done)
+        try_it = try_tab.TryTab(Joined(host, PeftEngine(), session))
+        try_it.draw(tab)
+    assert try_it._lora_status is not try_it._status
+    begin(session, host, finish)
+    stream = try_it._on_put_on({try_it._lora: "a", try_it._strength: 100})
+    refusal, after = messages_until_free(stream, finish)
     assert "The model is busy" in refusal and "can be pressed again" in after
 
 
-def test_an_answer_stands_beside_what_it_answers_and_nothing_is_asked_of_nothing(host, busy):
-    class Saying:
+def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused(host, busy):
+    class EchoEngine:
         def answer(self, question, host, job):
             job.log.append(Answer(side="without", piece=f"after {question.prompt}"))
             return Ended(outcome="finished", text="")
 
-    session, done = busy
+    session, finish = busy
     with gr.Blocks(), gr.Tab() as tab:
-        made = try_tab.TryTab(Joined(host, Saying(), session))
-        made.draw(tab)
-    given = {made._lora: "a/checkpoint-1", made._strength: 80, made._as_chat: False, made._length: 10}
-    given |= {made._warmth: 0, made._prompt: "The <ferry>"}
-    *_, last = said_until_free(made._answer(given), threading.Event())
-    assert last[made._without] == "after The <ferry>" and last[made._with] == ""
-    assert "Going on from \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[made._of]
-    (empty,) = said_until_free(made._answer({**given, made._prompt: " \n"}), threading.Event())
-    assert empty.keys() == {made._said} and "is empty. Type one" in empty[made._said]
-    begin(session, host, done)
-    refusal, after = said_until_free(made._answer(given), done)
-    assert refusal.keys() == after.keys() == {made._said}  # the answers that are there stay
-    assert "The model is busy" in refusal[made._said]
+        try_it = try_tab.TryTab(Joined(host, EchoEngine(), session))
+        try_it.draw(tab)
+    inputs = {try_it._lora: "a/checkpoint-1", try_it._strength: 80, try_it._as_chat: False, try_it._length: 10}
+    inputs |= {try_it._temperature: 0, try_it._prompt: "The <ferry>"}
+    *_, last = messages_until_free(try_it._on_answer(inputs), threading.Event())
+    assert last[try_it._without] == "after The <ferry>" and last[try_it._with] == ""
+    assert "Going on from \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[try_it._heading]
+    (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
+    assert empty.keys() == {try_it._status} and "is empty. Type one" in empty[try_it._status]
+    begin(session, host, finish)
+    refusal, after = messages_until_free(try_it._on_answer(inputs), finish)
+    assert refusal.keys() == after.keys() == {try_it._status}  # the old answers stay
+    assert "The model is busy" in refusal[try_it._status]
 
 
-def test_the_beginning_keeps_its_line_ends(with_lora):
-    joined = Joined(with_lora.host(), PeftEngine(), Session())
+def test_a_suggested_prompt_keeps_its_line_breaks(with_lora):
+    context = Joined(with_lora.host(), PeftEngine(), Session())
     sample = with_lora.lora() / "train_dataset_sample.json"
-    told = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
-    sample.write_text(json.dumps([{"value": f" {told} and more"}]), encoding="utf-8")
-    assert try_tab.opening_of(joined, "a").words == "The Ferry of Low Water\n\nOld Maren Tull ran the"
+    text = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
+    sample.write_text(json.dumps([{"value": f" {text} and more"}]), encoding="utf-8")
+    assert try_tab.opening_of(context, "a").words == "The Ferry of Low Water\n\nOld Maren Tull ran the"
     sample.write_text(json.dumps([{"value": "Short\n"}]), encoding="utf-8")
-    assert try_tab.opening_of(joined, "a/checkpoint-1").words == "Short"
+    assert try_tab.opening_of(context, "a/checkpoint-1").words == "Short"
 
 
-def test_a_lora_of_chats_is_asked_its_first_message_and_what_is_typed_stays(with_lora):
-    joined = Joined(with_lora.host(), PeftEngine(), Session())
+def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(with_lora):
+    context = Joined(with_lora.host(), PeftEngine(), Session())
     with gr.Blocks(), gr.Tab() as tab:
-        made = try_tab.TryTab(joined)
-        made.draw(tab)
+        try_it = try_tab.TryTab(context)
+        try_it.draw(tab)
     opening, closing = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    talking = {"kind": "chat", "before": opening, "after": closing, "starts_with_bos": False}
-    (with_lora.lora() / "training_prompt.json").write_text(json.dumps(talking), encoding="utf-8")
-    said = [{"value": f"{opening}Where is\nthe key?{closing}Under the mat.<|im_end|>\n"}]
-    (with_lora.lora() / "train_dataset_sample.json").write_text(json.dumps(said), encoding="utf-8")
-    given = {made._lora: "a", made._prompt: "", made._as_chat: False, made._suggested: ""}
+    chat_prompt = {"kind": "chat", "before": opening, "after": closing, "starts_with_bos": False}
+    (with_lora.lora() / "training_prompt.json").write_text(json.dumps(chat_prompt), encoding="utf-8")
+    sample_rows = [{"value": f"{opening}Where is\nthe key?{closing}Under the mat.<|im_end|>\n"}]
+    (with_lora.lora() / "train_dataset_sample.json").write_text(json.dumps(sample_rows), encoding="utf-8")
+    inputs = {try_it._lora: "a", try_it._prompt: "", try_it._as_chat: False, try_it._suggestion: ""}
     chat = ("Where is\nthe key?", True, "Where is\nthe key?")
-    assert made._begun(given) == chat
-    assert made._begun({**given, made._prompt: "mine"}) == ("mine", False, "")
-    of_another = {**given, made._prompt: "The ferry", made._suggested: "The ferry"}
-    assert made._begun(of_another) == chat
+    assert try_it._suggest(inputs) == chat
+    assert try_it._suggest({**inputs, try_it._prompt: "mine"}) == ("mine", False, "")
+    of_another = {**inputs, try_it._prompt: "The ferry", try_it._suggestion: "The ferry"}
+    assert try_it._suggest(of_another) == chat

@@ -1,4 +1,4 @@
-"""The first look: two minutes that end by themselves, on every page; and what is said while a job goes on."""
+"""The first demo: two minutes that end by themselves, on every page; and what is said while a job goes on."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from training_pro.interface.base.page_context import Joined
 from training_pro.interface.page.quick_demo import FirstLook, Look, LookView
 
 PATIENCE_SECONDS = 60
-SHORT = 0.05  # as against the two minutes
+SHORT = 0.05  # instead of two minutes
 
 
 @pytest.fixture
-def look(place):
-    made = FirstLook(Joined(place.host(), PeftEngine(), Session()), seconds=SHORT)
+def demo(place):
+    quick_demo = FirstLook(Joined(place.host(), PeftEngine(), Session()), seconds=SHORT)
     with gr.Blocks():
-        made.draw()
-    return made
+        quick_demo.draw()
+    return quick_demo
 
 
-def pressed(look, prompt="The keeper of the"):
-    """What is said at once."""
+def press(demo, prompt="The keeper of the"):
+    """The first message after the button is pressed."""
 
     async def first():
-        return await anext(look.press(prompt))
+        return await anext(demo.press(prompt))
 
     return asyncio.run(first())
 
 
-def shown(look):
-    """What a page that is opened now shows at once: by names."""
+def first_updates(demo):
+    """The first updates of a page that is opened now, by name."""
 
     async def first():
-        return await anext(look.follow())
+        return await anext(demo.follow())
 
-    names = {look._go: "go", look._said: "said", look._without: "without", look._with: "with"}
+    names = {demo._start_button: "button", demo._status: "status", demo._without: "without", demo._with: "with"}
     return {names[part]: value for part, value in asyncio.run(first()).items()}
 
 
-def wait_for(found, what):
+def wait_for(condition, what):
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not found():
+    while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
 
 
-def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(look):
-    assert shown(look) == {"go": gr.update(interactive=True)}
-    assert pressed(look) == ""
-    during = shown(look)
-    assert during["go"]["interactive"] is False and "Training &#x27;first-look&#x27;" in during["said"]
-    wait_for(lambda: look._look.answer is not None and not look._look.answer.running, "both answers")
-    after = shown(look)
-    assert after["go"]["interactive"] is True
+def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
+    assert first_updates(demo) == {"button": gr.update(interactive=True)}
+    assert press(demo) == ""
+    during = first_updates(demo)
+    assert during["button"]["interactive"] is False and "Training &#x27;first-look&#x27;" in during["status"]
+    wait_for(lambda: demo._demo.answer is not None and not demo._demo.answer.running, "both answers")
+    after = first_updates(demo)
+    assert after["button"]["interactive"] is True
     assert after["without"] and after["with"]
-    assert look._asked() == "The keeper of the"
-    assert "The two minutes are over at step" in after["said"] and "tp-fair" not in after["said"]
-    end = look._look.run.end
+    assert demo._current_prompt() == "The keeper of the"
+    assert "The two minutes are over at step" in after["status"] and "tp-fair" not in after["status"]
+    end = demo._demo.run.end
     assert end.outcome == "finished" and "since the two minutes are over" in end.text
     assert end.time_over
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_that_its_time_is_over_is_told_by_the_end_and_not_by_its_words(over):
+def test_the_time_limit_is_read_from_the_event_and_not_from_its_text(over):
     run = Job("training", "Training 'first-look'")
     folder = "somewhere" if over else "the two minutes are over"
     run.log.append(Ended(outcome="finished", text=f"The LoRA is in /loras/{folder}", time_over=over))
@@ -80,22 +80,22 @@ def test_that_its_time_is_over_is_told_by_the_end_and_not_by_its_words(over):
     assert ("The two minutes are over at step" in view.html()) == over
 
 
-def test_it_is_said_that_the_model_is_busy_for_as_long_as_it_is(look):
-    done = threading.Event()
+def test_it_says_that_the_model_is_busy_until_it_is_free(demo):
+    finish = threading.Event()
 
     def work(job):
-        done.wait(PATIENCE_SECONDS)
+        finish.wait(PATIENCE_SECONDS)
         return Ended(outcome="finished", text="")
 
-    async def said():
-        found = []
-        async for words in look.press(""):
-            found.append(words)
-            done.set()
-        return found
+    async def collect():
+        messages = []
+        async for message in demo.press(""):
+            messages.append(message)
+            finish.set()
+        return messages
 
-    look._joined.session.start("training", "Training 'night'", look._joined.host, work)
-    assert shown(look)["go"]["interactive"] is False
-    refusal, after = asyncio.run(said())
+    demo._context.session.start("training", "Training 'night'", demo._context.host, work)
+    assert first_updates(demo)["button"]["interactive"] is False
+    refusal, after = asyncio.run(collect())
     assert "The model is busy: Training &#x27;night&#x27;." in refusal and "can be pressed again" in after
-    assert look._look is None
+    assert demo._demo is None

@@ -44,7 +44,7 @@ def leafed(leafing, number=1, holding="", by=0, **values):
     form = {component: component.value for component in components.values()}
     wished = {"data": ["a.txt"], "hard_cut": r"\n\n\n", **values}
     form |= {components[key]: value for key, value in wished.items()}
-    at, html = leafing._leafed({**form, leafing._number: number, leafing._holding: holding}, by=by)
+    at, html = leafing._find_example({**form, leafing._number: number, leafing._query: holding}, by=by)
     return at, " ".join(re.sub("<[^>]*>", " ", html).split())
 
 

@@ -24,7 +24,7 @@ def going(tmp_path, monkeypatch):
 
 def typed(buttons, epochs):
     """What Gradio makes of it first, then we."""
-    return buttons._longer(buttons._epochs.preprocess(epochs))
+    return buttons._extend_run(buttons._epochs.preprocess(epochs))
 
 
 @pytest.mark.parametrize("epochs", [0, 0.001, -1, None, 1001, 1e9, float("inf"), float("nan")])

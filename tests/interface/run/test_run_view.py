@@ -125,12 +125,12 @@ def test_an_evaluation_is_at_a_glance_and_a_curve():
 
 def test_a_single_value_is_said_and_not_drawn():
     once = Evaluated(step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1)
-    said = MoreCurves()
-    said.evaluated(once)
-    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in said.html()
-    assert "<svg" not in said.html()
-    said.evaluated(replace(once, step=6, perplexity=4))
-    assert said.html().count("<svg") == 2
+    charts = MoreCurves()
+    charts.add_evaluation(once)
+    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in charts.html()
+    assert "<svg" not in charts.html()
+    charts.add_evaluation(replace(once, step=6, perplexity=4))
+    assert charts.html().count("<svg") == 2
 
 
 def test_a_long_list_in_the_news_is_folded_behind_its_words():

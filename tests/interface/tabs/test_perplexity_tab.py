@@ -28,7 +28,7 @@ def tab(tmp_path):
 
 async def said(tab, name):
     given = defaultdict(lambda: None, {tab._data: name})
-    return [html async for html, *_ in tab._work(given)]
+    return [html async for html, *_ in tab._on_start(given)]
 
 
 @pytest.mark.parametrize("name", ["{outside}", "../secret.txt"])
@@ -37,7 +37,7 @@ def test_a_file_outside_of_the_data_sets_is_not_read(tab, tmp_path, name):
     outside.write_text("the secret is here " * 20)
     (last,) = asyncio.run(said(tab, name.format(outside=outside)))
     assert "is a path. Give the name of a file or folder in" in last
-    assert tab._joined.session.latest("perplexity") is None
+    assert tab._context.session.latest("perplexity") is None
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_rows_are_read_as_the_form_says_and_have_no_stride(joined_form):
 
     async def work(name):
         # What is unfinished elsewhere in the form does not stand in the way.
-        async for _ in tab._work(given(tab, form, name, train_on="last_reply", epochs="", name="")):
+        async for _ in tab._on_start(given(tab, form, name, train_on="last_reply", epochs="", name="")):
             pass
 
     asyncio.run(work("rows.jsonl"))
@@ -87,11 +87,11 @@ def test_rows_are_read_as_the_form_says_and_have_no_stride(joined_form):
 
 def test_how_rows_are_read_is_told_of_rows_alone(joined_form):
     tab, form, _ = joined_form
-    said, stride = tab._of_data(given(tab, form, "rows.jsonl", train_on="last_reply"))
+    said, stride = tab._on_data_change(given(tab, form, "rows.jsonl", train_on="last_reply"))
     assert "Learn from: the last reply only" in said
     assert stride["interactive"] is False
     for name in ("story.txt", "", None, "missing.jsonl"):
-        said, stride = tab._of_data(given(tab, form, name))
+        said, stride = tab._on_data_change(given(tab, form, name))
         assert (said, stride["interactive"]) == ("", True)
 
 

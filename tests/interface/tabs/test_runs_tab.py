@@ -66,8 +66,8 @@ def test_the_verdict_is_a_sentence(folders):
 def test_of_what_is_gone_nothing_is_shown(folders, name):
     made(folders.loras, "story", FINISHED)
     tab = runs_tab.RunsTab(Joined(FakeHost(folders=folders), None, Session()))
-    assert tab._one(name) == ("", "")
-    shown, note = tab._one("story/checkpoint-4-epoch-1")
+    assert tab._show_run(name) == ("", "")
+    shown, note = tab._show_run("story/checkpoint-4-epoch-1")
     assert "<h4>story</h4>" in shown and note == "the good one"
 
 
@@ -92,7 +92,7 @@ def test_what_is_deleted_is_gone_from_the_menus_and_from_below(folders, tab):
     """A menu that still holds it would do the next thing to what is not there."""
     made(folders.loras, "story", FINISHED)
     made(folders.loras, "night", FINISHED)
-    delete = tab._doing(tab._on_delete)
+    delete = tab._handler(tab._on_delete)
     said, table, menu, others, card = delete(chosen(tab, "story", other="story"))
     assert "story is in the trash" in said and "tp-good" in said
     assert "story" not in table and "night" in table
@@ -101,32 +101,34 @@ def test_what_is_deleted_is_gone_from_the_menus_and_from_below(folders, tab):
     assert card == ""
     _, _, menu, others, _ = delete(chosen(tab, "night/checkpoint-6-user", other="night"))
     assert menu["value"] is None and others["value"] == "night"
-    assert tab._lists(chosen(tab, "night"))[1]["value"] == "night"
+    assert tab._list_runs(chosen(tab, "night"))[1]["value"] == "night"
 
 
 def test_what_is_slimmed_is_told_as_it_is_now(folders, tab):
     made(folders.loras, "story", FINISHED)
-    *_, card = tab._doing(tab._on_slim)(chosen(tab, "story/checkpoint-4-epoch-1"))
+    *_, card = tab._handler(tab._on_slim)(chosen(tab, "story/checkpoint-4-epoch-1"))
     assert "checkpoint-4-epoch-1: LoRA only" in card
 
 
 def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, tab, monkeypatch):
     made(folders.loras, "story", FINISHED)
     trash.throw_away("story/checkpoint-6-user", folders)
-    first = asyncio.run(first_of(tab._on_empty(chosen(tab, "story") | {tab._asked: runs_tab.Asked()})))
-    assert first[tab._empty].startswith("Really: 1 thing, ") and len(trash.thrown(folders)) == 1
-    asked = first[tab._asked]
+    first = asyncio.run(first_of(tab._on_empty(chosen(tab, "story") | {tab._confirmation: runs_tab.Asked()})))
+    assert first[tab._empty_button].startswith("Really: 1 thing, ") and len(trash.thrown(folders)) == 1
+    asked = first[tab._confirmation]
     trash.throw_away("story", folders)  # more than what was asked about
     monkeypatch.setattr(runs_tab, "ASKS_SECONDS", 0)
-    more, back = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._asked: asked})))
-    assert more[tab._empty].startswith("Really: 2 things, ") and back == {tab._empty: "Empty the trash"}
-    late, _ = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._asked: more[tab._asked]})))
-    assert late[tab._empty].startswith("Really: 2 things, ") and len(trash.thrown(folders)) == 2
-    asked = runs_tab.Asked(late[tab._empty], until=asked.until)
-    (done,) = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._asked: asked})))
-    assert "The trash is empty" in done[tab._said] and trash.thrown(folders) == []
-    (nothing,) = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._asked: runs_tab.Asked()})))
-    assert "There is nothing in the trash." in nothing[tab._said]
+    more, back = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: asked})))
+    assert more[tab._empty_button].startswith("Really: 2 things, ") and back == {
+        tab._empty_button: "Empty the trash"
+    }
+    late, _ = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: more[tab._confirmation]})))
+    assert late[tab._empty_button].startswith("Really: 2 things, ") and len(trash.thrown(folders)) == 2
+    asked = runs_tab.Asked(late[tab._empty_button], until=asked.until)
+    (done,) = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: asked})))
+    assert "The trash is empty" in done[tab._status] and trash.thrown(folders) == []
+    (nothing,) = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: runs_tab.Asked()})))
+    assert "There is nothing in the trash." in nothing[tab._status]
 
 
 @pytest.mark.parametrize(("here", "where"), [(True, "menu of models above"), (False, "of the Model tab")])
@@ -139,7 +141,7 @@ def test_a_merged_model_is_in_the_menu_or_it_is_said_where(folders, here, where)
     with gr.Blocks():
         menu = gr.Dropdown([]) if here else None
         tab = drawn(folders, Baking(), menu)
-    pressed = tab._merging._pressed(tab._chosen, tab._name, chosen(tab, "story") | {tab._name: "new"})
+    pressed = tab._merge_panel._on_merge(tab._chosen, tab._name, chosen(tab, "story") | {tab._name: "new"})
     last = asyncio.run(all_of(pressed))[-1]
     assert where in last and "tp-good" in last
 
@@ -153,7 +155,7 @@ def test_a_gguf_file_that_was_there_is_said_to_be_written_again(folders):
 
     made(folders.loras, "story", FINISHED)
     tab = drawn(folders, Writing())
-    write = tab._doing(tab._on_gguf)
+    write = tab._handler(tab._on_gguf)
     first, second = (write(chosen(tab, "story"))[0] for _ in range(2))
     assert "is written. It is for llama.cpp" in first and "is written again. It is for llama.cpp" in second
     assert "tp-good" in first and "tp-good" in second

@@ -62,7 +62,7 @@ def test_the_same_bytes_are_the_same_file(joined, tmp_path):
         [str(tmp_path / n) for n in ("story.txt", "copy of it.txt", "story.md", "new.txt")],
     )
     assert [one.name for one in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
-    assert [one.known for one in again] == [True, True, False, False]
+    assert [one.existed for one in again] == [True, True, False, False]
     assert again[1].words == ("copy of it.txt is there already as story.txt: it is chosen, and not added again.")
     assert sorted(p.name for p in joined.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
     assert data_menu.chosen_with(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]

@@ -43,7 +43,7 @@ def filled(start_from, menu, label):
     """What a choice puts into the form, by the keys."""
     value = next(value for words, value in menu.choices if words == label)
     given = {**dict.fromkeys(start_from._form.inputs()), menu: value}
-    updates = start_from._fill(menu, start_from.said, given)
+    updates = start_from._on_choose(menu, start_from.menu_message, given)
     return {key: updates[part]["value"] for key, part in start_from._form.components.items() if part in updates}
 
 
@@ -66,13 +66,13 @@ def test_a_preset_of_ones_own_begins_at_the_defaults(start_from):
 def test_a_name_of_ours_is_refused_in_a_sentence(start_from):
     form = dict.fromkeys(start_from._form.inputs())
     given = {**form, start_from._name: "style", start_from._order: "newest"}
-    said, _ = start_from._keep(given)
+    said, _ = start_from._on_save(given)
     assert "is a name that comes with Training PRO" in said
-    assert (start_from._joined.host.folders.presets / "style.json").read_text() == '{"rank": 7}'
+    assert (start_from._context.host.folders.presets / "style.json").read_text() == '{"rank": 7}'
 
 
 def test_new_lists_of_loras_stay_in_the_order_that_is_chosen(start_from):
-    loras = start_from._joined.host.folders.loras
+    loras = start_from._context.host.folders.loras
     made(loras, "annals", FINISHED)
     os.utime(loras / "annals", (1, 1))
 
@@ -81,6 +81,6 @@ def test_new_lists_of_loras_stay_in_the_order_that_is_chosen(start_from):
 
     form = dict.fromkeys(start_from._form.inputs())
     given = {**form, start_from._name: "kept", start_from._order: "name"}
-    assert offered(start_from._keep(given)[1]) == ["LoRA: annals", "LoRA: style"]
-    assert offered(start_from._drop(given)[1]) == ["LoRA: annals", "LoRA: style"]
+    assert offered(start_from._on_save(given)[1]) == ["LoRA: annals", "LoRA: style"]
+    assert offered(start_from._on_delete(given)[1]) == ["LoRA: annals", "LoRA: style"]
     assert offered(start_from.refreshed("newest")) == ["LoRA: style", "LoRA: annals"]

@@ -44,7 +44,7 @@ def unfinished(joined):
 def test_it_goes_on_where_it_lies_whatever_it_was_asked_for_as(joined, unfinished, asked_as):
     asked = {"name": asked_as, "data": ["story.txt"], "if_exists": "new_name"}
     made(joined.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": asked})
-    said, *_ = unfinished._do(unfinished._going_on, {unfinished._run: "night"})
+    said, *_ = unfinished._on_click(unfinished._resume, {unfinished._menu: "night"})
     assert "night goes on." in said
     assert joined.engine.asked.get(timeout=10) == ("night", "continue", "newest")
 

@@ -39,7 +39,7 @@ def root(component):
 def under(tab, name, method):
     """What is said of a name: the words, and the ways on that can be clicked."""
     parts = tab._form.components
-    said = tab._standing({parts["name"]: name, parts["if_exists"]: "ask", parts["method"]: method})
+    said = tab._describe_name({parts["name"]: name, parts["if_exists"]: "ask", parts["method"]: method})
     words = re.search(r"exists: ([^.]*)\.", said)
     return (words[1] if words else ""), re.findall(r">([^<]+)</", said.partition(". ")[2].replace("</p>", ""))
 
@@ -65,15 +65,15 @@ def under(tab, name, method):
 )
 def test_a_lora_of_every_standing(tab, request, files, words, going_on):
     name = request.node.callspec.id.replace(" ", "-")
-    made(tab._joined.host.folders.loras, name, files)
+    made(tab._context.host.folders.loras, name, files)
     ways = [going_on, "replace it (a backup is kept)", f"use a new name: {name}-2"]
     assert under(tab, name, "lora") == (words, ways)
     assert under(tab, name, "full") == ("", [])
 
 
 def test_a_whole_model_is_looked_for_where_it_would_be_kept(tab):
-    made(tab._joined.host.folders.models, "whole", MODEL)
-    made(tab._joined.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}})
+    made(tab._context.host.folders.models, "whole", MODEL)
+    made(tab._context.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}})
     kept = "replace it (a backup is kept)"
     assert under(tab, "whole", "full") == ("a model made elsewhere", [kept, "use a new name: whole-2"])
     ways = ["go on with it", kept, "use a new name: whole-failed-2"]
@@ -90,15 +90,15 @@ def test_what_adding_files_says_is_not_written_over_by_what_the_data_are(tab, tm
     """Both are written whenever the chosen data change: a refusal in the same place would flash by."""
     (tmp_path / "photo.jpg").write_text("x")
     data = tab._form.components["data"]
-    menu, said = tab._take_in({tab._add: [str(tmp_path / "photo.jpg")], data: ["story.txt"]})
+    menu, said = tab._on_upload({tab._add_button: [str(tmp_path / "photo.jpg")], data: ["story.txt"]})
     assert menu["value"] == ["story.txt"] and "photo.jpg cannot be learned from" in said
-    writes = {fn.targets[0] for fn in root(tab._add_said).fns.values() if tab._add_said in fn.outputs}
-    assert (tab._add._id, "upload") in writes and (data._id, "change") not in writes
+    writes = {fn.targets[0] for fn in root(tab._add_message).fns.values() if tab._add_message in fn.outputs}
+    assert (tab._add_button._id, "upload") in writes and (data._id, "change") not in writes
 
 
 def test_start_asks_what_is_to_become_of_a_lora_before_a_run_begins(tab):
-    panel, parts = tab._run, tab._form.components
-    made(tab._joined.host.folders.loras, "asked", left("finished"))
+    panel, parts = tab._run_panel, tab._form.components
+    made(tab._context.host.folders.loras, "asked", left("finished"))
     given = {part: part.value for part in parts.values()}
     given |= {parts["name"]: "asked", parts["data"]: ["story.txt"], parts["if_exists"]: "ask"}
 
@@ -108,4 +108,4 @@ def test_start_asks_what_is_to_become_of_a_lora_before_a_run_begins(tab):
     (words,) = asyncio.run(said())
     assert "asked exists: a finished LoRA." in words and "press Start again" in words
     assert "train it further" in words and "replace it (a backup is kept)" in words
-    assert tab._joined.session.latest("training") is None
+    assert tab._context.session.latest("training") is None
