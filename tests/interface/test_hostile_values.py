@@ -105,7 +105,7 @@ def is_open(component):
 
 
 def hostile_inputs(endpoint, values):
-    """Inputs with each value in each box alone; for a whole form, in the boxes for names and in all boxes at once."""
+    """Inputs with each value in each box alone; for a whole form, in name boxes and in all boxes at once."""
     boxes = list(filter(is_open, endpoint.inputs))
     single = boxes if len(boxes) <= MAX_SINGLE else [box for box in boxes if box.elem_id in NAME_BOXES]
     for value in values:

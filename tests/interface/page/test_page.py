@@ -98,7 +98,7 @@ def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
     assert picker._show_selection()[0]["value"] == host.chosen[0]
 
 
-def test_an_only_model_is_the_one_that_is_selection(tmp_path):
+def test_a_single_model_is_selected(tmp_path):
     """With several models none is chosen for the user."""
     folders = made_folders(tmp_path)
     picker = page.ModelPicker(StandaloneHost(folders), Session(), LOADINGS)

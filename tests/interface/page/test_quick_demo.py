@@ -1,4 +1,4 @@
-"""The first demo: two minutes that end by themselves, on every page; and what is said while a job goes on."""
+"""The quick demo: a run with a time limit that every page shows, and its message while the model is busy."""
 
 from __future__ import annotations
 

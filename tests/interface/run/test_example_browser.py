@@ -1,4 +1,4 @@
-"""Leafing through what the form would train on."""
+"""Browsing the training examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training_pro.tests.rowing import family
 
 
 class Engine:
-    """Check as the real one does it, without a model."""
+    """An engine with the real Check, but without a model."""
 
     def check(self, settings, host, *, show):
         tokenizer = family("ChatML")
@@ -27,49 +27,49 @@ class Engine:
 
 
 @pytest.fixture
-def leafing(tmp_path):
+def browser(tmp_path):
     folders, form = made_folders(tmp_path), Form()
     sections = (f"The {word} slept.\n\n\n" for word in ("cat", "dog", "cow", "cat"))
     (folders.datasets / "a.txt").write_text("".join(sections), encoding="utf-8")
     with gr.Blocks():
         form.draw(*SETTINGS)
-        leafing = Leafing(Joined(FakeHost(folders=folders), Engine(), Session()), form)
-        leafing.draw()
-        leafing.connect()
-    return leafing
+        browser = Leafing(Joined(FakeHost(folders=folders), Engine(), Session()), form)
+        browser.draw()
+        browser.connect()
+    return browser
 
 
-def leafed(leafing, number=1, holding="", by=0, **values):
-    components = leafing._form.components
+def show_example(browser, number=1, holding="", by=0, **values):
+    components = browser._form.components
     form = {component: component.value for component in components.values()}
-    wished = {"data": ["a.txt"], "hard_cut": r"\n\n\n", **values}
-    form |= {components[key]: value for key, value in wished.items()}
-    at, html = leafing._find_example({**form, leafing._number: number, leafing._query: holding}, by=by)
-    return at, " ".join(re.sub("<[^>]*>", " ", html).split())
+    changes = {"data": ["a.txt"], "hard_cut": r"\n\n\n", **values}
+    form |= {components[key]: value for key, value in changes.items()}
+    number_shown, html = browser._find_example({**form, browser._number: number, browser._query: holding}, by=by)
+    return number_shown, " ".join(re.sub("<[^>]*>", " ", html).split())
 
 
-def test_one_after_the_other_forwards_and_back(leafing):
-    at, html = leafed(leafing)
+def test_next_and_previous(browser):
+    at, html = show_example(browser)
     assert at == 1 and "Example 1 of 4" in html and "The cat slept." in html
-    at, html = leafed(leafing, at, by=1)
+    at, html = show_example(browser, at, by=1)
     assert at == 2 and "The dog slept." in html
-    assert leafed(leafing, 2, by=-1)[0] == 1
-    assert leafed(leafing, 1, by=-1)[0] == 1
-    assert leafed(leafing, None)[0] == 1
+    assert show_example(browser, 2, by=-1)[0] == 1
+    assert show_example(browser, 1, by=-1)[0] == 1
+    assert show_example(browser, None)[0] == 1
 
 
-def test_only_those_that_hold_some_words(leafing):
-    assert leafed(leafing, 1, " CAT ", by=1)[0] == 4
-    assert leafed(leafing, 4, "cat", by=-1)[0] == 1
-    assert "From example 3 on none holds &#x27;dog&#x27;" in leafed(leafing, 2, "dog", by=1)[1]
-    assert "Of examples 1 to 1 none holds &#x27;dog&#x27;" in leafed(leafing, 2, "dog", by=-1)[1]
+def test_only_examples_that_contain_a_text(browser):
+    assert show_example(browser, 1, " CAT ", by=1)[0] == 4
+    assert show_example(browser, 4, "cat", by=-1)[0] == 1
+    assert "From example 3 on none holds &#x27;dog&#x27;" in show_example(browser, 2, "dog", by=1)[1]
+    assert "Of examples 1 to 1 none holds &#x27;dog&#x27;" in show_example(browser, 2, "dog", by=-1)[1]
 
 
-def test_what_is_not_there_is_said_and_the_number_stays(leafing):
-    at, html = leafed(leafing, 4, by=1)
+def test_a_missing_example_is_reported_and_the_number_is_kept(browser):
+    at, html = show_example(browser, 4, by=1)
     assert at == gr.update() and "There are 4 examples, none with the number 5." in html
 
 
-def test_what_is_wrong_with_form_or_data_is_said(leafing):
-    assert "nothing is chosen" in leafed(leafing, data=[])[1]
-    assert "no-such.txt" in leafed(leafing, data=["no-such.txt"])[1]
+def test_problems_of_form_and_data_are_reported(browser):
+    assert "nothing is chosen" in show_example(browser, data=[])[1]
+    assert "no-such.txt" in show_example(browser, data=["no-such.txt"])[1]

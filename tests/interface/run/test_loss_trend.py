@@ -1,4 +1,4 @@
-"""How a run goes, in one sentence."""
+"""The trend of the loss, in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def points(*smoothed, loss=None):
 
 
 @pytest.mark.parametrize(
-    ("smoothed", "steps", "said"),
+    ("smoothed", "steps", "sentence"),
     [
         ([3.0, 2.9], 100, "Too early"),
         ([3.0, 2.9, 2.8, 2.7, 2.6], 100, "falling, as it should at the beginning"),
@@ -23,16 +23,16 @@ def points(*smoothed, loss=None):
         ([0.6, 0.5, 0.45, 0.4, 0.3], 10, "learned by heart"),
     ],
 )
-def test_what_is_said(smoothed, steps, said):
-    assert said in trend(points(*smoothed), steps)
+def test_each_trend_has_its_sentence(smoothed, steps, sentence):
+    assert sentence in trend(points(*smoothed), steps)
 
 
-def test_a_loss_that_is_no_number_is_said_first():
+def test_a_loss_that_is_not_finite_is_reported_first():
     assert "not a number" in trend(points(1.0, 1.0, loss=float("nan")), 10)
     assert trend([], 10) == ""
 
 
-def test_an_hour_ago():
-    found = points(*[3.0 - n / 100 for n in range(50)])
-    assert before(found, 3600, found[-1].at).step == 14
-    assert before(found, 3600, 100.0) is None
+def test_the_point_of_an_hour_ago():
+    history = points(*[3.0 - n / 100 for n in range(50)])
+    assert before(history, 3600, history[-1].at).step == 14
+    assert before(history, 3600, 100.0) is None

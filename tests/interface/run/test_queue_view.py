@@ -1,4 +1,4 @@
-"""The queue in words: what waits, how it goes on in each state, and what came of the others."""
+"""The queue as HTML: waiting runs, what happens next in each state, and finished runs."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from training_pro.records.queue.queue import Queue
 VALUES = {"name": "<b>", "data": ["story.txt", "chats.jsonl:50"], "epochs": 2.0, "max_steps": 0}
 
 
-def of(count, **more):
-    known = Queue()
+def queue_of(count, **more):
+    queue = Queue()
     for number in range(count):
-        known = known.with_one_more(f"<b>{number}", "tiny", {**VALUES, **more}, 1300)
-    return known
+        queue = queue.with_one_more(f"<b>{number}", "tiny", {**VALUES, **more}, 1300)
+    return queue
 
 
 def turns(*, going=False, due=False, said=""):
-    made = Turns()
+    result = Turns()
     if due:
-        made.now()
+        result.now()
     elif going:
-        made.follow()
+        result.follow()
     elif said:
-        made.hold(said)
-    return made
+        result.hold(said)
+    return result
 
 
-def test_nothing_is_said_of_a_list_that_is_empty():
+def test_an_empty_queue_shows_nothing():
     assert html(Queue(), turns(), training=True) == ""
 
 
-def test_a_row_names_the_run_and_has_its_ways():
-    told = html(of(2), turns(going=True), training=True)
-    assert "Queue: 2 wait" in told
-    assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in told
-    assert 'data-tp-queue="away 2" title="Take out: &lt;b&gt;1"' in told
-    assert 'data-tp-set="{&quot;name&quot;' in told
-    assert "1,300 steps; tiny" in html(of(1, max_steps=1300), turns(), training=True)
-    assert "Passed over: &lt;why&gt;" in html(of(1).after_skipping({1: "<why>"}), turns(), training=False)
+def test_a_row_names_its_run_and_has_buttons():
+    page = html(queue_of(2), turns(going=True), training=True)
+    assert "Queue: 2 wait" in page
+    assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in page
+    assert 'data-tp-queue="away 2" title="Take out: &lt;b&gt;1"' in page
+    assert 'data-tp-set="{&quot;name&quot;' in page
+    assert "1,300 steps; tiny" in html(queue_of(1, max_steps=1300), turns(), training=True)
+    assert "Passed over: &lt;why&gt;" in html(queue_of(1).after_skipping({1: "<why>"}), turns(), training=False)
 
 
-def test_what_had_its_turn_is_told_below_and_can_be_had_back():
-    known = of(1)
-    known = known.beginning(known.waiting[0]).ended(1, "failed", "Out of <memory>.")
-    told = html(known, turns(), training=False)
-    assert "Queue: nothing waits" in told
-    assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in told and "Into the form" in told
+def test_finished_runs_stand_below_and_go_back_into_the_form():
+    queue = queue_of(1)
+    queue = queue.beginning(queue.waiting[0]).ended(1, "failed", "Out of <memory>.")
+    page = html(queue, turns(), training=False)
+    assert "Queue: nothing waits" in page
+    assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Into the form" in page
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_what_had_its_turn_is_told_below_and_can_be_had_back():
         ),
     ],
 )
-def test_it_says_how_it_goes_on(state, training, said, offer):
-    assert said in html(of(1), turns(**state), training=training)
+def test_it_says_what_happens_next(state, training, said, offer):
+    assert said in html(queue_of(1), turns(**state), training=training)
     assert _start_label(1, turns(**state), training=training) == offer

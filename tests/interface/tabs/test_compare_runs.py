@@ -1,4 +1,4 @@
-"""Two runs beside each other: what differs, and what must not be compared."""
+"""Comparing two runs: settings that differ, and figures that must not be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training_pro.records.folder import inventory
 from training_pro.tests.fakes import FakeHost, made_folders
 from training_pro.tests.records.on_disk import FINISHED, LOG, made
 
-ASIDE = {"epoch": 1.0, "eval_perplexity": 1.0, "eval_accuracy": 0.5, "eval_by_source": {}, "eval_tokens": 9}
+VALIDATION = {"epoch": 1.0, "eval_perplexity": 1.0, "eval_accuracy": 0.5, "eval_by_source": {}, "eval_tokens": 9}
 
 
 def graph(loss, *, kept_aside="a"):
@@ -19,7 +19,7 @@ def graph(loss, *, kept_aside="a"):
         {"current_steps": s, "loss": loss - s / 8, "smoothed_loss": loss - s / 8, "epoch": s / 8, "seconds": 30}
         for s in range(1, 9)
     ]
-    more = {**ASIDE, "eval_seconds": 1.0, "context_gain": None, "why": "end", "kept_aside": kept_aside}
+    more = {**VALIDATION, "eval_seconds": 1.0, "context_gain": None, "why": "end", "kept_aside": kept_aside}
     return [
         *steps,
         {"current_steps": 4, "eval_loss": loss, **more},
@@ -28,11 +28,11 @@ def graph(loss, *, kept_aside="a"):
 
 
 @pytest.fixture
-def two(tmp_path):
-    """Two runs on disk; what is said of them, with what the second is to be instead."""
+def compare_two(tmp_path):
+    """Compares two runs on disk; keyword arguments replace files of the second run."""
     folders = made_folders(tmp_path)
 
-    def said(**more):
+    def compare(**more):
         first = {
             "training_graph.json": graph(3.0),
             "training_parameters.json": {"name": "a", "rank": 8, "data": ["x"]},
@@ -41,47 +41,49 @@ def two(tmp_path):
             "training_graph.json": graph(2.0),
             "training_parameters.json": {"name": "b", "rank": 64, "data": ["x"], "schedule": "cosine"},
         }
-        places = [
+        run_folders = [
             made(folders.loras, "a", {**FINISHED, **first}),
             made(folders.loras, "b", {**FINISHED, **second, **more}),
         ]
-        return beside(*(inventory.one(place, folders) for place in places))
+        return beside(*(inventory.one(folder, folders) for folder in run_folders))
 
-    said.folders = folders
-    return said
+    compare.folders = folders
+    return compare
 
 
 def row(*cells):
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def test_figures_and_what_differs_stand_side_by_side(two):
-    shown = two()
-    assert row("best loss kept aside", "3.0000 at step 4", "2.0000 at step 4") in shown
-    assert row("spent on training", "4 min 00 s", "4 min 00 s") in shown
-    assert row("LoRA Rank", "8", "64") in shown
-    assert "cosine" in shown
-    assert ">Name<" not in shown and ">Data<" not in shown
-    assert shown.count("<svg") == 2
-    assert "cannot be compared" not in shown and "not known" not in shown
+def test_figures_and_different_settings_stand_side_by_side(compare_two):
+    html = compare_two()
+    assert row("best loss kept aside", "3.0000 at step 4", "2.0000 at step 4") in html
+    assert row("spent on training", "4 min 00 s", "4 min 00 s") in html
+    assert row("LoRA Rank", "8", "64") in html
+    assert "cosine" in html
+    assert ">Name<" not in html and ">Data<" not in html
+    assert html.count("<svg") == 2
+    assert "cannot be compared" not in html and "not known" not in html
 
 
-def test_what_must_not_be_compared_is_said(two):
+def test_figures_that_must_not_be_compared_are_named(compare_two):
     other_part = {"training_graph.json": graph(2.0, kept_aside="b")}
-    assert "tested on different parts" in two(**other_part)
-    assert "on different models" in two(**{"training_log.json": {**LOG, "base_model_name": "another"}})
-    unknown = two(**{"training_parameters.json": "no JSON"})
+    assert "tested on different parts" in compare_two(**other_part)
+    assert "on different models" in compare_two(**{"training_log.json": {**LOG, "base_model_name": "another"}})
+    unknown = compare_two(**{"training_parameters.json": "no JSON"})
     assert "Which settings b was made with is not known." in unknown
     assert "LoRA Rank" not in unknown
 
 
-def test_on_the_tab_two_different_ones_have_to_be_chosen(two):
-    two()
-    tab = RunsTab(Joined(FakeHost(folders=two.folders), None, Session()))
+def test_the_tab_compares_only_two_different_runs(compare_two):
+    compare_two()
+    tab = RunsTab(Joined(FakeHost(folders=compare_two.folders), None, Session()))
     tab._chosen, tab._other = "chosen", "other"
 
-    def shown(chosen, other):
-        return tab._both({"chosen": chosen, "other": other})
+    def comparison(chosen, other):
+        return tab._show_comparison({"chosen": chosen, "other": other})
 
-    assert "<h4>a and b</h4>" in shown("a/checkpoint-8-epoch-2", "b")
-    assert shown("a", "a/checkpoint-8-epoch-2") == shown("a", "no other run") == shown("", "b") == ""
+    assert "<h4>a and b</h4>" in comparison("a/checkpoint-8-epoch-2", "b")
+    assert (
+        comparison("a", "a/checkpoint-8-epoch-2") == comparison("a", "no other run") == comparison("", "b") == ""
+    )

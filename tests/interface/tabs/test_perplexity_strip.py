@@ -1,4 +1,4 @@
-"""The strips of the Perplexity tab: one scale for all, darker where it is better known."""
+"""The strips of the Perplexity tab: one scale for all, darker where the loss is lower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from training_pro.core.jobs.events import KnownRow, PerplexityFound, Stretch
 from training_pro.interface.tabs.perplexity_strip import known_along
 
 
-def found(lora, *losses):
+def result(lora, *losses):
     stretches = tuple(Stretch(begins=f"<part {n}>", tokens=9, loss=x, right=0.5) for n, x in enumerate(losses))
     sizes = {"tokens": 9 * len(losses), "stride": 4, "max_length": 8, "seconds": 1.0, "right": 0.5}
     return PerplexityFound(
@@ -18,20 +18,20 @@ def found(lora, *losses):
 
 
 def test_all_strips_have_one_scale():
-    html = known_along([found("b", 1.0, 2.0), found("-", 3.0, 5.0)])
+    html = known_along([result("b", 1.0, 2.0), result("-", 3.0, 5.0)])
     assert re.findall(r'fill-opacity="([0-9.]+)"', html) == ["1.00", "0.76", "0.53", "0.06"]
     assert "Without a LoRA: best known “&lt;part 0&gt; …” (perplexity 20.09, 50% right)" in html
     assert "least known “&lt;part 1&gt; …” (perplexity 148.4, 50% right)" in html
     assert "<part" not in html
 
 
-def test_one_stretch_is_no_strip():
-    assert known_along([found("-", 1.0)]) == ""
+def test_a_single_segment_has_no_strip():
+    assert known_along([result("-", 1.0)]) == ""
 
 
-def test_of_rows_the_strips_stand_alone():
+def test_strips_of_rows_name_no_extremes():
     row = KnownRow(place="line 1", read="", begins="", tokens=9, loss=1.0, right=0.5)
-    html = known_along([replace(found("b", 1.0, 2.0), rows=(row,))])
+    html = known_along([replace(result("b", 1.0, 2.0), rows=(row,))])
     assert "Along the rows, from the first to the last" in html
     assert "<p>b</p><svg" in html
-    assert "Along the text" in known_along([found("b", 1.0, 2.0)])
+    assert "Along the text" in known_along([result("b", 1.0, 2.0)])

@@ -1,4 +1,4 @@
-"""The Perplexity tab: which data it takes, and how it reads rows."""
+"""The Perplexity tab: which data it accepts, and how it reads rows."""
 
 from __future__ import annotations
 
@@ -19,83 +19,83 @@ from training_pro.tests.fakes import FakeHost, made_folders
 
 @pytest.fixture
 def tab(tmp_path):
-    joined = Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
-    with gr.Blocks(), gr.Tab() as drawn:
-        tab = PerplexityTab(joined, Form())
-        tab.draw(drawn)
+    context = Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
+    with gr.Blocks(), gr.Tab() as parent:
+        tab = PerplexityTab(context, Form())
+        tab.draw(parent)
     return tab
 
 
-async def said(tab, name):
-    given = defaultdict(lambda: None, {tab._data: name})
-    return [html async for html, *_ in tab._on_start(given)]
+async def messages(tab, name):
+    inputs = defaultdict(lambda: None, {tab._data: name})
+    return [html async for html, *_ in tab._on_start(inputs)]
 
 
 @pytest.mark.parametrize("name", ["{outside}", "../secret.txt"])
-def test_a_file_outside_of_the_data_sets_is_not_read(tab, tmp_path, name):
+def test_a_file_outside_the_datasets_folder_is_not_read(tab, tmp_path, name):
     outside = tmp_path / "user" / "training" / "secret.txt"
     outside.write_text("the secret is here " * 20)
-    (last,) = asyncio.run(said(tab, name.format(outside=outside)))
+    (last,) = asyncio.run(messages(tab, name.format(outside=outside)))
     assert "is a path. Give the name of a file or folder in" in last
     assert tab._context.session.latest("perplexity") is None
 
 
 @pytest.fixture
-def joined_form(tmp_path):
-    """The tab beside a form, its engine telling what it is asked."""
-    asked = []
+def tab_with_form(tmp_path):
+    """The tab with a form, and the list of the requests that its engine receives."""
+    requests = []
 
     class Engine:
-        def perplexity(self, wanted, settings, host, job):
-            asked.append((wanted, settings))
+        def perplexity(self, request, settings, host, job):
+            requests.append((request, settings))
             return Ended(outcome="finished", text="done")
 
     folders, form = made_folders(tmp_path), Form()
     (folders.datasets / "rows.jsonl").write_text('{"text": "One."}', encoding="utf-8")
     (folders.datasets / "story.txt").write_text("One.", encoding="utf-8")
-    with gr.Blocks(), gr.Tab() as drawn:
+    with gr.Blocks(), gr.Tab() as parent:
         form.draw("name", *HOW_ROWS_ARE_READ, "epochs")
         tab = PerplexityTab(Joined(FakeHost(folders=folders), Engine(), Session()), form)
-        tab.draw(drawn)
-    return tab, form, asked
+        tab.draw(parent)
+    return tab, form, requests
 
 
-def given(tab, form, data, **values):
-    there = {component: component.value for component in form.components.values()}
+def tab_inputs(tab, form, data, **values):
+    defaults = {component: component.value for component in form.components.values()}
     return defaultdict(
         lambda: None,
-        {**there, **{form.components[k]: v for k, v in values.items()}, tab._data: data, tab._stride: 7},
+        {**defaults, **{form.components[k]: v for k, v in values.items()}, tab._data: data, tab._stride: 7},
     )
 
 
-def test_rows_are_read_as_the_form_says_and_have_no_stride(joined_form):
-    tab, form, asked = joined_form
+def test_rows_are_read_as_the_form_says_and_have_no_stride(tab_with_form):
+    tab, form, requests = tab_with_form
 
     async def work(name):
-        # What is unfinished elsewhere in the form does not stand in the way.
-        async for _ in tab._on_start(given(tab, form, name, train_on="last_reply", epochs="", name="")):
+        # Unfinished values of other settings do not matter.
+        async for _ in tab._on_start(tab_inputs(tab, form, name, train_on="last_reply", epochs="", name="")):
             pass
 
     asyncio.run(work("rows.jsonl"))
     asyncio.run(work("story.txt"))
-    assert [(Path(wanted.data).name, wanted.stride) for wanted, _ in asked] == [
+    assert [(Path(request.data).name, request.stride) for request, _ in requests] == [
         ("rows.jsonl", 0),
         ("story.txt", 7),
     ]
-    assert {settings.rows.train_on for _, settings in asked} == {"last_reply"}
+    assert {settings.rows.train_on for _, settings in requests} == {"last_reply"}
 
 
-def test_how_rows_are_read_is_told_of_rows_alone(joined_form):
-    tab, form, _ = joined_form
-    said, stride = tab._on_data_change(given(tab, form, "rows.jsonl", train_on="last_reply"))
-    assert "Learn from: the last reply only" in said
+def test_only_rows_have_a_note_on_how_they_are_read(tab_with_form):
+    tab, form, _ = tab_with_form
+    note, stride = tab._on_data_change(tab_inputs(tab, form, "rows.jsonl", train_on="last_reply"))
+    assert "Learn from: the last reply only" in note
     assert stride["interactive"] is False
     for name in ("story.txt", "", None, "missing.jsonl"):
-        said, stride = tab._on_data_change(given(tab, form, name))
-        assert (said, stride["interactive"]) == ("", True)
+        note, stride = tab._on_data_change(tab_inputs(tab, form, name))
+        assert (note, stride["interactive"]) == ("", True)
 
 
-def test_what_is_noted_stands_over_the_figures():
-    noted = shown([Note(text="2 rows are <cut>."), Stage(text="Measuring"), Advice(text="Not in the table.")])
-    assert noted == '<p class="tp-quiet">2 rows are &lt;cut&gt;. Not in the table.</p>'
+def test_notes_stand_above_the_figures():
+    html = shown([Note(text="2 rows are <cut>."), Stage(text="Measuring"), Advice(text="Not in the table.")])
+    assert html == '<p class="tp-quiet">2 rows are &lt;cut&gt;. Not in the table.</p>'
     assert shown([Stage(text="Measuring")]) == ""

@@ -1,4 +1,4 @@
-"""How rows are read, in a line: the usual two, and what is changed."""
+"""The line about how rows are read: two settings always, others if they are changed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from training_pro.settings.definitions import TrainingSettings
 USUAL = "Prompt format: by the columns; Learn from: replies, where there are some."
 
 
-def said(**values):
+def note(**values):
     return rows_read({**TrainingSettings().values(), **values})
 
 
-def test_the_usual_two_and_what_is_changed():
-    assert said().endswith(f"what would be learned counts. {USUAL}")
-    assert said(epochs=3, cutoff=64) == said()
-    assert said(train_on="last_reply", system="Be brief.").endswith(
+def test_the_two_usual_settings_and_changed_ones():
+    assert note().endswith(f"what would be learned counts. {USUAL}")
+    assert note(epochs=3, cutoff=64) == note()
+    assert note(train_on="last_reply", system="Be brief.").endswith(
         "Prompt format: by the columns; System message: Be brief.; Learn from: the last reply only."
     )

@@ -1,4 +1,4 @@
-"""The Runs tab: how a run went, in words."""
+"""The Runs tab: the card of a run, deleting, the trash, merging, and GGUF."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def folders(tmp_path):
 
 @pytest.fixture
 def tab(folders):
-    return drawn(folders)
+    return draw_tab(folders)
 
 
-def drawn(folders, engine=None, models=None):
-    with gr.Blocks(), gr.Tab() as around:
-        made_tab = runs_tab.RunsTab(Joined(FakeHost(folders=folders), engine, Session(), models))
-        made_tab.draw(around)
-    return made_tab
+def draw_tab(folders, engine=None, models=None):
+    with gr.Blocks(), gr.Tab() as parent:
+        tab = runs_tab.RunsTab(Joined(FakeHost(folders=folders), engine, Session(), models))
+        tab.draw(parent)
+    return tab
 
 
-def chosen(tab, name, other=runs_tab.NOBODY, **more):
+def tab_inputs(tab, name, other=runs_tab.NOBODY, **more):
     return {tab._chosen: name, tab._other: other, tab._name: "", **more}
 
 
@@ -49,21 +49,21 @@ async def all_of(stream):
     return [each async for each in stream]
 
 
-def went(folders, **more):
-    """What is shown of a run whose folder holds these files too."""
+def card_of(folders, **more):
+    """The card of a run whose folder has these additional files."""
     folder = made(folders.loras, "story", {**FINISHED, **more})
     return runs_tab.how_it_went(inventory.one(folder, folders))
 
 
 def test_the_verdict_is_a_sentence(folders):
-    judged = judge_run(GRAPH, {})
-    shown = went(folders, **{"training_log.json": {**LOG, "verdict": judged.as_log()}})
-    assert f"<p>{judged.text}</p>" in shown
+    verdict = judge_run(GRAPH, {})
+    shown = card_of(folders, **{"training_log.json": {**LOG, "verdict": verdict.as_log()}})
+    assert f"<p>{verdict.text}</p>" in shown
     assert "not known" not in shown and "evidence" not in shown
 
 
 @pytest.mark.parametrize("name", [None, "", "nowhere", "story/checkpoint-99", ".."])
-def test_of_what_is_gone_nothing_is_shown(folders, name):
+def test_nothing_is_shown_of_a_missing_run(folders, name):
     made(folders.loras, "story", FINISHED)
     tab = runs_tab.RunsTab(Joined(FakeHost(folders=folders), None, Session()))
     assert tab._show_run(name) == ("", "")
@@ -74,88 +74,92 @@ def test_of_what_is_gone_nothing_is_shown(folders, name):
 @pytest.mark.parametrize(
     "log", [LOG, {**LOG, "verdict": "of another program"}, "no JSON"], ids=["none", "strange", "broken"]
 )
-def test_without_a_verdict_nothing_is_said_in_its_place(folders, log):
-    shown = went(folders, **{"training_log.json": log, "training_graph.json": GRAPH})
+def test_without_a_verdict_there_is_no_text_in_its_place(folders, log):
+    shown = card_of(folders, **{"training_log.json": log, "training_graph.json": GRAPH})
     assert "<p>" not in shown
     assert "<svg" in shown and "checkpoint-4-epoch-1: checkpoint" in shown
 
 
 def test_the_report_is_shown_as_a_page_of_its_own(folders):
     page = '<!doctype html><title>"story" &amp; more</title><p>It <b>learned</b>.</p>'
-    assert "iframe" not in went(folders)
-    shown = went(folders, **{"report.html": page})
+    assert "iframe" not in card_of(folders)
+    shown = card_of(folders, **{"report.html": page})
     (framed,) = re.findall(r'<iframe [^>]*sandbox="" srcdoc="([^"]*)"></iframe>', shown)
     assert unescape(framed) == page
 
 
-def test_what_is_deleted_is_gone_from_the_menus_and_from_below(folders, tab):
-    """A menu that still holds it would do the next thing to what is not there."""
+def test_a_deleted_run_disappears_from_the_menus_and_its_card_too(folders, tab):
+    """Otherwise the next action would apply to a missing run."""
     made(folders.loras, "story", FINISHED)
     made(folders.loras, "night", FINISHED)
     delete = tab._handler(tab._on_delete)
-    said, table, menu, others, card = delete(chosen(tab, "story", other="story"))
-    assert "story is in the trash" in said and "tp-good" in said
+    message, table, menu, others, card = delete(tab_inputs(tab, "story", other="story"))
+    assert "story is in the trash" in message and "tp-good" in message
     assert "story" not in table and "night" in table
     assert menu["value"] is None and "story" not in menu["choices"]
     assert others["value"] == runs_tab.NOBODY and "story" not in others["choices"]
     assert card == ""
-    _, _, menu, others, _ = delete(chosen(tab, "night/checkpoint-6-user", other="night"))
+    _, _, menu, others, _ = delete(tab_inputs(tab, "night/checkpoint-6-user", other="night"))
     assert menu["value"] is None and others["value"] == "night"
-    assert tab._list_runs(chosen(tab, "night"))[1]["value"] == "night"
+    assert tab._list_runs(tab_inputs(tab, "night"))[1]["value"] == "night"
 
 
-def test_what_is_slimmed_is_told_as_it_is_now(folders, tab):
+def test_the_card_shows_a_checkpoint_as_slim_afterwards(folders, tab):
     made(folders.loras, "story", FINISHED)
-    *_, card = tab._handler(tab._on_slim)(chosen(tab, "story/checkpoint-4-epoch-1"))
+    *_, card = tab._handler(tab._on_slim)(tab_inputs(tab, "story/checkpoint-4-epoch-1"))
     assert "checkpoint-4-epoch-1: LoRA only" in card
 
 
 def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, tab, monkeypatch):
     made(folders.loras, "story", FINISHED)
     trash.throw_away("story/checkpoint-6-user", folders)
-    first = asyncio.run(first_of(tab._on_empty(chosen(tab, "story") | {tab._confirmation: runs_tab.Asked()})))
+    first = asyncio.run(first_of(tab._on_empty(tab_inputs(tab, "story") | {tab._confirmation: runs_tab.Asked()})))
     assert first[tab._empty_button].startswith("Really: 1 thing, ") and len(trash.thrown(folders)) == 1
-    asked = first[tab._confirmation]
-    trash.throw_away("story", folders)  # more than what was asked about
+    confirmation = first[tab._confirmation]
+    trash.throw_away("story", folders)  # the trash now holds more than the user was asked about
     monkeypatch.setattr(runs_tab, "ASKS_SECONDS", 0)
-    more, back = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: asked})))
-    assert more[tab._empty_button].startswith("Really: 2 things, ") and back == {
+    asked_again, back = asyncio.run(
+        all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation}))
+    )
+    assert asked_again[tab._empty_button].startswith("Really: 2 things, ") and back == {
         tab._empty_button: "Empty the trash"
     }
-    late, _ = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: more[tab._confirmation]})))
+    late, _ = asyncio.run(
+        all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: asked_again[tab._confirmation]}))
+    )
     assert late[tab._empty_button].startswith("Really: 2 things, ") and len(trash.thrown(folders)) == 2
-    asked = runs_tab.Asked(late[tab._empty_button], until=asked.until)
-    (done,) = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: asked})))
+    confirmation = runs_tab.Asked(late[tab._empty_button], until=confirmation.until)
+    (done,) = asyncio.run(all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation})))
     assert "The trash is empty" in done[tab._status] and trash.thrown(folders) == []
-    (nothing,) = asyncio.run(all_of(tab._on_empty(chosen(tab, None) | {tab._confirmation: runs_tab.Asked()})))
+    (nothing,) = asyncio.run(all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: runs_tab.Asked()})))
     assert "There is nothing in the trash." in nothing[tab._status]
 
 
 @pytest.mark.parametrize(("here", "where"), [(True, "menu of models above"), (False, "of the Model tab")])
-def test_a_merged_model_is_in_the_menu_or_it_is_said_where(folders, here, where):
-    class Baking:
+def test_a_merged_model_is_in_the_menu_or_the_message_says_where(folders, here, where):
+    class MergeEngine:
         def merge(self, asked, host, job):
             return Ended(outcome="finished", text=f"toy with {asked.lora} baked in is there")
 
     made(folders.loras, "story", FINISHED)
     with gr.Blocks():
         menu = gr.Dropdown([]) if here else None
-        tab = drawn(folders, Baking(), menu)
-    pressed = tab._merge_panel._on_merge(tab._chosen, tab._name, chosen(tab, "story") | {tab._name: "new"})
-    last = asyncio.run(all_of(pressed))[-1]
+        tab = draw_tab(folders, MergeEngine(), menu)
+    stream = tab._merge_panel._on_merge(tab._chosen, tab._name, tab_inputs(tab, "story") | {tab._name: "new"})
+    last = asyncio.run(all_of(stream))[-1]
     assert where in last and "tp-good" in last
 
 
-def test_a_gguf_file_that_was_there_is_said_to_be_written_again(folders):
-    class Writing:
+def test_an_existing_gguf_file_is_reported_as_written_again(folders):
+    class GgufEngine:
         def gguf(self, asked, host):
             file = host.folders.loras / "story" / "story.gguf"
             file.write_text("x")
             return file
 
     made(folders.loras, "story", FINISHED)
-    tab = drawn(folders, Writing())
+    tab = draw_tab(folders, GgufEngine())
     write = tab._handler(tab._on_gguf)
-    first, second = (write(chosen(tab, "story"))[0] for _ in range(2))
+    first, second = (write(tab_inputs(tab, "story"))[0] for _ in range(2))
     assert "is written. It is for llama.cpp" in first and "is written again. It is for llama.cpp" in second
     assert "tp-good" in first and "tp-good" in second

@@ -1,4 +1,4 @@
-"""The form as a command: what is shown is what the command line reads."""
+"""The form as a command: the command line reads the same settings back."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ def host(tmp_path):
     return FakeHost(folders=made_folders(tmp_path / "a folder"))
 
 
-def shown(html):
-    """The line that is copied."""
+def command_line(html):
+    """The command line inside the HTML."""
     return unescape(re.sub("</?span>", "", re.search(r"<pre[^>]*>(.*)</pre>", html, re.DOTALL)[1]))
 
 
-def test_what_is_shown_trains_the_same(host):
+def test_the_command_has_the_same_settings(host):
     values = {"name": "my story", "data": ["a b.txt"], "cutoff": "128", "hard_cut": "<'\\n\">"}
-    python, script, command, *words = shlex.split(shown(as_command(values, host)))
+    python, script, command, *words = shlex.split(command_line(as_command(values, host)))
     assert (python, command) == ("python3", "train")
     assert script.endswith("script.py")
-    asked = _parsed(words)
-    assert training_settings(flags.given(asked)) == training_settings(values)
-    assert asked.user_data == host.folders.user_data
-    assert asked.model == str(host.folders.models / host.card().name)
+    parsed = _parsed(words)
+    assert training_settings(flags.given(parsed)) == training_settings(values)
+    assert parsed.user_data == host.folders.user_data
+    assert parsed.model == str(host.folders.models / host.card().name)
 
 
-def test_a_form_that_is_not_ready_says_what_is_wrong(host):
-    told = as_command({"name": "", "data": ["x.txt"], "rank": "many"}, host)
-    assert "not ready for a command" in told
-    assert "is empty" in told and "many" in told
-    assert "<pre" not in told
+def test_an_invalid_form_shows_its_problems(host):
+    html = as_command({"name": "", "data": ["x.txt"], "rank": "many"}, host)
+    assert "not ready for a command" in html
+    assert "is empty" in html and "many" in html
+    assert "<pre" not in html
 
 
-def as_windows_takes_apart(line):
-    """As a program on Windows gets its words: a backslash counts only before a quote. And what stood outside."""
+def split_like_windows(line):
+    """Split a line like a program on Windows (backslashes matter only before a quote), and the unquoted text."""
     words, word, inside, outside = [], "", False, ""
-    for piece in re.findall(r'\\*"|\\+|.', line, re.DOTALL):
-        if piece.endswith('"'):
-            count = len(piece) - 1
+    for token in re.findall(r'\\*"|\\+|.', line, re.DOTALL):
+        if token.endswith('"'):
+            count = len(token) - 1
             word += "\\" * (count // 2) + '"' * (count % 2)
             inside ^= not count % 2
-        elif piece == " " and not inside:
+        elif token == " " and not inside:
             words, word = [*words, word], ""
         else:
-            word += piece
-            outside += "" if inside else piece
+            word += token
+            outside += "" if inside else token
     return [*words, word], outside
 
 
-TAKEN_APART = "&|<>^(),;'`$@{}#%!~"
-"""Each by the Command Prompt, or by PowerShell, where it stands outside of quotes."""
+SPECIAL_CHARACTERS = "&|<>^(),;'`$@{}#%!~"
+"""Characters that the Command Prompt or PowerShell interprets outside of quotes."""
 
 
 @pytest.fixture
 def windows(monkeypatch):
-    for asked in (module, launcher):
-        monkeypatch.setattr(asked, "os", SimpleNamespace(name="nt"))
+    for patched in (module, launcher):
+        monkeypatch.setattr(patched, "os", SimpleNamespace(name="nt"))
 
 
-def test_on_windows_it_is_for_both_of_its_consoles(windows, host):
+def test_on_windows_it_works_in_both_consoles(windows, host):
     values = {
         "name": "Q&A (2)",
         "data": ["R&B, live.txt", "it's.txt", "a b\\"],
         "hard_cut": "",
         "system": "Be; nice",
     }
-    told = as_command(values, host)
-    (python, _, command, *words), outside = as_windows_takes_apart(shown(told))
+    html = as_command(values, host)
+    (python, _, command, *words), outside = split_like_windows(command_line(html))
     assert (python, command) == ("py", "train")
-    assert not set(TAKEN_APART) & set(outside)
+    assert not set(SPECIAL_CHARACTERS) & set(outside)
     assert training_settings(flags.given(_parsed(words))) == training_settings(values)
-    assert '""' not in shown(told)  # PowerShell passes no empty word on
-    assert "PowerShell" not in told
+    assert '""' not in command_line(html)  # PowerShell drops empty words
+    assert "PowerShell" not in html
 
 
 @pytest.mark.parametrize("system", ['Say "hi" at \\"', "It costs $5.", "a `sign`"])
-def test_what_only_one_of_them_can_take_is_said(windows, host, system):
-    told = as_command({"name": "a", "data": ["a.txt"], "system": system}, host)
-    (_, _, _, *words), _ = as_windows_takes_apart(shown(told))
+def test_a_command_for_only_one_console_says_so(windows, host, system):
+    html = as_command({"name": "a", "data": ["a.txt"], "system": system}, host)
+    (_, _, _, *words), _ = split_like_windows(command_line(html))
     assert flags.given(_parsed(words))["system"] == system
-    assert "It is written for the Command Prompt (cmd)" in told
+    assert "It is written for the Command Prompt (cmd)" in html

@@ -1,4 +1,4 @@
-"""Files from the browser: safe names, never over another file; and names for LoRAs out of data and model."""
+"""Uploaded files get safe, free names; and suggested names for LoRAs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from training_pro.tests.fakes import FakeHost, made_folders
 
 
 @pytest.fixture
-def joined(tmp_path):
+def context(tmp_path):
     return Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
 
 
-def names_of(joined, folder, *names):
-    """What these files are called among the data sets."""
-    return [one.name for one in data_menu.take_in(joined.host.folders, [str(folder / name) for name in names])]
+def add_files(context, folder, *names):
+    """Add files, and return their names in the datasets folder."""
+    return [file.name for file in data_menu.take_in(context.host.folders, [str(folder / name) for name in names])]
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,18 @@ def test_safe_names(name, safe):
     assert data_menu.safe_name(name) == safe
 
 
-def test_files_are_taken_in_beside_what_is_there(joined, tmp_path):
-    folder = joined.host.folders.datasets
+def test_added_files_never_replace_existing_ones(context, tmp_path):
+    folder = context.host.folders.datasets
     (folder / "story.txt").write_text("the old one")
     (tmp_path / "story.txt").write_text("the new one")
-    assert names_of(joined, tmp_path, "story.txt") == ["story-2.txt"]
+    assert add_files(context, tmp_path, "story.txt") == ["story-2.txt"]
     assert (folder / "story.txt").read_text() == "the old one"
     assert (folder / "story-2.txt").read_text() == "the new one"
     assert sorted(p.name for p in folder.iterdir()) == ["story-2.txt", "story.txt"]
 
 
-def test_the_same_bytes_are_the_same_file(joined, tmp_path):
-    """Added twice it would be learned from twice."""
+def test_the_same_bytes_are_not_added_again(context, tmp_path):
+    """A file that is added twice would be trained on twice."""
     for name, text in (
         ("story.txt", "told"),
         ("copy of it.txt", "told"),
@@ -56,24 +56,24 @@ def test_the_same_bytes_are_the_same_file(joined, tmp_path):
         ("new.txt", "tell"),
     ):
         (tmp_path / name).write_text(text)
-    names_of(joined, tmp_path, "story.txt")
+    add_files(context, tmp_path, "story.txt")
     again = data_menu.take_in(
-        joined.host.folders,
+        context.host.folders,
         [str(tmp_path / n) for n in ("story.txt", "copy of it.txt", "story.md", "new.txt")],
     )
-    assert [one.name for one in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
-    assert [one.existed for one in again] == [True, True, False, False]
+    assert [file.name for file in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
+    assert [file.existed for file in again] == [True, True, False, False]
     assert again[1].words == ("copy of it.txt is there already as story.txt: it is chosen, and not added again.")
-    assert sorted(p.name for p in joined.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
+    assert sorted(p.name for p in context.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
     assert data_menu.chosen_with(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 
 
-def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(joined, tmp_path, monkeypatch):
+def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(context, tmp_path, monkeypatch):
     monkeypatch.setattr(data_menu, "LARGEST", 10)
     (tmp_path / "long.txt").write_text("more than ten characters")
     with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes go through the browser"):
-        data_menu.take_in(joined.host.folders, [str(tmp_path / "long.txt")])
-    assert list(joined.host.folders.datasets.iterdir()) == []
+        data_menu.take_in(context.host.folders, [str(tmp_path / "long.txt")])
+    assert list(context.host.folders.datasets.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -85,28 +85,28 @@ def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(joined, tmp_pa
         ("x" * 90 + ".txt", "m", "x" * 50),
     ],
 )
-def test_a_name_out_of_data_and_model_is_one_that_a_lora_may_have(data, model, name):
+def test_a_suggested_name_is_a_valid_name_of_a_lora(data, model, name):
     assert data_menu.name_for(data, model) == name
     assert name_problem(name) == ""
 
 
-def test_all_kinds_are_taken_in_and_nothing_else(joined, tmp_path):
+def test_only_supported_file_types_are_added(context, tmp_path):
     names = [f"a{ending}" for ending in dataset_index.KINDS]
     for name in (*names, "picture.png"):
         (tmp_path / name).write_text("x")
-    assert names_of(joined, tmp_path, *names) == names
-    assert {value for _, value in data_menu.choices(joined)} == set(names)
+    assert add_files(context, tmp_path, *names) == names
+    assert {value for _, value in data_menu.choices(context)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
-        data_menu.take_in(joined.host.folders, [str(tmp_path / "picture.png")])
+        data_menu.take_in(context.host.folders, [str(tmp_path / "picture.png")])
 
 
-def test_what_is_not_read_is_told_below_the_menu_and_by_add_files(joined, tmp_path):
-    folder = joined.host.folders.datasets
+def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tmp_path):
+    folder = context.host.folders.datasets
     folder.mkdir(parents=True, exist_ok=True)
-    assert "Not read" not in look({}, joined).html
+    assert "Not read" not in look({}, context).html
     (folder / "letters.rtf").write_text("x")
-    assert "Not read: letters.rtf (save it as .docx or .odt, or its text as .txt)." in look({}, joined).html
-    assert "Not read: letters.rtf" in look({"data": ["letters.rtf"]}, joined).html
+    assert "Not read: letters.rtf (save it as .docx or .odt, or its text as .txt)." in look({}, context).html
+    assert "Not read: letters.rtf" in look({"data": ["letters.rtf"]}, context).html
     (tmp_path / "novel.mobi").write_text("x")
     with pytest.raises(DataError, match=r"novel\.mobi: turn it into an \.epub"):
-        data_menu.take_in(joined.host.folders, [str(tmp_path / "novel.mobi")])
+        data_menu.take_in(context.host.folders, [str(tmp_path / "novel.mobi")])

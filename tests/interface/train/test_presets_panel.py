@@ -1,4 +1,4 @@
-"""Start from: what is chosen is what goes into the form, whatever the user's own presets are called."""
+"""Start from: the chosen preset fills the form, also if a user preset has the name of a built-in one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from training_pro.tests.records.on_disk import FINISHED, made
 
 
 @pytest.fixture
-def start_from(tmp_path):
-    """The menus of a user whose own presets are called like ours."""
+def panel(tmp_path):
+    """The menus, with user presets named like built-in ones."""
     host = FakeHost(folders=made_folders(tmp_path))
     host.folders.presets.mkdir(parents=True)
     for name in ("style", "lora-4bit-m", "mine"):
@@ -32,55 +32,55 @@ def start_from(tmp_path):
     with gr.Blocks():
         for key in SETTINGS:
             form.draw(key)
-        made_menus = StartFrom(Joined(host, None, Session()), form)
-        made_menus.draw()
-        made_menus.draw_table("loras")
-        made_menus.draw_keeping()
-    return made_menus
+        panel = StartFrom(Joined(host, None, Session()), form)
+        panel.draw()
+        panel.draw_table("loras")
+        panel.draw_keeping()
+    return panel
 
 
-def filled(start_from, menu, label):
-    """What a choice puts into the form, by the keys."""
-    value = next(value for words, value in menu.choices if words == label)
-    given = {**dict.fromkeys(start_from._form.inputs()), menu: value}
-    updates = start_from._on_choose(menu, start_from.menu_message, given)
-    return {key: updates[part]["value"] for key, part in start_from._form.components.items() if part in updates}
+def values_of_choice(panel, menu, label):
+    """The values that a choice puts into the form, by key."""
+    value = next(value for choice_label, value in menu.choices if choice_label == label)
+    inputs = {**dict.fromkeys(panel._form.inputs()), menu: value}
+    updates = panel._on_choose(menu, panel.menu_message, inputs)
+    return {key: updates[part]["value"] for key, part in panel._form.components.items() if part in updates}
 
 
-def test_goals_rows_presets_and_loras_of_one_name_are_apart(start_from):
-    (table,) = start_from._tables
+def test_goals_table_presets_user_presets_and_loras_of_one_name_are_distinct(panel):
+    (table,) = panel._tables
     goal = next(goal for goal in presets.goals() if goal.name == "style")
-    found = filled(start_from, start_from.menu, goal.label)
-    assert found.keys() == goal.values.keys() and found.get("rank") != 7
+    values = values_of_choice(panel, panel.menu, goal.label)
+    assert values.keys() == goal.values.keys() and values.get("rank") != 7
     row = next(row for row in presets.table("loras", presets.GOALS.parent) if row.name == "lora-4bit-m")
-    assert filled(start_from, table, row.label)["rank"] == row.values["rank"]
-    assert filled(start_from, start_from.menu, "preset: style")["rank"] == 7
-    assert filled(start_from, start_from.menu, "LoRA: style")["rank"] == 9
+    assert values_of_choice(panel, table, row.label)["rank"] == row.values["rank"]
+    assert values_of_choice(panel, panel.menu, "preset: style")["rank"] == 7
+    assert values_of_choice(panel, panel.menu, "LoRA: style")["rank"] == 9
 
 
-def test_a_preset_of_ones_own_begins_at_the_defaults(start_from):
-    found = filled(start_from, start_from.menu, "preset: mine")
-    assert found["rank"] == 7 and found["batch_size"] == SETTINGS["batch_size"].default
+def test_a_user_preset_starts_from_the_defaults(panel):
+    values = values_of_choice(panel, panel.menu, "preset: mine")
+    assert values["rank"] == 7 and values["batch_size"] == SETTINGS["batch_size"].default
 
 
-def test_a_name_of_ours_is_refused_in_a_sentence(start_from):
-    form = dict.fromkeys(start_from._form.inputs())
-    given = {**form, start_from._name: "style", start_from._order: "newest"}
-    said, _ = start_from._on_save(given)
-    assert "is a name that comes with Training PRO" in said
-    assert (start_from._context.host.folders.presets / "style.json").read_text() == '{"rank": 7}'
+def test_the_name_of_a_built_in_preset_is_refused(panel):
+    form = dict.fromkeys(panel._form.inputs())
+    inputs = {**form, panel._name: "style", panel._order: "newest"}
+    message, _ = panel._on_save(inputs)
+    assert "is a name that comes with Training PRO" in message
+    assert (panel._context.host.folders.presets / "style.json").read_text() == '{"rank": 7}'
 
 
-def test_new_lists_of_loras_stay_in_the_order_that_is_chosen(start_from):
-    loras = start_from._context.host.folders.loras
+def test_the_list_of_loras_keeps_the_chosen_order(panel):
+    loras = panel._context.host.folders.loras
     made(loras, "annals", FINISHED)
     os.utime(loras / "annals", (1, 1))
 
     def offered(update):
         return [label for label, _ in update["choices"] if label.startswith("LoRA: ")]
 
-    form = dict.fromkeys(start_from._form.inputs())
-    given = {**form, start_from._name: "kept", start_from._order: "name"}
-    assert offered(start_from._on_save(given)[1]) == ["LoRA: annals", "LoRA: style"]
-    assert offered(start_from._on_delete(given)[1]) == ["LoRA: annals", "LoRA: style"]
-    assert offered(start_from.refreshed("newest")) == ["LoRA: style", "LoRA: annals"]
+    form = dict.fromkeys(panel._form.inputs())
+    inputs = {**form, panel._name: "kept", panel._order: "name"}
+    assert offered(panel._on_save(inputs)[1]) == ["LoRA: annals", "LoRA: style"]
+    assert offered(panel._on_delete(inputs)[1]) == ["LoRA: annals", "LoRA: style"]
+    assert offered(panel.refreshed("newest")) == ["LoRA: style", "LoRA: annals"]

@@ -1,4 +1,4 @@
-"""Runs that were cut off, as the page offers them."""
+"""The panel for crashed runs."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from training_pro.tests.records.on_disk import CUT_OFF, made
 
 @dataclass
 class Engine:
-    """Notes what it is to train."""
+    """Records the requested runs."""
 
-    asked: queue.Queue = field(default_factory=queue.Queue)
+    requests: queue.Queue = field(default_factory=queue.Queue)
 
     def train(self, settings, host, job, *, resume=""):
-        self.asked.put((settings.what.name, settings.what.if_exists, resume))
+        self.requests.put((settings.what.name, settings.what.if_exists, resume))
         return Ended(outcome="finished", text="done")
 
 
 @pytest.fixture
-def joined(tmp_path):
+def context(tmp_path):
     return Joined(FakeHost(folders=made_folders(tmp_path)), Engine(), Session())
 
 
 @pytest.fixture
-def unfinished(joined):
+def panel(context):
     with gr.Blocks():
-        card = Unfinished(joined)
-        card.draw()
-    return card
+        panel = Unfinished(context)
+        panel.draw()
+    return panel
 
 
-@pytest.mark.parametrize("asked_as", ["night", "evening"])
-def test_it_goes_on_where_it_lies_whatever_it_was_asked_for_as(joined, unfinished, asked_as):
-    asked = {"name": asked_as, "data": ["story.txt"], "if_exists": "new_name"}
-    made(joined.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": asked})
-    said, *_ = unfinished._on_click(unfinished._resume, {unfinished._menu: "night"})
-    assert "night goes on." in said
-    assert joined.engine.asked.get(timeout=10) == ("night", "continue", "newest")
+@pytest.mark.parametrize("name_in_settings", ["night", "evening"])
+def test_a_run_resumes_in_its_folder_whatever_name_its_settings_have(context, panel, name_in_settings):
+    settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}
+    made(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
+    message, *_ = panel._on_click(panel._resume, {panel._menu: "night"})
+    assert "night goes on." in message
+    assert context.engine.requests.get(timeout=10) == ("night", "continue", "newest")
 
 
-def test_how_many_steps_there_were_to_be_is_only_said_where_it_is_known(joined):
-    made(joined.host.folders.loras, "night", CUT_OFF)
-    (run,) = crashed_runs.cut_off_runs(joined.host.folders)
+def test_the_planned_steps_are_only_shown_if_they_are_known(context):
+    made(context.host.folders.loras, "night", CUT_OFF)
+    (run,) = crashed_runs.cut_off_runs(context.host.folders)
     assert "at step 5. It can go on" in in_words(run)
     assert "at step 5 of 8. It can go on" in in_words(replace(run, steps=8))
