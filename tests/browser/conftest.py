@@ -1,4 +1,4 @@
-"""A browser for the tests that drive a page; without one they skip, but not where CI wants them run."""
+"""Fixtures of the browser tests. Without a browser the tests are skipped, but fail if CI=true."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ WORDS_SHOWN = 6000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for each file of tests: its event loop stays in this thread, and others would trip over it."""
+    """One browser per test file, because its event loop would disturb other tests in this thread."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        _without("playwright is not installed")
+        _skip_or_fail("playwright is not installed")
     with (
-        sync_playwright() as player,
-        player.chromium.launch(executable_path=chromium(player.chromium), args=FLAGS) as made,
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=chromium(playwright.chromium), args=FLAGS) as instance,
     ):
-        yield made
+        yield instance
 
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens pages; what a test leaves running there is stopped, and neither page nor server may have stumbled."""
+    """Opens pages. Afterwards a running run is stopped, and errors of pages and servers fail the test."""
     from training_pro.tests.browser import driver, servers
 
     pages: list[driver.TrainingPage] = []
-    sound: list[servers.Server] = []
+    checked_servers: list[servers.Server] = []
 
-    def open_one(server: Any, *, width: int = 1200, whole: bool = True, **how: Any) -> driver.TrainingPage:
-        """`whole`: our tab can be expected to be there, with its form filled; `url`: another way to the server."""
+    def open_one(server: Any, *, width: int = 1200, whole: bool = True, **options: Any) -> driver.TrainingPage:
+        """Open a page. `whole` waits for the form of our tab; `url` is another address of the server."""
         pages.append(driver.new_page(browser, width))
-        how = {"url": server.url, **how}
+        options = {"url": server.url, **options}
         if not whole:
-            return pages[-1].open(**how)
-        sound.append(server)
-        for _ in range(2):  # what a page that was just closed still had to say may come into the form
+            return pages[-1].open(**options)
+        checked_servers.append(server)
+        for _ in range(2):  # a page that was just closed may still write its form
             server.leave_form()
             with contextlib.suppress(AssertionError):
-                return pages[-1].open(left=servers.LEFT, patience=20, **how)
+                return pages[-1].open(left=servers.LEFT, patience=20, **options)
         server.leave_form()
-        return pages[-1].open(left=servers.LEFT, **how)
+        return pages[-1].open(left=servers.LEFT, **options)
 
     yield open_one
-    left = [page for page in pages if not page.closed]
-    if left and left[0].has("stop"):
-        left[0].end_run()
-    for page in left:
+    open_pages = [page for page in pages if not page.closed]
+    if open_pages and open_pages[0].has("stop"):
+        open_pages[0].end_run()
+    for page in open_pages:
         page.close()
     assert [error for page in pages for error in page.errors] == []
-    assert [stumble for server in sound for stumble in server.stumbles()] == []
+    assert [error_line for server in checked_servers for error_line in server.stumbles()] == []
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """The servers' own words, where a test fails."""
+    """Add the console output of the servers to the report of a failed test."""
     outcome: Any = yield
     report = outcome.get_result()
     if report.failed and item.get_closest_marker("browser"):
@@ -75,11 +75,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def chromium(kind: Any) -> str:
-    found = next(filter(None, map(shutil.which, NAMES)), "") or kind.executable_path
-    return found if Path(found).is_file() else _without(f"there is no Chromium: none of {', '.join(NAMES)}")
+    path = next(filter(None, map(shutil.which, NAMES)), "") or kind.executable_path
+    return path if Path(path).is_file() else _skip_or_fail(f"there is no Chromium: none of {', '.join(NAMES)}")
 
 
-def _without(reason: str) -> NoReturn:
+def _skip_or_fail(reason: str) -> NoReturn:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(f"{reason}, and CI asks for it")
     pytest.skip(reason)

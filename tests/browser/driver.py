@@ -1,4 +1,4 @@
-"""Training PRO's page as a test sees it: every selector, and every word that is waited for, stands here."""
+"""The page object of the browser tests: all selectors of the page are in this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Error, Locator, Page
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "screenshots"
 PATIENCE_SECONDS = 60
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 BUTTONS = {
     "check": "tp-check",
@@ -104,7 +104,7 @@ BOXES = {
 }
 ENDED = ("finished", "stopped", "failed")
 
-# The smoothed curve: the steps that its points tell of when pointed at, and the last one as it is read out.
+# The smoothed curve: its number of points, the first step in its tooltips, and the last step in its label.
 CURVE = """() => {
     const drawing = document.querySelector('#tp-run svg');
     const line = drawing && drawing.querySelector('.tp-smoothed');
@@ -120,11 +120,11 @@ INSIDE = """e => {
     const wide = box.left >= 0 && box.right <= document.documentElement.clientWidth;
     return wide && box.top >= 0 && box.bottom <= innerHeight;
 }"""
-# Tables with a shadow at their sides though nothing is to be scrolled there, or without one though something is.
+# Tables with a scroll shadow although they do not overflow, or without one although they do.
 SHADOWS = """() => [...document.querySelectorAll('.tp-wide')].filter(e => e.checkVisibility()).filter(e =>
     (e.scrollWidth > e.clientWidth) !== (getComputedStyle(e).boxShadow !== 'none'))
     .map(e => e.outerHTML.slice(0, 99))"""
-# What reaches beyond the right edge and is not cut off or scrolled by something around it.
+# Elements that reach beyond the right edge and are not clipped or scrolled by a parent.
 TOO_WIDE = """() => {
     const edge = document.documentElement.clientWidth + 1;
     const held = e => {
@@ -138,19 +138,19 @@ TOO_WIDE = """() => {
     return [...wide.map(e => `${e.tagName} ${e.id} ${e.className}`), ...(scrolls ? ['the page scrolls'] : [])];
 }"""
 
-# Menus whose words may run under their arrow.
+# Menus whose text may run under their arrow.
 UNDER_THE_ARROW = """() => [...document.querySelectorAll('.secondary-wrap')].filter(e => {
     const box = e.querySelector('input'), arrow = e.querySelector('.icon-wrap, .dropdown-arrow, svg');
     if (!box || !arrow || !arrow.checkVisibility()) return false;
     const words = box.getBoundingClientRect().right - parseFloat(getComputedStyle(box).paddingRight);
     return words > arrow.getBoundingClientRect().left + 1;
 }).map(e => e.closest('[id]').id)"""
-# Boxes and buttons that no words belong to.
+# Boxes and buttons without a label.
 UNLABELLED = """() => [...document.querySelectorAll(':is(.tp-form, .tp-right) :is(input, textarea, button)')]
     .filter(e => e.checkVisibility() && e.type !== 'file')
     .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.title || e.textContent.trim()))
     .map(e => e.outerHTML.slice(0, 120))"""
-# Words of ours that stand out too little from what is behind them: less than 4.5 to 1.
+# Texts of Training PRO with a contrast of less than 4.5 to 1.
 FAINT = """() => {
     const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
     const over = (colours) => {
@@ -181,7 +181,7 @@ FAINT = """() => {
 
 @dataclass(frozen=True)
 class Curve:
-    """The smoothed loss as drawn: how many points, of which steps."""
+    """The drawn smoothed loss: its number of points, and its first and last step."""
 
     points: int
     first: int
@@ -189,7 +189,7 @@ class Curve:
 
 
 class TrainingPage:
-    """One opened page; `errors` are the errors of its JavaScript."""
+    """One open page; `errors` are its JavaScript errors."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
@@ -200,7 +200,7 @@ class TrainingPage:
     def open(
         self, url: str, *, left: str = "", theme: str = "light", tab: str = "", patience: float = PATIENCE_SECONDS
     ) -> TrainingPage:
-        """`left` is the name that the form comes back with; `tab` is ours among the webui's."""
+        """Open the page. `left` is the name in the restored form; `tab` is our tab in the webui."""
         self._page.goto(f"{url}?__theme={theme}")
         if tab:
             self.tab(tab)
@@ -210,7 +210,7 @@ class TrainingPage:
         return self
 
     def log_in(self, user: str, password: str) -> None:
-        """Where Gradio asks first."""
+        """Log in on the page of Gradio."""
         self._page.get_by_label("username").fill(user)
         self._page.get_by_label("password").fill(password)
         self._page.get_by_role("button", name="Login").click()
@@ -229,7 +229,7 @@ class TrainingPage:
         self._page.get_by_role("tab", name=name, exact=True).click()
 
     def fill(self, **values: object) -> None:
-        """Settings by their keys, and a data set by its name."""
+        """Fill in settings by key; a dataset is chosen by name."""
         for key, value in values.items():
             if key != "data":
                 self._box(f"tp-{key}").fill(str(value))
@@ -243,75 +243,75 @@ class TrainingPage:
         return self._box(BOXES[box]).input_value()
 
     def chosen(self, elem_id: str) -> list[str]:
-        """What a menu of several shows as chosen."""
+        """The selection of a menu with multiple choices."""
         chips = self._page.locator(f"#{elem_id} .token").all_inner_texts()
         return [chip.strip() for chip in chips]
 
     def shows(self, key: str) -> bool:
-        """Whether a setting is there to be seen."""
+        """Whether a setting is visible."""
         return self._page.locator(f"#tp-{key}").is_visible()
 
     def setting(self, key: str) -> str:
-        """What stands in it."""
+        """The text of a setting."""
         return self._box(f"tp-{key}").input_value()
 
     def choose(self, key: str, words: str) -> None:
-        """Out of a menu."""
+        """Choose an option of a menu."""
         self._choose(f"tp-{key}", words)
 
     def unfold(self, part: str) -> None:
-        """A folded part of the page, by its id."""
+        """Unfold a part of the page, by its id."""
         title = self._page.locator(f"#tp-{part} .label-wrap")
 
         def is_open() -> bool:
             if "open" not in (title.get_attribute("class") or "").split():
                 title.click()
-                self._page.wait_for_timeout(300)  # what is still being told of the form is drawn
+                self._page.wait_for_timeout(300)  # let pending updates of the form arrive
             return "open" in (title.get_attribute("class") or "").split()
 
         self.wait_for(is_open, f"{part!r} unfolded")
 
     def way_back(self, key: str) -> Locator:
-        """The button on a changed setting."""
+        """The reset button of a changed setting."""
         return self._page.locator(f"#tp-{key} .tp-back")
 
     def link(self, part: str, words: str) -> Locator:
-        """A link or a button inside drawn HTML."""
+        """A link or a button inside our HTML."""
         return self._page.locator(f"#{PARTS[part]}").get_by_text(words, exact=True)
 
     def suggestion(self, key: str) -> Locator:
-        """The button that puts in what Check suggests for a setting."""
+        """The button that applies a suggestion of Check."""
         return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']")
 
     def in_queue(self, words: str) -> Locator:
-        """The button of a run that waits: 'Up: b'."""
+        """A button of a waiting run, such as 'Up: b'."""
         return self._page.get_by_label(words, exact=True)
 
     def helpful(self, key: str) -> Locator:
-        """The button after a failure that changes a setting."""
+        """The button of a remedy after a failure."""
         return self._page.locator(f"#{PARTS['run']} .tp-use[data-tp-set*='{key}']").first
 
     def focused(self) -> str:
         """The setting that has the focus."""
-        found = self._page.evaluate("document.activeElement.closest('.tp-setting')?.id ?? ''")
-        return str(found).removeprefix("tp-")
+        elem_id = self._page.evaluate("document.activeElement.closest('.tp-setting')?.id ?? ''")
+        return str(elem_id).removeprefix("tp-")
 
     def focus(self, key: str) -> None:
-        """As by the keyboard, menus left closed."""
+        """Focus a setting, with its menu closed."""
         box = self._box(f"tp-{key}")
         box.focus()
         box.press("Escape")
 
-    def tabs_until(self, key: str, *, back: bool = False, most: int = 20) -> list[str]:
-        """The settings that have the focus, one press of Tab after another, until that one has it."""
-        passed: list[str] = []
-        while key not in passed and len(passed) < most:
+    def tabs_until(self, key: str, *, back: bool = False, max_presses: int = 20) -> list[str]:
+        """Press Tab until this setting has the focus; returns all settings that had it."""
+        focused: list[str] = []
+        while key not in focused and len(focused) < max_presses:
             self._page.keyboard.press("Shift+Tab" if back else "Tab")
-            passed.append(self.focused())
-        return passed
+            focused.append(self.focused())
+        return focused
 
     def offers(self, elem_id: str) -> list[str]:
-        """What a menu has to choose from."""
+        """The options of a menu."""
         box = self._box(elem_id)
         box.click()
         names = self._page.locator(f"#{elem_id}").get_by_role("option").all_inner_texts()
@@ -320,9 +320,9 @@ class TrainingPage:
         return [name.strip() for name in names]
 
     def signs(self, key: str) -> list[str]:
-        """What the signs at the chosen names say."""
-        found = self._page.locator(f"#tp-{key} .token .token-remove").all()
-        return [sign.get_attribute("aria-label") or "" for sign in found]
+        """The labels of the remove icons of the chosen names."""
+        icons = self._page.locator(f"#tp-{key} .token .token-remove").all()
+        return [icon.get_attribute("aria-label") or "" for icon in icons]
 
     def help_is_inside(self, key: str) -> bool:
         return bool(self._page.locator(f"#tp-{key} [data-testid='block-info'] + div").first.evaluate(INSIDE))
@@ -331,12 +331,12 @@ class TrainingPage:
         return bool(self._button(button).evaluate(INSIDE))
 
     def shadows_without_need(self) -> list[str]:
-        """And those that are missing."""
-        found: list[str] = self._page.evaluate(SHADOWS)
-        return found
+        """Tables with a needless or missing scroll shadow."""
+        tables: list[str] = self._page.evaluate(SHADOWS)
+        return tables
 
     def share(self, name: str, per_cent: int) -> None:
-        """How much of a data set to use."""
+        """Set the share of a dataset."""
         box = self._page.locator(f'[data-tp-share="{name}"]')
         box.fill(str(per_cent))
         box.press("Tab")
@@ -365,7 +365,7 @@ class TrainingPage:
         return self._box(f"tp-{elem_id}").is_enabled()
 
     def press_all_the_same(self, button: str) -> None:
-        """As somebody does whose page has not been told yet that it is off."""
+        """Press a disabled button, like a user whose page is not up to date."""
         self._button(button).evaluate("button => { button.disabled = false; button.click(); }")
 
     def words(self, part: str) -> str:
@@ -374,43 +374,45 @@ class TrainingPage:
     def everything(self) -> str:
         return self._page.locator("body").inner_text()
 
-    def wait_for(self, found: Callable[[], Found], what: str, seconds: float = PATIENCE_SECONDS) -> Found:
-        """What `found` comes back with, as soon as that is something."""
+    def wait_for(
+        self, condition: Callable[[], Result], description: str, seconds: float = PATIENCE_SECONDS
+    ) -> Result:
+        """Wait until `condition` returns something true, and return it."""
         deadline = time.monotonic() + seconds
-        while not (there := found()):
+        while not (result := condition()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"not after {seconds:g} seconds: {what}\n\n{self.everything()}")
+                raise AssertionError(f"not after {seconds:g} seconds: {description}\n\n{self.everything()}")
             self._page.wait_for_timeout(100)
-        return there
+        return result
 
     def pause(self, seconds: float) -> None:
         self._page.wait_for_timeout(seconds * 1000)
 
     def wait_for_words(self, part: str, *words: str) -> str:
-        """The text of that part, once all these words stand in it."""
+        """Wait until a part contains all these words, and return its text."""
         self.wait_for(lambda: all(word in self.words(part) for word in words), f"{words} in {part!r}")
         return self.words(part)
 
     def check(self) -> str:
-        """Press Check; the report, verdict first."""
+        """Press Check, and return the report."""
         self.press("check")
         return self.wait_for_words("answer", "Check: ")
 
     def characters_lost(self) -> int:
-        """As the report says it."""
+        """The number of lost characters in the report."""
         figure = re.search(r"([\d,]+)\s*\ncharacters lost", self.words("answer"))
         assert figure, self.words("answer")
         return int(figure[1].replace(",", ""))
 
     def curve(self) -> Curve | None:
         try:
-            found = self._page.evaluate(CURVE)
-        except Error:  # the page is being loaded anew
+            values = self._page.evaluate(CURVE)
+        except Error:  # the page is reloading
             return None
-        return Curve(*found) if found else None
+        return Curve(*values) if values else None
 
     def wait_for_curve(self, after: int = 0) -> Curve:
-        """The curve, once it goes beyond that step."""
+        """Wait until the curve goes beyond this step."""
 
         def grown() -> Curve | None:
             curve = self.curve()
@@ -419,7 +421,7 @@ class TrainingPage:
         return self.wait_for(grown, f"a curve beyond step {after}")
 
     def start(self, name: str, **values: object) -> Curve:
-        """Fill the form, press Start, and come back when the curve of this run has begun."""
+        """Fill in the form, press Start, and wait for the first points of the curve."""
         self.fill(**{"name": name, "data": "story.txt", "cutoff": 64, **values})
         self.press("start")
         self.wait_for_words("run", f"Training '{name}'")
@@ -430,7 +432,7 @@ class TrainingPage:
         return self.wait_until_ended(name, "stopped")
 
     def end_run(self) -> None:
-        """Stop what still runs, whichever tab is open; it may end by itself at just that moment."""
+        """Stop a running run, on any tab; the run may also end by itself just now."""
         self._button("stop").evaluate("button => button.click()")
         self.wait_for(lambda: not self.can_press("stop"), "the run is stopped")
 
@@ -440,14 +442,14 @@ class TrainingPage:
         return self.words("run")
 
     def too_wide(self) -> list[str]:
-        """What makes the page scroll sideways."""
-        found: list[str] = self._page.evaluate(TOO_WIDE)
-        return found
+        """Elements that make the page scroll sideways."""
+        elements: list[str] = self._page.evaluate(TOO_WIDE)
+        return elements
 
     def under_the_arrow(self) -> list[str]:
-        """Menus whose words may run under their arrow."""
-        found: list[str] = self._page.evaluate(UNDER_THE_ARROW)
-        return found
+        """Menus whose text may run under their arrow."""
+        menus: list[str] = self._page.evaluate(UNDER_THE_ARROW)
+        return menus
 
     def help_is_open(self, key: str) -> bool:
         return self._page.locator(f"#tp-{key} [data-testid='block-info'] + div").first.is_visible()
@@ -457,14 +459,14 @@ class TrainingPage:
         self._page.wait_for_timeout(300)
 
     def faint(self) -> list[str]:
-        """Words of ours with too little contrast."""
-        found: list[str] = self._page.evaluate(FAINT)
-        return found
+        """Texts with too little contrast."""
+        texts: list[str] = self._page.evaluate(FAINT)
+        return texts
 
     def unlabelled(self) -> list[str]:
-        """What a screen reader could not name: boxes and buttons without a word."""
-        found: list[str] = self._page.evaluate(UNLABELLED)
-        return found
+        """Boxes and buttons without a name for screen readers."""
+        elements: list[str] = self._page.evaluate(UNLABELLED)
+        return elements
 
     def photograph(self, name: str) -> None:
         import gradio
@@ -482,7 +484,7 @@ class TrainingPage:
         return self._page.locator(f"#{elem_id} input, #{elem_id} textarea").first
 
     def _holds(self, key: str, value: object) -> bool:
-        if key == "data":  # only what is chosen: an open menu stays for a moment, with every name in it
+        if key == "data":  # only the selection: a closing menu still shows all names for a moment
             return any(str(value) in chip for chip in self.chosen("tp-data"))
         return self._box(f"tp-{key}").input_value() == str(value)
 
@@ -491,7 +493,7 @@ class TrainingPage:
         box.click()
         self._page.get_by_role("option", name=name).first.click()
         box.press("Escape")
-        box.blur()  # a click on a box that has the focus opens no menu
+        box.blur()  # a click on a focused box would not open the menu
 
 
 def new_page(browser: Browser, width: int = 1200) -> TrainingPage:

@@ -1,4 +1,4 @@
-"""The line between a browser and a server, which can be cut, as when a lid is closed and opened again."""
+"""A TCP proxy between browser and server that can be cut, as when a laptop lid is closed."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from urllib.parse import urlsplit
 CHUNK = 65536
 
 
-class Line(socketserver.ThreadingTCPServer):
-    """Passes everything on to a server, both ways, from a port of its own."""
+class Proxy(socketserver.ThreadingTCPServer):
+    """Forwards all data between its own port and a server."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, url: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Call)
+        super().__init__(("127.0.0.1", 0), _Connection)
         self.far_end = ("127.0.0.1", urlsplit(url).port)
         self.open: set[socket.socket] = set()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
     def cut(self) -> int:
-        """End every call that is going on, and say how many; new ones get through."""
-        calls = list(self.open)
-        for call in calls:
+        """Close all open connections and return their number; new connections work."""
+        connections = list(self.open)
+        for connection in connections:
             with contextlib.suppress(OSError):
-                call.shutdown(socket.SHUT_RDWR)
-        return len(calls)
+                connection.shutdown(socket.SHUT_RDWR)
+        return len(connections)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A call that breaks off is what this is for."""
+        """Ignore errors: broken connections are the purpose of this proxy."""
 
 
-class _Call(socketserver.BaseRequestHandler):
-    server: Line
+class _Connection(socketserver.BaseRequestHandler):
+    server: Proxy
 
     def handle(self) -> None:
         near = self.request
         with socket.create_connection(self.server.far_end) as far:
             self.server.open |= {near, far}
-            back = threading.Thread(target=_pass_on, args=(far, near), daemon=True)
+            back = threading.Thread(target=_forward, args=(far, near), daemon=True)
             back.start()
-            _pass_on(near, far)
+            _forward(near, far)
             back.join()
             self.server.open -= {near, far}
 
 
-def _pass_on(one: socket.socket, other: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while data := one.recv(CHUNK):
-            other.sendall(data)
+        while data := source.recv(CHUNK):
+            target.sendall(data)
     with contextlib.suppress(OSError):
-        other.shutdown(socket.SHUT_RDWR)
+        target.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
-def line_to(url: str) -> Iterator[Line]:
-    with Line(url) as line:
-        threading.Thread(target=line.serve_forever, daemon=True).start()
+def proxy_to(url: str) -> Iterator[Proxy]:
+    with Proxy(url) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
         try:
-            yield line
+            yield proxy
         finally:
-            line.shutdown()
-            line.cut()
+            proxy.shutdown()
+            proxy.cut()

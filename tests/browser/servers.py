@@ -1,4 +1,4 @@
-"""Pages to drive: our own programs on free ports, ended with the tests that wanted them, their words kept."""
+"""Servers for the browser tests: programs on free ports that end with their test, with their console output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "PYTHONUNBU
 
 
 class Server:
-    """A program that serves a page; `started_after` is how many seconds its first answer took."""
+    """A program that serves a page; `started_after` is the time to its first response in seconds."""
 
     running: list[Server] = []
 
@@ -36,10 +36,10 @@ class Server:
         self.url = f"http://127.0.0.1:{port}/"
         self.user_data = user_data
         self.expected: set[str] = set()
-        """Errors that a test caused on purpose, by their last lines."""
+        """Errors that a test causes on purpose, as the last lines of their tracebacks."""
         self._log = user_data / f"server-{port}.log"
         user_data.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
+        started = time.monotonic()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
@@ -51,44 +51,46 @@ class Server:
                 text=True,
             )
         self.running.append(self)
-        self._wait_until_it_answers(begun + PATIENCE_SECONDS)
-        self.started_after = time.monotonic() - begun
+        self._wait_for_response(started + PATIENCE_SECONDS)
+        self.started_after = time.monotonic() - started
 
     @property
     def loras(self) -> Path:
         return self.user_data / "loras"
 
     def leave_form(self) -> None:
-        """As if somebody had left the page with a name in its form: by that a page can be seen to be filled."""
+        """Save a form with a name, so a test can see when a page has restored its form."""
         form = self.user_data / "training" / "form.json"
         form.parent.mkdir(parents=True, exist_ok=True)
         form.write_text(json.dumps({"name": LEFT}), encoding="utf-8")
 
     def words(self) -> str:
-        """What it wrote to the console, and whether it is still there."""
-        ended = self._process.poll()
-        farewell = "" if ended is None else f"\n(it has ended, with {ended})"
-        return self._log.read_text(encoding="utf-8", errors="replace") + farewell
+        """The console output, and the exit code of an ended process."""
+        exit_code = self._process.poll()
+        note = "" if exit_code is None else f"\n(it has ended, with {exit_code})"
+        return self._log.read_text(encoding="utf-8", errors="replace") + note
 
     def stumbles(self) -> list[str]:
-        """Errors in handlers, by their last lines; what a handler raises to be shown (gradio.Error) is none."""
-        said = self.words()
-        last = [re.search(r"^[\w.]+(?:Error|Exception)\b.*", part, re.M) for part in said.split("Traceback (")[1:]]
-        stumbles = [found[0] for found in last if found and not found[0].startswith("gradio.exceptions.Error")]
-        return [stumble for stumble in stumbles if stumble not in self.expected]
+        """Unexpected errors in handlers, as the last lines of their tracebacks; gradio.Error is not one."""
+        output = self.words()
+        matches = [
+            re.search(r"^[\w.]+(?:Error|Exception)\b.*", part, re.M) for part in output.split("Traceback (")[1:]
+        ]
+        errors = [match[0] for match in matches if match and not match[0].startswith("gradio.exceptions.Error")]
+        return [error for error in errors if error not in self.expected]
 
     def end(self) -> None:
-        """With everything that it started."""
+        """Kill the process and its children."""
         self.running.remove(self)
         try:
-            family = [*psutil.Process(self._process.pid).children(recursive=True), self._process]
+            processes = [*psutil.Process(self._process.pid).children(recursive=True), self._process]
         except psutil.NoSuchProcess:
-            family = [self._process]
-        for process in family:
+            processes = [self._process]
+        for process in processes:
             process.kill()
         self._process.communicate()
 
-    def _wait_until_it_answers(self, deadline: float) -> None:
+    def _wait_for_response(self, deadline: float) -> None:
         while time.monotonic() < deadline:
             assert self._process.poll() is None, f"it ended by itself:\n{self.words()}"
             try:
@@ -101,15 +103,15 @@ class Server:
 
 
 class Webui(Server):
-    """The stand-in for the webui, which can be asked and told from here."""
+    """The stand-in for the webui; tests evaluate and execute Python code in it."""
 
     def ask(self, expression: str) -> Any:
-        return self._said({"ask": expression})
+        return self._request({"ask": expression})
 
     def tell(self, statement: str) -> None:
-        self._said({"tell": statement})
+        self._request({"tell": statement})
 
-    def _said(self, line: dict[str, str]) -> Any:
+    def _request(self, line: dict[str, str]) -> Any:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
@@ -120,33 +122,41 @@ class Webui(Server):
 
 @contextmanager
 def demo(user_data: Path, *more: str) -> Iterator[Server]:
-    """`script.py demo --tiny`, as a user starts it."""
+    """Run `script.py demo --tiny`."""
     port = free_port()
-    words = ("demo", "--tiny", "--no-browser", "--port", str(port), "--user-data", str(user_data), *more)
-    with ended(Server(str(ROOT / "script.py"), *words, port=port, user_data=user_data)) as server:
+    arguments = ("demo", "--tiny", "--no-browser", "--port", str(port), "--user-data", str(user_data), *more)
+    with ended(Server(str(ROOT / "script.py"), *arguments, port=port, user_data=user_data)) as server:
         yield server
 
 
 @contextmanager
 def page(user_data: Path, hub: str) -> Iterator[Server]:
-    """`script.py page`, for which that hub is the one there is."""
+    """Run `script.py page` with this address as the hub."""
     port = free_port()
-    words = ("page", "--no-browser", "--port", str(port), "--user-data", str(user_data))
+    arguments = ("page", "--no-browser", "--port", str(port), "--user-data", str(user_data))
     env = {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0"}
-    with ended(Server(str(ROOT / "script.py"), *words, port=port, user_data=user_data, env=env)) as server:
+    with ended(Server(str(ROOT / "script.py"), *arguments, port=port, user_data=user_data, env=env)) as server:
         yield server
 
 
 @contextmanager
 def webui(user_data: Path, *arguments: str, model: bool = True, extension: Path = ROOT) -> Iterator[Webui]:
-    """The stand-in with Training PRO among its user's extensions, and the tiny model loaded or not."""
+    """Run the stand-in with Training PRO as a user extension, with or without the tiny model loaded."""
     port = free_port()
     put_in(extension, user_data)
     if model:
         make_tiny(user_data / "models" / TINY)
         arguments = (*arguments, "--model", TINY)
-    own = ("--user-data-dir", str(user_data), "--extensions", "Training_PRO", "--cpu", "--listen-port", str(port))
-    with ended(Webui(str(STANDIN), *own, *arguments, port=port, user_data=user_data)) as server:
+    own_arguments = (
+        "--user-data-dir",
+        str(user_data),
+        "--extensions",
+        "Training_PRO",
+        "--cpu",
+        "--listen-port",
+        str(port),
+    )
+    with ended(Webui(str(STANDIN), *own_arguments, *arguments, port=port, user_data=user_data)) as server:
         yield server
 
 
@@ -159,19 +169,19 @@ def ended(server: Any) -> Iterator[Any]:
 
 
 def put_in(extension: Path, user_data: Path) -> None:
-    """As a link, so that nothing is compiled twice."""
+    """Install the extension as a link, so that nothing is compiled twice."""
     (user_data / "extensions").mkdir(parents=True, exist_ok=True)
     (user_data / "extensions" / "Training_PRO").symlink_to(extension, target_is_directory=True)
 
 
 def copied(to: Path) -> Path:
-    """A copy of all that ships, to be damaged."""
+    """Make a copy of the extension that a test can damage."""
     shutil.copytree(ROOT, to, ignore=shutil.ignore_patterns(".*", "tests", "user_data", "docs", "bench"))
     return to
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
         return port

@@ -1,4 +1,4 @@
-"""Where the tab cannot train: it names the next click, and the webui's page stands all the same."""
+"""When the tab cannot train it names the next step, and the page of the webui still works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def text(value: str) -> bytes:
 
 
 def write_gguf(path: Path) -> None:
-    """The head of such a file: its version, no tensors, and one word on where it is from."""
+    """Write a GGUF header: version, no tensors, and one key with the source repository."""
     pair = text("general.base_model.0.repo_url") + struct.pack("<I", 8) + text(ORIGIN)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
@@ -42,8 +42,8 @@ def open_tab(webui, open_page) -> Callable[..., Any]:
     return lambda **how: open_page(webui, tab=OURS, **how)
 
 
-def refused(page: Any, *words: str) -> None:
-    """The first line says these words, and so do Check and Start."""
+def assert_refused(page: Any, *words: str) -> None:
+    """The status line, Check, and Start all show these words."""
     page.wait_for_words("line", *words)
     page.fill(data="story.txt")
     page.press("check")
@@ -55,7 +55,7 @@ def refused(page: Any, *words: str) -> None:
 def test_no_model_is_loaded(webui, open_tab):
     page = open_tab()
     assert webui.ask("[name for name in ('torch', 'transformers', 'peft') if name in sys.modules]") == []
-    refused(page, "No model is loaded", "Model loader to Transformers", "press Load")
+    assert_refused(page, "No model is loaded", "Model loader to Transformers", "press Load")
     assert not webui.loras.exists()
 
 
@@ -64,10 +64,10 @@ def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
     webui.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
     words = ("is a GGUF file", "Some-Owner/Story-1B", "Download", "Transformers", "load-in-4bit", "press Load")
     try:
-        refused(page, *words)
+        assert_refused(page, *words)
         webui.tell("restart()")
         page = open_tab()
-        refused(page, *words)
+        assert_refused(page, *words)
         webui.tell("models.unload_model()")
         page.wait_for_words("line", "No model is loaded")
     finally:
@@ -75,15 +75,15 @@ def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
 
 
 def test_a_portable_webui_names_what_to_install(webui, open_tab):
-    webui.tell("import importlib.util as u; found = u.find_spec")
-    webui.tell("u.find_spec = lambda name, *more: None if name == 'torch' else found(name, *more)")
+    webui.tell("import importlib.util as u; find_spec = u.find_spec")
+    webui.tell("u.find_spec = lambda name, *more: None if name == 'torch' else find_spec(name, *more)")
     try:
-        refused(open_tab(), "portable webui", "install the full version", "script.py demo")
+        assert_refused(open_tab(), "portable webui", "install the full version", "script.py demo")
     finally:
-        webui.tell("u.find_spec = found")
+        webui.tell("u.find_spec = find_spec")
 
 
-def test_without_data_it_says_where_they_go(webui, open_tab):
+def test_without_data_it_says_where_to_put_them(webui, open_tab):
     page = open_tab()
     folder = str(webui.user_data / "training" / "datasets")
     page.wait_for_words("data said", "Add files", folder)
@@ -91,21 +91,21 @@ def test_without_data_it_says_where_they_go(webui, open_tab):
     page.wait_for_words("answer", "Data: nothing is chosen", "story.txt")
 
 
-def test_a_webui_without_the_names_that_are_needed(webui, open_page):
-    webui.tell("kept = shared.lora_names; del shared.lora_names; restart()")
+def test_a_webui_without_the_required_names(webui, open_page):
+    webui.tell("names = shared.lora_names; del shared.lora_names; restart()")
     try:
         page = open_page(webui, tab=OURS, whole=False)
         page.wait_for_words("line", "has no shared.lora_names", "Update Training PRO")
         for button in ("check", "start"):
             page.press(button)
             page.wait_for_words("answer", "Data")
-        the_webui_answers(page)
+        assert_webui_answers(page)
         assert webui.stumbles() == []
     finally:
-        webui.tell("shared.lora_names = kept; restart()")
+        webui.tell("shared.lora_names = names; restart()")
 
 
-def test_what_breaks_in_the_tab_never_reaches_the_host(browser, tmp_path, open_page):
+def test_errors_in_the_tab_never_reach_the_host(browser, tmp_path, open_page):
     damaged = servers.copied(tmp_path / "damaged")
     (damaged / "interface" / "train" / "train_tab.py").write_text("raise RuntimeError('a part is damaged')\n")
     (damaged / "interface" / "base" / "style.py").unlink()
@@ -113,10 +113,10 @@ def test_what_breaks_in_the_tab_never_reaches_the_host(browser, tmp_path, open_p
         page = open_page(server, tab=OURS, whole=False)
         page.wait_for(lambda: "cannot draw its tab here" in page.everything(), "a sentence in the tab")
         assert "a part is damaged" in page.everything()
-        the_webui_answers(page)
+        assert_webui_answers(page)
 
 
-def the_webui_answers(page: Any) -> None:
+def assert_webui_answers(page: Any) -> None:
     page.tab("Chat")
     page.write("message", "Hello")
     page.press("send")

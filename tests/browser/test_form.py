@@ -1,4 +1,4 @@
-"""The form in a real browser: what it shows, what leads where, and what fills it."""
+"""The form in a real browser: visibility, links, presets, uploads, and the tabs Perplexity and Runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page(demo, open_page):
     return page
 
 
-def test_only_what_concerns_the_data_is_shown_and_shares_are_typed(page):
+def test_only_relevant_settings_are_shown_and_shares_can_be_typed(page):
     assert page.shows("hard_cut") and not page.shows("train_on")
     page.fill(data=ROWS)
     page.wait_for(lambda: page.shows("train_on") and not page.shows("hard_cut"), "the settings of rows")
@@ -46,7 +46,7 @@ def test_data_chosen_before_the_model_is_loaded_are_counted_then(tmp_path, open_
         page.wait_for_words("data said", "14 examples")
 
 
-def test_what_is_changed_has_its_way_back(page):
+def test_a_changed_setting_has_a_reset_button(page):
     page.fill(rank=64)
     page.wait_for(lambda: page.way_back("rank").count(), "a mark on the rank")
     page.way_back("rank").click()
@@ -54,7 +54,7 @@ def test_what_is_changed_has_its_way_back(page):
     page.wait_for(lambda: not page.way_back("rank").count(), "no mark any more")
 
 
-def test_messages_lead_to_their_setting_and_suggestions_go_in_with_a_click(page):
+def test_messages_link_to_their_setting_and_suggestions_are_applied_with_a_click(page):
     page.fill(name="ways", data="story.txt", cutoff=64, batch_size=5000)
     page.press("check")
     page.wait_for_words("answer", "5000 is out of range")
@@ -66,7 +66,7 @@ def test_messages_lead_to_their_setting_and_suggestions_go_in_with_a_click(page)
     page.wait_for(lambda: page.setting("epochs") != "0.5", "the epochs that were suggested")
 
 
-def test_the_examples_are_leafed_through(page):
+def test_browsing_the_examples(page):
     page.fill(data=ROWS)
     page.wait_for_words("data said", "14 examples")
     page.unfold("leafing")
@@ -86,7 +86,7 @@ def test_the_examples_are_leafed_through(page):
     page.wait_for(lambda: page.written("example") == "13", "its number")
 
 
-def test_a_name_that_exists_has_its_choices_beside_it(demo, page):
+def test_an_existing_name_offers_its_choices(demo, page):
     folder = demo.loras / "there-already"
     folder.mkdir(parents=True)
     (folder / "adapter_model.safetensors").write_bytes(b"x")
@@ -96,7 +96,7 @@ def test_a_name_that_exists_has_its_choices_beside_it(demo, page):
     page.wait_for(lambda: page.setting("if_exists").startswith("replace"), "the choice in the form")
 
 
-def test_presets_fill_the_form_and_leave_name_and_data(demo, page):
+def test_presets_fill_the_form_and_keep_name_and_data(demo, page):
     page.fill(name="mine", data="story.txt")
     page.choose("start-from", "heart")
     page.wait_for_words("start from said", "Changed:")
@@ -108,15 +108,15 @@ def test_presets_fill_the_form_and_leave_name_and_data(demo, page):
     page.write("preset", "of my own")
     page.press("save preset")
     page.wait_for_words("preset said", "Saved as of my own")
-    kept = json.loads((demo.user_data / "training" / "presets" / "of my own.json").read_text(encoding="utf-8"))
-    assert kept["chunking"] == "dementor" and "name" not in kept
+    preset = json.loads((demo.user_data / "training" / "presets" / "of my own.json").read_text(encoding="utf-8"))
+    assert preset["chunking"] == "dementor" and "name" not in preset
     page.press("defaults")
     page.wait_for(lambda: page.setting("rank") == "32", "the default rank")
     page.press("delete preset")
     page.wait_for_words("preset said", "of my own is deleted")
 
 
-def test_a_file_comes_in_from_the_browser(demo, page, tmp_path):
+def test_uploading_a_file(demo, page, tmp_path):
     path = tmp_path / "my text.txt"
     path.write_text("One sentence. Another one.\n" * 40, encoding="utf-8")
     page.add_file(path)
@@ -124,8 +124,8 @@ def test_a_file_comes_in_from_the_browser(demo, page, tmp_path):
     assert (demo.user_data / "training" / "datasets" / "my text.txt").is_file()
 
 
-def test_new_files_leave_what_is_chosen(demo, page):
-    """They move the places in the list, by which Gradio 4 remembers what was chosen."""
+def test_new_files_keep_the_selection(demo, page):
+    """New files shift the indices in the list, by which Gradio 4 stores the selection."""
     page.fill(data="story.txt")
     page.wait_for_words("data said", "story.txt")
     page.fill(data=ROWS)
@@ -142,7 +142,7 @@ def test_new_files_leave_what_is_chosen(demo, page):
     page.wait_for_words("data said", "story.txt", ROWS)
 
 
-def test_one_step_is_tried_and_layers_are_picked(page):
+def test_one_step_is_probed_and_layers_are_picked(page):
     page.fill(name="tried", data="story.txt", cutoff=64)
     page.unfold("part-memory-and-speed")
     page.press("test one step")
@@ -160,9 +160,9 @@ def test_runs_and_perplexity(demo, page):
     page.choose("perplexity-data", "story.txt")
     page.choose("perplexity-loras", "short")
     page.press("work out")
-    found = page.wait_for_words("perplexity", "story.txt", "short")
-    assert found.count("story.txt") == 2
-    assert found.count("least known") == 2
+    text = page.wait_for_words("perplexity", "story.txt", "short")
+    assert text.count("story.txt") == 2
+    assert text.count("least known") == 2
     page.choose("perplexity-data", "ferry-chats.jsonl")
     page.wait_for_words("how rows are read", "as the Train tab says", "Learn from: replies")
     page.wait_for(lambda: not page.can_write("perplexity-stride"), "a stride that is off")

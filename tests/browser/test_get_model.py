@@ -1,4 +1,4 @@
-"""Getting a model on the page of our own, in a real browser: from a click to the model loaded."""
+"""Downloading a model on the standalone page in a real browser, up to loading it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAME, ADDRESS = "toys_tiny", "https://huggingface.co/toys/tiny"
 
 @pytest.fixture
 def page_on_hub(browser, served_hub, tiny, tmp_path):
-    """A page without any model, and the hub that it asks."""
+    """A page without models that uses the local hub."""
     served_hub.add("toys/tiny", tiny)
     served_hub.add("toys/gated", tiny).gated = True
     with servers.page(tmp_path / "user_data", served_hub.url) as server:
         yield server
 
 
-def test_a_model_is_got_stopped_seen_on_every_page_and_loaded(page_on_hub, served_hub, open_page):
+def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hub, served_hub, open_page):
     page = open_page(page_on_hub)
     page.link("get", "Qwen3-0.6B").click()
     page.wait_for(lambda: page.written("get") == "Qwen/Qwen3-0.6B", "the suggestion in the box")
@@ -40,34 +40,34 @@ def test_a_model_is_got_stopped_seen_on_every_page_and_loaded(page_on_hub, serve
     other = open_page(page_on_hub, width=390)
     other.wait_for_words("get said", "Getting toys/tiny", " of ")
     other.press("stop getting")
-    for one in (page, other):
-        one.wait_for_words("get said", "Stopped.", "asked for again, it goes on from there")
+    for each in (page, other):
+        each.wait_for_words("get said", "Stopped.", "asked for again, it goes on from there")
 
     served_hub.seconds_a_piece = 0.0
     served_hub.asked.clear()
     page.press("get")
-    for one in (page, other):
-        one.wait_for_words("get said", "It stands in the menu of models above")
-        one.wait_for(lambda one=one: one.written("model") == NAME, "the model chosen in the menu")
+    for each in (page, other):
+        each.wait_for_words("get said", "It stands in the menu of models above")
+        each.wait_for(lambda each=each: each.written("model") == NAME, "the model chosen in the menu")
     assert [begin > 0 for name, begin in served_hub.asked if name == "model.safetensors"] == [True]
     page.press("load")
     page.wait_for_words("model", f"{NAME} is loaded")
     assert open_page(page_on_hub).written("model") == NAME
 
 
-def test_it_comes_beside_a_run_and_the_other_model_stays_loaded(page_on_hub, served_hub, open_page):
+def test_a_download_during_a_run_keeps_the_other_model_loaded(page_on_hub, served_hub, open_page):
     make_tiny(page_on_hub.user_data / "models" / "first")
     page = open_page(page_on_hub)
     page.wait_for(lambda: page.written("model") == "first", "the only model chosen")
     page.press("load")
     page.wait_for_words("model", "first is loaded")
-    begun = page.start("beside", epochs=400)
+    curve = page.start("beside", epochs=400)
     page.unfold("get-part")
     page.write("get", "toys/tiny")
     page.press("get")
     page.wait_for_words("get said", "It stands in the menu of models above")
     page.wait_for(lambda: page.written("model") == NAME, "the model chosen in the menu")
-    page.wait_for_curve(after=begun.last)
+    page.wait_for_curve(after=curve.last)
     assert "first, float32" in page.words("line")
     page.stop("beside")
 

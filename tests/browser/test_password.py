@@ -1,4 +1,4 @@
-"""A page that asks for a password first: nothing of it without, all of it with, also in the middle of a run."""
+"""A page with a password: nothing is shown without it, everything with it, also during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 PASSWORD = "Grüße, Käpt'n"
 
 
-def test_it_opens_to_whoever_knows_the_password(browser, tmp_path, open_page):
+def test_it_opens_with_the_password(browser, tmp_path, open_page):
     with servers.demo(tmp_path, "--password", PASSWORD) as server:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(server.url + "config", timeout=20)

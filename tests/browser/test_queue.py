@@ -1,4 +1,4 @@
-"""The queue in a real browser: put in, moved, seen after a reload and a restart, stopped and gone on with."""
+"""The queue in a real browser: add, move, reload, restart, stop, and resume."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from training_pro.tests.browser import servers
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-ENDLESS = 400  # epochs: no test waits for the last
+ENDLESS = 400  # epochs; no test waits for the last one
 
 
-def test_several_runs_one_after_the_other(browser, tmp_path, open_page):
+def test_several_runs_in_a_row(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server, width=1300)
         page.start("a", epochs=ENDLESS)

@@ -1,4 +1,4 @@
-"""Results on the page that are out of date: gone where the next one fails, marked where the form has changed."""
+"""Outdated results: removed when the next one fails, marked when the form has changed."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ def page(webui, open_page):
     return page
 
 
-def test_a_suggestion_that_is_a_text_is_drawn_and_goes_in_with_a_click(page):
+def test_a_text_suggestion_is_applied_with_a_click(page):
     assert page.check().startswith("Check: ready")
     assert r"use \nChapter" in page.words("answer")
     page.suggestion("hard_cut").click()
     page.wait_for(lambda: page.setting("hard_cut") == r"\nChapter", "the hard cut that was suggested")
 
 
-def test_where_a_check_fails_the_report_before_it_is_gone(webui, page):
+def test_a_failed_check_removes_the_previous_report(webui, page):
     assert page.check().startswith("Check: ready")
     webui.expected.add(BROKEN)
     webui.tell(BREAK)
     try:
         page.press("check")
-        said = page.wait_for_words("answer", "Check failed")
+        text = page.wait_for_words("answer", "Check failed")
     finally:
         webui.tell("module.html = unbroken")
-    assert said.strip() == f"Check failed: {BROKEN}. The console has the details."
+    assert text.strip() == f"Check failed: {BROKEN}. The console has the details."
     assert BROKEN in webui.words()
     assert page.check().startswith("Check: ready")
 
 
-def test_a_report_says_when_the_form_has_changed_since(page):
-    changed = "The form has changed since this check. Press Check again."
+def test_a_report_says_when_the_form_has_changed(page):
+    notice = "The form has changed since this check. Press Check again."
     page.check()
-    page.wait_for(lambda: changed not in page.words("answer"), "a report that is up to date")
+    page.wait_for(lambda: notice not in page.words("answer"), "a report that is up to date")
     page.fill(rank=64)
-    page.wait_for_words("answer", changed)
+    page.wait_for_words("answer", notice)
     page.fill(rank=32)
-    page.wait_for(lambda: changed not in page.words("answer"), "the form as it was checked")
+    page.wait_for(lambda: notice not in page.words("answer"), "the form as it was checked")
     page.fill(cutoff=128)
-    page.wait_for_words("answer", changed)
+    page.wait_for_words("answer", notice)
     page.check()
-    page.wait_for(lambda: changed not in page.words("answer"), "a new report")
+    page.wait_for(lambda: notice not in page.words("answer"), "a new report")

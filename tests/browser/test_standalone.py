@@ -1,4 +1,4 @@
-"""The page of our own, from `script.py demo --tiny` on, in a real browser."""
+"""The standalone page of `script.py demo --tiny` in a real browser."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from training_pro.tests.browser import servers
-from training_pro.tests.browser.line import line_to
+from training_pro.tests.browser.line import proxy_to
 from training_pro.tests.tiny import tree
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
 
 MODEL = "tiny-random-llama"
-ENDLESS = 400  # epochs: no test waits for the last
+ENDLESS = 400  # epochs; no test waits for the last one
 SECOND_START_SECONDS = 20
 
 
@@ -25,14 +25,14 @@ def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
         yield server
 
 
-def trained(server: servers.Server, name: str) -> dict:
-    """The log that a run leaves at its end; empty until then."""
+def training_log(server: servers.Server, name: str) -> dict:
+    """The training log of an ended run; empty until then."""
     path = server.loras / name / "training_log.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def loaded_by_peft(server: servers.Server, lora: Path) -> dict:
-    """The LoRA's weights, after PEFT itself has put it on the base model."""
+    """The weights of the LoRA, loaded on the base model by PEFT itself."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -53,18 +53,22 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     assert not demo.loras.exists()
 
     page.press("start")
-    begun = page.wait_for_curve()
+    first_curve = page.wait_for_curve()
     page.press("save")
-    saved = page.wait_for(lambda: list((demo.loras / "first").glob("checkpoint-*-user")), "the checkpoint on disk")
-    assert trained(demo, "first") == {}
-    grown = page.wait_for_curve(after=begun.last)
-    assert (begun.first, grown.first) == (1, 1)
-    assert grown.points > begun.points
+    checkpoints = page.wait_for(
+        lambda: list((demo.loras / "first").glob("checkpoint-*-user")), "the checkpoint on disk"
+    )
+    assert training_log(demo, "first") == {}
+    later_curve = page.wait_for_curve(after=first_curve.last)
+    assert (first_curve.first, later_curve.first) == (1, 1)
+    assert later_curve.points > first_curve.points
     page.wait_until_ended("first")
     page.wait_for(lambda: "LoRA: first" in page.offers("tp-start-from"), "its settings to start from")
-    assert page.curve().last == trained(demo, "first")["current_steps"] == trained(demo, "first")["steps"]
+    assert (
+        page.curve().last == training_log(demo, "first")["current_steps"] == training_log(demo, "first")["steps"]
+    )
 
-    for lora in (demo.loras / "first", *saved):
+    for lora in (demo.loras / "first", *checkpoints):
         weights = loaded_by_peft(demo, lora)
         assert len(weights) == 14
         assert all(weight.abs().max() > 0 for weight in weights.values())
@@ -75,15 +79,15 @@ def test_the_second_start_is_quick(demo):
         assert again.started_after < SECOND_START_SECONDS
 
 
-def test_the_first_look_ends_with_both_answers(demo, open_page):
+def test_the_quick_demo_ends_with_both_answers(demo, open_page):
     page = open_page(demo)
     page.press("first look")
     page.wait_for_words("run", "Training 'first-look'")
-    page.reload()  # of a tiny model the run may be over by then
+    page.reload()  # the run of a tiny model may already have ended
     page.wait_for_words("first look", "Training 'first-look'")
     for side in ("first without", "first with"):
         page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
-    assert trained(demo, "first-look")["ended"] == "finished"
+    assert training_log(demo, "first-look")["ended"] == "finished"
     page.wait_for(lambda: page.can_press("first look"), "the button again")
     late = open_page(demo)
     late.wait_for(lambda: late.written("first with") == page.written("first with"), "the answers on a second page")
@@ -102,42 +106,42 @@ def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_
     for page in pages:
         page.wait_until_ended("watched", "stopped")
     assert len({page.curve() for page in pages}) == 1
-    assert one.curve().last == trained(demo, "watched")["current_steps"]
+    assert one.curve().last == training_log(demo, "watched")["current_steps"]
 
 
 def test_with_all_pages_closed_the_run_finishes(demo, open_page):
     page = open_page(demo)
     page.start("alone", epochs=8)
     page.close()
-    assert trained(demo, "alone") == {}
+    assert training_log(demo, "alone") == {}
     deadline = time.monotonic() + 60
-    while not trained(demo, "alone") and time.monotonic() < deadline:
+    while not training_log(demo, "alone") and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert trained(demo, "alone")["ended"] == "finished"
+    assert training_log(demo, "alone")["ended"] == "finished"
     later = open_page(demo)
     later.wait_until_ended("alone")
-    assert (later.curve().first, later.curve().last) == (1, trained(demo, "alone")["steps"])
+    assert (later.curve().first, later.curve().last) == (1, training_log(demo, "alone")["steps"])
 
 
-def test_a_page_that_lost_its_stream_comes_back_by_itself(demo, open_page):
-    with line_to(demo.url) as line:
-        page = open_page(demo, url=line.url)
+def test_a_page_that_lost_its_stream_reconnects(demo, open_page):
+    with proxy_to(demo.url) as proxy:
+        page = open_page(demo, url=proxy.url)
         page.start("interrupted", epochs=ENDLESS)
-        assert line.cut()
-        page.pause(2)  # what came in before the cut is drawn
-        back = page.wait_for_curve(after=page.wait_for_curve().last)
-        assert back.first == 1
+        assert proxy.cut()
+        page.pause(2)  # updates from before the cut are drawn
+        curve = page.wait_for_curve(after=page.wait_for_curve().last)
+        assert curve.first == 1
         page.stop("interrupted")
 
 
-def test_a_bad_form_is_told_all_at_once_and_writes_nothing(demo, open_page):
+def test_all_problems_of_a_form_are_shown_at_once_and_nothing_is_written(demo, open_page):
     page = open_page(demo)
     before = tree(demo.loras) if demo.loras.exists() else {}
     for button in ("check", "start"):
         page.fill(name="", learning_rate="abc", cutoff="0")
         page.press(button)
-        told = page.wait_for_words("answer", "4 things to mend")
-        assert all(words in told for words in ("Name", "Data", "'abc'", "Cutoff"))
+        text = page.wait_for_words("answer", "4 things to mend")
+        assert all(words in text for words in ("Name", "Data", "'abc'", "Cutoff"))
         page.fill(name="good", learning_rate="1e-3", cutoff="64")
         page.press(button)
         page.wait_for(lambda: "things to mend" not in page.words("answer"), "an answer of its own")

@@ -10,7 +10,7 @@ from training_pro.tests.browser import servers
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
-ENDLESS = 400  # epochs: no test waits for the last
+ENDLESS = 400  # epochs; no test waits for the last one
 
 
 @pytest.fixture(scope="module")
@@ -19,19 +19,19 @@ def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
         yield server
 
 
-def test_each_button_says_what_it_did_and_does_it(demo, open_page):
+def test_each_button_works_and_confirms_it(demo, open_page):
     page = open_page(demo)
     page.unfold("part-kept-aside-and-samples")
     page.fill(eval_share="0.2")
-    begun = page.start("steered", epochs=ENDLESS)
+    first_curve = page.start("steered", epochs=ENDLESS)
 
     page.press("pause")
     page.wait_for_words("run", "it waits until you go on")
-    stood = page.curve()
+    paused = page.curve()
     page.pause(1.5)
-    assert page.curve().last - stood.last <= 1
+    assert page.curve().last - paused.last <= 1
     page.press("pause")
-    page.wait_for_curve(after=stood.last + 1)
+    page.wait_for_curve(after=paused.last + 1)
 
     page.press("save")
     folder = demo.loras / "steered"
@@ -59,20 +59,20 @@ def test_each_button_says_what_it_did_and_does_it(demo, open_page):
     page.press("pause")
     page.wait_for_curve(after=freed.last)
     page.press("wind down")
-    told = page.wait_until_ended("steered")
-    assert "it has wound down" in told
+    text = page.wait_until_ended("steered")
+    assert "it has wound down" in text
     graph = json.loads((folder / "training_graph.json").read_text(encoding="utf-8"))
     rates = [entry["learning_rate"] for entry in graph if "loss" in entry]
-    assert len(rates) > begun.last and rates[-1] < max(rates) / 8
+    assert len(rates) > first_curve.last and rates[-1] < max(rates) / 8
     assert any("eval_loss" in entry for entry in graph)
 
 
 def planned_steps(page) -> int:
-    """The steps that the panel says there will be."""
+    """The number of planned steps on the run panel."""
     return int(page.words("run").split(" / ")[1].split()[0].replace(",", ""))
 
 
-def test_thrown_away_leaves_nothing(demo, open_page):
+def test_throwing_a_run_away_leaves_nothing(demo, open_page):
     page = open_page(demo)
     page.start("unwanted", epochs=ENDLESS)
     assert (demo.loras / "unwanted").exists()
@@ -82,20 +82,20 @@ def test_thrown_away_leaves_nothing(demo, open_page):
     assert not (demo.loras / "unwanted").exists()
 
 
-def test_a_run_that_fails_reads_as_a_failure(demo, open_page):
-    """What goes wrong is told where the run stands; nothing is left behind, and Start can be pressed again."""
+def test_a_failing_run_is_shown_as_a_failure(demo, open_page):
+    """The run panel shows the error, nothing is left on the disk, and Start can be pressed again."""
     page = open_page(demo)
     page.unfold("part-learning-rate-and-optimizer")
     page.fill(optimizer="no_such_optimizer")
     page.fill(name="fails", data="story.txt", cutoff=64)
     page.press("start")
-    told = page.wait_for_words("run", "Training 'fails': failed", "no_such_optimizer")
-    assert "Traceback" not in told
+    text = page.wait_for_words("run", "Training 'fails': failed", "no_such_optimizer")
+    assert "Traceback" not in text
     page.wait_for(lambda: page.can_press("start"), "Start can be pressed again")
     assert not (demo.loras / "fails").exists()
 
 
-def test_a_run_that_was_cut_off_is_offered_when_the_page_is_next_opened(browser, tmp_path, open_page):
+def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server)
         page.start("night", epochs=ENDLESS)
@@ -107,6 +107,6 @@ def test_a_run_that_was_cut_off_is_offered_when_the_page_is_next_opened(browser,
         page = open_page(server)
         page.wait_for_words("unfinished", "night was cut off", "It can go on")
         page.press("go on unfinished")
-        grown = page.wait_for_curve(after=before.last)
-        assert grown.first == 1
+        curve = page.wait_for_curve(after=before.last)
+        assert curve.first == 1
         page.stop("night")

@@ -1,4 +1,4 @@
-"""The tab inside the webui's stand-in, in a real browser: a whole run, and what its host does meanwhile."""
+"""The tab inside the stand-in for the webui, in a real browser: whole runs, chat, restarts, and layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training_pro.tests.browser import servers
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
 
 OURS = "Training PRO"
-ENDLESS = 400  # epochs: no test waits for the last
+ENDLESS = 400  # epochs; no test waits for the last one
 PHONE = 420
 BARE, WITH_LORA = "LlamaForCausalLM", "PeftModelForCausalLM"
 FINGERPRINT = """
@@ -39,7 +39,7 @@ def model_and_loras(server: servers.Webui) -> list[object]:
 
 
 def test_a_run_from_check_to_both_answers(webui, open_tab):
-    untouched = webui.ask("fingerprint()")
+    original = webui.ask("fingerprint()")
     page = open_tab()
     page.wait_for_words("line", servers.TINY, "float32")
     page.fill(name="inside", data="story.txt", cutoff=64, epochs=8)
@@ -47,14 +47,14 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     assert page.characters_lost() == 0
 
     page.press("start")
-    begun = page.wait_for_curve()
+    first_curve = page.wait_for_curve()
     assert webui.ask("shared.generation_lock.locked()")
     page.press("save")
     page.wait_for(lambda: list((webui.loras / "inside").glob("checkpoint-*-user")), "the checkpoint on disk")
-    page.wait_for_curve(after=begun.last)
+    page.wait_for_curve(after=first_curve.last)
     page.wait_until_ended("inside")
     assert not webui.ask("shared.generation_lock.locked()")
-    assert webui.ask("fingerprint()") == untouched
+    assert webui.ask("fingerprint()") == original
     assert model_and_loras(webui) == [BARE, [], servers.TINY]
 
     page.tab("Try it")
@@ -70,10 +70,10 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     page.wait_for_words("line", "inside")
     page.press("take off")
     page.wait_for(lambda: model_and_loras(webui) == [BARE, [], servers.TINY], "the LoRA is off")
-    assert webui.ask("fingerprint()") == untouched
+    assert webui.ask("fingerprint()") == original
 
 
-def test_chat_is_told_while_a_run_has_the_model(webui, open_tab):
+def test_chat_is_refused_while_a_run_uses_the_model(webui, open_tab):
     page = open_tab()
     page.start("talked-to", epochs=ENDLESS)
     page.tab("Chat")
@@ -89,7 +89,7 @@ def test_chat_is_told_while_a_run_has_the_model(webui, open_tab):
     page.wait_for(lambda: page.written("reply"), "a reply")
 
 
-def test_out_of_memory_names_what_helps_with_a_click_each(webui, open_tab):
+def test_out_of_memory_offers_remedies_as_buttons(webui, open_tab):
     page = open_tab()
     webui.tell("import torch")
     webui.tell("def full(*_): raise torch.OutOfMemoryError('CUDA out of memory.')")
@@ -110,16 +110,16 @@ def test_out_of_memory_names_what_helps_with_a_click_each(webui, open_tab):
 
 def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     first = open_tab()
-    begun = first.start("outlives", epochs=ENDLESS)
+    first_curve = first.start("outlives", epochs=ENDLESS)
     first.fill(name="after-it", epochs=1)
     first.press("put")
     first.wait_for_words("queue", "1 waits")
     first.close()
     webui.tell("restart()")
     page = open_tab()
-    seen = page.wait_for_curve(after=begun.last)
-    assert seen.first == 1
-    assert page.wait_for_curve(after=seen.last).first == 1
+    curve = page.wait_for_curve(after=first_curve.last)
+    assert curve.first == 1
+    assert page.wait_for_curve(after=curve.last).first == 1
     page.wait_for_words("run", "next: after-it")
     page.stop("outlives")
     assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
@@ -128,7 +128,7 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     page.wait_for_words("queue", "after-it: finished", "nothing waits")
 
 
-def test_a_second_start_meanwhile_is_refused_with_a_sentence(webui, open_tab):
+def test_a_second_start_during_a_run_is_refused(webui, open_tab):
     page, other = open_tab(), open_tab()
     other.fill(name="second", data="story.txt", cutoff=64)
     page.start("first", epochs=ENDLESS)
@@ -138,7 +138,7 @@ def test_a_second_start_meanwhile_is_refused_with_a_sentence(webui, open_tab):
     page.stop("first")
 
 
-def test_where_others_look_on_nobody_starts_or_stops(webui, open_tab):
+def test_in_multi_user_mode_nobody_starts_or_stops(webui, open_tab):
     webui.tell("shared.args.multi_user = True; restart()")
     try:
         page = open_tab()
@@ -168,7 +168,7 @@ def test_it_fits_the_screen(open_tab, theme, width):
     page.photograph(f"webui-try-{theme}-{width}")
 
 
-def test_tab_leads_out_of_the_chosen_data_and_the_sign_names_what_it_removes(open_tab):
+def test_the_tab_key_leaves_the_chosen_data_and_remove_icons_have_labels(open_tab):
     page = open_tab()
     page.fill(data="story.txt")
     page.wait_for(lambda: page.signs("data") == ["Remove story.txt (an example)"], "the name on its sign")

@@ -1,4 +1,4 @@
-"""Where there is no browser, the tests that need one say so; where CI runs them, that is a failure."""
+"""Without a browser the browser tests are skipped; with CI=true they fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_CHROMIUM = SimpleNamespace(executable_path="/nowhere/chrome")
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_no_chromium_is_said(monkeypatch, ci, outcome):
+def test_a_missing_chromium_is_reported(monkeypatch, ci, outcome):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome, match="there is no Chromium"):

@@ -1,4 +1,4 @@
-"""The form: every setting drawn once, values by name, and what is shown of it."""
+"""The form: every setting is drawn once, values are looked up by key, and irrelevant settings are hidden."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from training_pro.interface.train import field_visibility
 from training_pro.settings.definitions import SETTINGS
 
 INTERFACE = Path(field_visibility.__file__).parents[1]
-DRAWN_APART = ("name", "if_exists", "data")
+DRAWN_SEPARATELY = ("name", "if_exists", "data")
 
 
 def test_every_setting_has_one_place():
-    placed = [key for row in ALL_ROWS for key in row] + list(DRAWN_APART)
+    placed = [key for row in ALL_ROWS for key in row] + list(DRAWN_SEPARATELY)
     assert sorted(placed) == sorted(SETTINGS)
 
 
 def test_no_handler_takes_settings_by_position():
-    """An event gets sets of components (and its handler a dict), or one component."""
-    several = re.compile(r"\.(?:click|change|input|select|upload|submit)\(\s*[\w.]+(?:\([^)]*\))?,\s*\[")
-    found = [path.name for path in INTERFACE.rglob("*.py") if several.search(path.read_text(encoding="utf-8"))]
-    assert found == []
+    """The inputs of an event are one component, or a set of components (its handler gets a dict)."""
+    list_of_inputs = re.compile(r"\.(?:click|change|input|select|upload|submit)\(\s*[\w.]+(?:\([^)]*\))?,\s*\[")
+    names = [
+        path.name for path in INTERFACE.rglob("*.py") if list_of_inputs.search(path.read_text(encoding="utf-8"))
+    ]
+    assert names == []
 
 
-def test_no_id_stands_twice():
+def test_element_ids_are_unique():
     ids = [i for path in INTERFACE.rglob("*.py") for i in re.findall(r'elem_id="(tp-[\w-]+)"', path.read_text())]
     assert len(ids) == len(set(ids)) > 20
 
 
 @pytest.mark.parametrize(
-    ("values", "kinds", "gone", "there"),
+    ("values", "kinds", "irrelevant", "relevant"),
     [
         ({}, (), {"format", "train_on", "switch_at"}, {"hard_cut", "overlap"}),
         ({}, ("text",), {"system", "dementor_repeats"}, {"min_chars"}),
@@ -53,51 +55,51 @@ def test_no_id_stands_twice():
         ),
     ],
 )
-def test_what_does_not_concern_the_choices_is_hidden(values, kinds, gone, there):
+def test_irrelevant_settings_are_hidden(values, kinds, irrelevant, relevant):
     hidden = field_visibility.beside_the_point(values, kinds)
-    assert gone <= hidden
-    assert not there & hidden
+    assert irrelevant <= hidden
+    assert not relevant & hidden
     assert hidden <= set(SETTINGS)
 
 
-def test_what_is_typed_wrongly_is_never_hidden():
-    """It is refused by its name, and the message leads to it."""
-    typed = {"max_steps": 100, "epochs": "two", "head_rate": "", "dementor_repeats": 0, "switch_at": "1.5x"}
-    hidden = field_visibility.beside_the_point(typed, ("text",))
+def test_an_invalid_setting_is_never_hidden():
+    """The error message names it and links to it."""
+    values = {"max_steps": 100, "epochs": "two", "head_rate": "", "dementor_repeats": 0, "switch_at": "1.5x"}
+    hidden = field_visibility.beside_the_point(values, ("text",))
     assert not {"epochs", "head_rate", "switch_at"} & hidden
     assert "dementor_repeats" in hidden
 
 
-def test_a_row_of_nothing_is_hidden_too():
+def test_a_row_without_visible_settings_is_hidden_too():
     sheet = field_visibility.style(field_visibility.beside_the_point({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
 
 
-def test_a_whole_number_is_taken_as_it_is_typed():
-    """Gradio would round it, and the box would still show what was typed."""
+def test_gradio_does_not_round_whole_numbers():
+    """With precision=0 Gradio would round the value, while the box still shows the typed one."""
     rank, box = SETTINGS["rank"], component(SETTINGS["rank"])
     assert box.preprocess(8) == 8
     with pytest.raises(ValueError, match=r"LoRA Rank: 7\.5 is not a whole number\."):
         rank.read(box.preprocess(7.5))
 
 
-def test_a_sentence_has_the_way_to_its_setting_at_its_head_and_behind_under():
-    shown = pointing("Rows that cannot be read: 1 of 30. Say <it> under Columns, or under Columnsomething.")
-    assert re.findall(r'data-tp-go="(\w+)" data-tp-part="([\w-]+)" title="([^"]+)"', shown) == [
+def test_a_sentence_links_to_the_setting_at_its_start_and_after_under():
+    html = pointing("Rows that cannot be read: 1 of 30. Say <it> under Columns, or under Columnsomething.")
+    assert re.findall(r'data-tp-go="(\w+)" data-tp-part="([\w-]+)" title="([^"]+)"', html) == [
         ("bad_rows", "tp-part-text-and-tokens", "Under Text and tokens"),
         ("columns", "tp-part-text-and-tokens", "Under Text and tokens"),
     ]
-    assert re.sub("<[^>]+>", "", shown).startswith(
+    assert re.sub("<[^>]+>", "", html).startswith(
         "Rows that cannot be read: 1 of 30. Say &lt;it&gt; under Columns, "
     )
 
 
-def test_the_words_of_a_choice_are_the_choice():
+def test_the_label_of_a_choice_counts_as_the_choice():
     assert as_meant(SETTINGS["format"], "by the columns") == "auto"
     assert as_meant(SETTINGS["format"], "my-format") == "my-format"
 
 
-def test_ways_are_escaped_and_lead_to_their_part():
+def test_links_are_escaped_and_name_their_part():
     assert '<a href="#tp-rank" data-tp-go="rank" data-tp-part="">LoRA Rank</a>: 0 is &lt;' in pointing(
         "LoRA Rank: 0 is <"
     )

@@ -1,4 +1,4 @@
-"""Event handlers of the page: none is registered without its guard, and what one raises becomes a sentence."""
+"""Event handlers of the page: each is guarded, and its exceptions become messages."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from training_pro.interface.base.handlers import Failing, guarded, handle, is_gu
 from training_pro.interface.page.page import build_page
 from training_pro.tests.fakes import made_folders
 
-UNFORESEEN = [
+UNEXPECTED = [
     KeyError("cutoff"),
     ValueError("no number"),
     RecursionError("too deep"),
     MemoryError(),
     OSError("full"),
 ]
-OURS = [DataError("a.txt: cannot be read."), SettingsError(["Name: is empty.", "Data: choose some."])]
+EXPECTED = [DataError("a.txt: cannot be read."), SettingsError(["Name: is empty.", "Data: choose some."])]
 
 
-def function(error, _given):
+def function(error, _inputs):
     raise error
 
 
-def generator(error, _given):
+def generator(error, _inputs):
     yield {"answer": "begun"}
     raise error
 
 
-async def coroutine(error, _given):
+async def coroutine(error, _inputs):
     raise error
 
 
-async def async_generator(error, _given):
+async def async_generator(error, _inputs):
     yield {"answer": "begun"}
     raise error
 
@@ -48,16 +48,16 @@ async def async_generator(error, _given):
 KINDS = [function, generator, coroutine, async_generator]
 
 
-def outcome(handler, *given):
-    """The last that a handler of any kind gives."""
-    made = handler(*given)
-    if inspect.isgenerator(made):
-        return list(made)[-1]
-    if inspect.iscoroutine(made):
-        return asyncio.run(made)
-    if inspect.isasyncgen(made):
-        return asyncio.run(_last(made))
-    return made
+def outcome(handler, *args):
+    """The last result of a handler of any kind."""
+    result = handler(*args)
+    if inspect.isgenerator(result):
+        return list(result)[-1]
+    if inspect.iscoroutine(result):
+        return asyncio.run(result)
+    if inspect.isasyncgen(result):
+        return asyncio.run(_last(result))
+    return result
 
 
 async def _last(stream):
@@ -66,7 +66,7 @@ async def _last(stream):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The whole page of our own, which holds the tab of the webui and everything beside it."""
+    """The whole standalone page, including the tab of the webui."""
     host = StandaloneHost(made_folders(tmp_path_factory.mktemp("page")))
     return build_page(host, PeftEngine(), Session(), loadings=LOADINGS, first_look=True)[0]
 
@@ -77,19 +77,19 @@ def test_every_handler_of_the_page_is_guarded(built):
     assert [handler for handler in handlers if not is_guarded(handler)] == []
 
 
-def test_what_a_handler_says_and_clears_is_among_its_outputs(built):
+def test_the_outputs_of_an_error_reply_are_outputs_of_the_handler(built):
     """Gradio 4.37 refuses an update of anything else."""
     for block in built.fns.values():
         if block.fn is not None:
             failing = block.fn.failing
-            spoken = {failing.says, *failing.clears} - {None}
-            assert spoken <= set(block.outputs), failing.what
+            reply_outputs = {failing.says, *failing.clears} - {None}
+            assert reply_outputs <= set(block.outputs), failing.what
             assert failing.what
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", UNFORESEEN, ids=lambda error: type(error).__name__)
-def test_an_unforeseen_error_is_a_sentence_and_its_traceback_in_the_console(kind, error, caplog):
+@pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
+def test_an_unexpected_error_is_a_message_and_its_traceback_is_logged(kind, error, caplog):
     handler = guarded(partial(kind, error), Failing("Check", "answer", {"report": "", "table": None}))
     with caplog.at_level(logging.ERROR, "training_pro"):
         updates = outcome(handler, {})
@@ -101,8 +101,8 @@ def test_an_unforeseen_error_is_a_sentence_and_its_traceback_in_the_console(kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", OURS, ids=lambda error: type(error).__name__)
-def test_an_error_of_ours_is_its_own_sentence_without_a_traceback(kind, error, caplog):
+@pytest.mark.parametrize("error", EXPECTED, ids=lambda error: type(error).__name__)
+def test_an_expected_error_is_its_own_message_without_a_traceback(kind, error, caplog):
     handler = guarded(partial(kind, error), Failing("Check", "answer"))
     answer = outcome(handler, {})["answer"]
     assert "failed" not in answer and "The console" not in answer
@@ -111,38 +111,38 @@ def test_an_error_of_ours_is_its_own_sentence_without_a_traceback(kind, error, c
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_no_part_of_the_page_can_say_it_a_message_does(kind):
+def test_without_an_output_for_it_the_message_is_a_pop_up(kind):
     with pytest.raises(gr.Error) as raised:
         outcome(guarded(partial(kind, KeyError("<b>")), Failing("Refresh")), {})
     assert "Refresh failed: KeyError:" in raised.value.message
     assert ("<b>" in raised.value.message) == (int(gr.__version__.split(".")[0]) < 5)
 
 
-def test_an_error_without_words_is_told_by_its_kind():
+def test_an_error_without_text_is_named_by_its_type():
     (answer,) = outcome(guarded(partial(function, TrainingProError()), Failing("Check", "answer")), {}).values()
     assert "Check failed: TrainingProError. The console has the details." in answer
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("raised", [gr.Error("on purpose"), asyncio.CancelledError(), KeyboardInterrupt()])
-def test_what_is_raised_on_purpose_goes_through(kind, raised, caplog):
+def test_gradio_errors_and_cancellation_pass_through(kind, raised, caplog):
     with pytest.raises(type(raised)):
         outcome(guarded(partial(kind, raised), Failing("Check", "answer")), {})
     assert not caplog.records
 
 
 @pytest.mark.parametrize("kind", [generator, async_generator])
-def test_a_stream_that_is_closed_says_nothing_and_closes_what_it_guards(kind, caplog):
+def test_closing_a_stream_closes_its_handler_silently(kind, caplog):
     closed = []
 
-    def sync(_given):
+    def sync(_inputs):
         try:
             yield 1
             yield 2
         finally:
             closed.append("sync")
 
-    async def unsync(_given):
+    async def unsync(_inputs):
         try:
             yield 1
             yield 2
@@ -163,25 +163,25 @@ def test_a_stream_that_is_closed_says_nothing_and_closes_what_it_guards(kind, ca
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradio_sees_the_kind_and_the_parameters_of_the_handler(kind):
+def test_a_guarded_handler_keeps_its_kind_and_signature(kind):
     handler = guarded(partial(kind, KeyError()), Failing("Check"))
     assert inspect.isgeneratorfunction(handler) == (kind is generator)
     assert inspect.isasyncgenfunction(handler) == (kind is async_generator)
     assert inspect.iscoroutinefunction(handler) == (kind is coroutine)
-    assert list(inspect.signature(handler).parameters) == ["_given"]
+    assert list(inspect.signature(handler).parameters) == ["_inputs"]
 
 
-def test_a_failing_handler_on_a_page_leaves_nothing_of_before():
-    """By Gradio's own road, from the inputs to what the browser is sent."""
+def test_a_failing_handler_clears_old_outputs():
+    """Through Gradio's own processing, from the inputs to the data for the browser."""
     with gr.Blocks() as blocks:
-        button, said, report = gr.Button(), gr.HTML("old"), gr.HTML("old report")
+        button, message, report = gr.Button(), gr.HTML("old"), gr.HTML("old report")
 
-        def failing(_given):
-            yield {said: "begun"}
+        def failing(_inputs):
+            yield {message: "begun"}
             raise ZeroDivisionError("by nothing")
 
-        told = {"what": "Check", "says": said, "clears": {report: ""}}
-        handle(button.click, failing, {button}, [said, report], **told)
+        options = {"what": "Check", "says": message, "clears": {report: ""}}
+        handle(button.click, failing, {button}, [message, report], **options)
     (block,) = [block for block in blocks.fns.values() if block.fn is not None]
     *_, last = block.fn({})
     sent = asyncio.run(postprocessed(blocks, block, last))

@@ -1,4 +1,4 @@
-"""Marks on results whose form or model has changed since."""
+"""Notices on results whose form or model has changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKED = MadeFrom({"rank": 32, "learning_rate": "3e-4", "data": ["a.txt"]}, "to
         (CHECKED.values, "", True),
     ],
 )
-def test_a_result_is_out_of_date_where_a_new_one_could_be_another(values, model, differs):
+def test_a_result_is_outdated_if_a_new_one_could_differ(values, model, differs):
     assert CHECKED.differs(MadeFrom(values, model)) is differs
 
 

@@ -1,4 +1,4 @@
-"""The news of a job, as every part of the page follows them."""
+"""The page context, and following the events of a job."""
 
 from __future__ import annotations
 
@@ -22,83 +22,83 @@ def quick(monkeypatch):
 
 
 def job(*events):
-    made = Job("answer", "a test")
+    new_job = Job("answer", "a test")
     for event in events:
-        made.log.append(event)
-    return made
+        new_job.log.append(event)
+    return new_job
 
 
-def test_what_is_made_now_is_known_by_its_name_and_not_by_a_title():
-    session, done = Session(), threading.Event()
+def test_the_current_training_is_identified_by_name_and_not_by_title():
+    session, finish = Session(), threading.Event()
     page = Joined(FakeHost(), None, session)
 
     def work(job):
-        done.wait(10)
+        finish.wait(10)
         return Ended(outcome="finished", text="")
 
     assert not page.trains("story") and not page.trains("")
-    made = session.train("story", page.host, work)
-    assert (made.kind, made.title) == ("training", "Training 'story'")
+    training = session.train("story", page.host, work)
+    assert (training.kind, training.title) == ("training", "Training 'story'")
     assert page.trains("story") and not page.trains("stories")
-    done.set()
-    made.log.wait_closed()
+    finish.set()
+    training.log.wait_closed()
     assert not page.trains("story")
-    done.clear()
+    finish.clear()
     session.start("answer", "Training 'story'", page.host, work)
     assert not page.trains("story") and not page.trains("")
-    done.set()
+    finish.set()
 
 
-def test_a_model_that_is_missing_stands_among_what_is_wrong_with_the_form():
+def test_a_missing_model_is_one_of_the_problems_of_the_form():
     class Empty(FakeHost):
         def standing(self):
             return Standing(problem="No model is loaded.")
 
-    wrong = []
+    problems = []
     for host in (FakeHost(), Empty()):
         with pytest.raises(SettingsError) as error:
             Joined(host, None, Session()).parse_settings({"name": "", "data": []})
-        wrong.append([sentence.partition(" ")[0] for sentence in error.value.problems])
-    assert wrong == [["Name:", "Data:"], ["Name:", "Data:", "No"]]
+        problems.append([sentence.partition(" ")[0] for sentence in error.value.problems])
+    assert problems == [["Name:", "Data:"], ["Name:", "Data:", "No"]]
     assert Joined(Empty(), None, Session()).parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
 
 
-def test_every_event_comes_once_and_in_order_until_the_job_has_ended():
-    told = [Note(text=str(number)) for number in range(200)]
-    running = job(*told[:50])
+def test_every_event_is_yielded_once_and_in_order():
+    events = [Note(text=str(number)) for number in range(200)]
+    running = job(*events[:50])
 
     def work():
-        for event in told[50:]:
+        for event in events[50:]:
             running.log.append(event)
         running.log.close()
 
     async def followed():
-        found = []
-        async for fresh in news(running):
-            assert fresh
-            found += fresh
-            if len(found) == 50:
+        received = []
+        async for new_events in news(running):
+            assert new_events
+            received += new_events
+            if len(received) == 50:
                 threading.Thread(target=work).start()
-        return found
+        return received
 
-    assert asyncio.run(followed()) == told
+    assert asyncio.run(followed()) == events
 
 
-def test_of_a_job_that_has_ended_all_is_told_at_once():
-    over = job(Stage(text="one"), Ended(outcome="finished", text="done"))
-    over.log.close()
+def test_all_events_of_an_ended_job_are_yielded_at_once():
+    ended = job(Stage(text="one"), Ended(outcome="finished", text="done"))
+    ended.log.close()
 
     async def all_of(stream):
-        return [fresh async for fresh in stream]
+        return [events async for events in stream]
 
-    assert asyncio.run(all_of(news(over))) == [over.log.since(0)]
+    assert asyncio.run(all_of(news(ended))) == [ended.log.since(0)]
     silent = job()
     silent.log.close()
     assert asyncio.run(all_of(news(silent))) == []
 
 
-def test_the_last_that_tells_something_is_said_and_stays():
-    said = said_last([Stage(text="one"), Stage(text="two"), Note(text="n")], "")
-    assert "two ..." in said and "one" not in said
-    assert said_last([Note(text="n")], said) == said
-    assert "tp-bad" in said_last([Ended(outcome="failed", text="no")], said)
+def test_the_latest_status_is_kept_until_a_new_one():
+    status = said_last([Stage(text="one"), Stage(text="two"), Note(text="n")], "")
+    assert "two ..." in status and "one" not in status
+    assert said_last([Note(text="n")], status) == status
+    assert "tp-bad" in said_last([Ended(outcome="failed", text="no")], status)

@@ -1,4 +1,4 @@
-"""Check's report as HTML: everything in it, and nothing of the user's as markup."""
+"""The report of Check as HTML: it is complete, and user text is escaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training_pro.tests.rowing import chat, family, made
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def test_no_text_of_the_user_s_is_markup(tmp_path):
+def test_user_text_is_escaped(tmp_path):
     rows = [chat(f"Hi {EVIL}", f"No {EVIL}"), chat("a", "b")]
     data = made(tmp_path, family("ChatML"), {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
     tokenizer = family("ChatML")
@@ -28,7 +28,7 @@ def test_no_text_of_the_user_s_is_markup(tmp_path):
     assert "onerror" not in re.sub(r"&lt;.*?&gt;", "", page)
 
 
-def test_what_a_report_holds(tmp_path):
+def test_the_parts_of_a_report(tmp_path):
     data = made(tmp_path, family("ChatML"), {"rows.jsonl": [chat("Hi", f"No{' no' * n}.") for n in range(20)]})
     page = report_view.html(data.report)
     for words in (
@@ -42,19 +42,19 @@ def test_what_a_report_holds(tmp_path):
     assert re.search(r'data-tp-set="{&quot;epochs&quot;: [\d.]+}">use \d+</button>', page)
 
 
-def test_the_key_of_a_map_names_what_is_drawn(tmp_path):
+def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
     report = made(tmp_path, family("ChatML"), text, chunking="dementor").report
-    maps = [found for source in report.sources for _, found in source.maps]
-    assert [words for _, words in plan_svg.colours(maps)] == ["blocks", "how often seen", "hard cuts"]
-    bare = [replace(found, bars=(), hard_cuts=()) for found in maps]
-    assert [words for _, words in plan_svg.colours(bare)] == ["how often seen"]
+    maps = [sliced for source in report.sources for _, sliced in source.maps]
+    assert [label for _, label in plan_svg.colours(maps)] == ["blocks", "how often seen", "hard cuts"]
+    without_bars = [replace(sliced, bars=(), hard_cuts=()) for sliced in maps]
+    assert [label for _, label in plan_svg.colours(without_bars)] == ["how often seen"]
 
 
-def test_the_bars_of_lengths_fill_their_picture():
+def test_the_histogram_of_lengths_fills_its_width():
     html = report_view.html(DatasetReport(3, 9, 9, 24, 64, 1, 1, lengths=Lengths(8, (1, 0, 2), 24, 20)))
-    places = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]
-    assert len(places) == 3 and 290 < sum(places[-1]) < 320
+    bars = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]
+    assert len(bars) == 3 and 290 < sum(bars[-1]) < 320
 
 
 def test_a_report_without_data():

@@ -1,4 +1,4 @@
-"""The buttons that steer a run: what is typed beside them is answered in words, whatever it is."""
+"""The buttons that control a run: any typed number of epochs is accepted or refused with a message."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from training_pro.tests.fakes import FakeHost, made_folders
 
 
 @pytest.fixture
-def going(tmp_path, monkeypatch):
-    """The buttons beside a run that goes on, and that run."""
+def running(tmp_path, monkeypatch):
+    """The buttons of a running job, and the job."""
     session, job = Session(), Job("training", "a test")
     monkeypatch.setattr(session, "latest", lambda kind: job)
     with gr.Blocks():
@@ -22,19 +22,19 @@ def going(tmp_path, monkeypatch):
     return buttons, job
 
 
-def typed(buttons, epochs):
-    """What Gradio makes of it first, then we."""
+def extend(buttons, epochs):
+    """The typed value goes through Gradio first."""
     return buttons._extend_run(buttons._epochs.preprocess(epochs))
 
 
 @pytest.mark.parametrize("epochs", [0, 0.001, -1, None, 1001, 1e9, float("inf"), float("nan")])
-def test_epochs_that_cannot_be_added_are_refused_in_words(going, epochs):
-    buttons, job = going
-    assert "Epochs more: " in typed(buttons, epochs)
+def test_invalid_numbers_of_epochs_are_refused_with_a_message(running, epochs):
+    buttons, job = running
+    assert "Epochs more: " in extend(buttons, epochs)
     assert job.control.extending == 0
 
 
-def test_epochs_more_are_added_up(going):
-    buttons, job = going
-    assert [typed(buttons, 0.05), typed(buttons, 2)] == ["", ""]
+def test_extra_epochs_add_up(running):
+    buttons, job = running
+    assert [extend(buttons, 0.05), extend(buttons, 2)] == ["", ""]
     assert job.control.extending == 2.05

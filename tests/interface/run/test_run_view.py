@@ -1,4 +1,4 @@
-"""The run as a page shows it, out of its events."""
+"""The state of a run on the page, built from its events."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ def long_run():
     return view_of(planned(STEPS), *steps, *saved)
 
 
-def test_a_long_run_is_no_more_to_send_than_a_short_one(long_run):
-    """100,000 steps, in bytes: everything that an update may hold."""
-    sent = long_run.html() + long_run.more_curves() + long_run.samples()
-    assert len(sent.encode()) < 200_000
-    points = [len(found.split()) for found in re.findall(r'points="([^"]*)"', sent)]
+def test_an_update_of_a_long_run_stays_small(long_run):
+    """The size in bytes of everything that an update of 100,000 steps may contain."""
+    html = long_run.html() + long_run.more_curves() + long_run.samples()
+    assert len(html.encode()) < 200_000
+    points = [len(polyline.split()) for polyline in re.findall(r'points="([^"]*)"', html)]
     assert points and max(points) < 1500
 
 
 def test_the_first_and_last_step_are_drawn(long_run):
-    told = [int(n) for n in re.findall(r"<title>step (\d+): loss", long_run.html())]
-    assert min(told) == 1 and max(told) > STEPS * 0.99
+    steps = [int(n) for n in re.findall(r"<title>step (\d+): loss", long_run.html())]
+    assert min(steps) == 1 and max(steps) > STEPS * 0.99
     assert f"{STEPS} / {STEPS}" in long_run.html()
 
 
-def test_losses_apart_and_norms_are_under_more_curves():
+def test_losses_per_dataset_and_gradient_norms_are_under_more_curves():
     view = view_of(planned(9), *(step(n, 9, by_source={"<a>": 2.0 + n, "b": 1.0}) for n in range(1, 9)))
     curves = view.more_curves()
     assert "Loss of each data set" in curves and "Gradient norm" in curves
@@ -88,52 +88,52 @@ def test_losses_apart_and_norms_are_under_more_curves():
     assert "Kept aside" not in curves
 
 
-def test_a_run_that_goes_on_has_a_safe_copy_and_no_hour_before_its_time():
+def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
     earlier = tuple({"current_steps": n, "loss": 2.0, "smoothed_loss": 3.0, "learning_rate": 1e-4} for n in (1, 2))
-    goes_on = replace(planned(9), first_step=2, earlier=earlier)
-    html = view_of(goes_on, step(3, 9)).html()
+    resumed = replace(planned(9), first_step=2, earlier=earlier)
+    html = view_of(resumed, step(3, 9)).html()
     assert "an hour ago" not in html
     assert "none yet" not in html and "step 2<" in html
 
 
-def test_a_run_that_is_to_stop_or_waits_promises_no_time():
+def test_a_stopping_run_shows_no_remaining_time():
     view = view_of(planned(9), step(3, 9))
     assert "done about" in view.html()
     view.job.control.stop()
     assert "done about" not in view.html()
 
 
-def test_what_the_run_takes_of_the_machine_is_one_quiet_line_and_a_figure_at_its_end():
+def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():
     use = MachineUse(cards=0, peak=3_100_000_000, total=16_000_000_000)
     running = [planned(9), step(1, 9), replace(use, peak=1), use]
-    told = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
-    assert f'<p class="tp-quiet">{told}</p>' in view_of(*running).html()
+    text = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
+    assert f'<p class="tp-quiet">{text}</p>' in view_of(*running).html()
     ended = view_of(*running, Ended(outcome="finished", text="Done.")).html()
     assert "so far" not in ended and "memory at most" in ended and "3.1 GB" in ended
 
 
-def test_an_evaluation_is_at_a_glance_and_a_curve():
-    def evaluated(at, loss):
+def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
+    def evaluation(at, loss):
         return Evaluated(
             step=at, epoch=1, why="planned", loss=loss, perplexity=3, accuracy=0.5, tokens=9, seconds=1
         )
 
-    view = view_of(planned(9), step(1, 9), evaluated(1, 1.5), step(2, 9), evaluated(2, 1.75))
+    view = view_of(planned(9), step(1, 9), evaluation(1, 1.5), step(2, 9), evaluation(2, 1.75))
     assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
     assert "Kept aside: perplexity" in view.more_curves()
 
 
-def test_a_single_value_is_said_and_not_drawn():
-    once = Evaluated(step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1)
+def test_a_single_value_is_a_sentence_and_no_chart():
+    evaluation = Evaluated(step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1)
     charts = MoreCurves()
-    charts.add_evaluation(once)
+    charts.add_evaluation(evaluation)
     assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in charts.html()
     assert "<svg" not in charts.html()
-    charts.add_evaluation(replace(once, step=6, perplexity=4))
+    charts.add_evaluation(replace(evaluation, step=6, perplexity=4))
     assert charts.html().count("<svg") == 2
 
 
-def test_a_long_list_in_the_news_is_folded_behind_its_words():
+def test_a_long_list_in_a_message_is_folded():
     many = ", ".join(f"model.layers.{n}.<proj" for n in range(20))
     html = view_of(
         planned(9), step(1, 9), Note(text=f"The LoRA sits on all: {many}"), Note(text="Short: so.")
@@ -142,7 +142,7 @@ def test_a_long_list_in_the_news_is_folded_behind_its_words():
     assert "<li>Short: so.</li>" in html
 
 
-def test_answers_stand_by_step_and_prompt():
+def test_sample_answers_are_a_table_of_steps_by_prompts():
     sampled = [Sampled(step=s, prompt=p, text=f"{p}{s}<", without=f"bare {p}") for s in range(9) for p in "ab"]
     table = view_of(planned(9), *sampled).samples()
     rows = table.split("<tr>")[1:]
@@ -152,14 +152,14 @@ def test_answers_stand_by_step_and_prompt():
     assert "step 1" in rows[-1] and len(rows) == 7
 
 
-def test_a_failure_is_a_failure_with_its_reason():
+def test_a_failure_shows_its_reason():
     view = view_of(planned(9), step(1, 9), Ended(outcome="failed", text="The disk is full.", details="Traceback"))
     html = view.html()
     assert "Training &#x27;x&#x27;: failed" in html and "The disk is full." in html and "Traceback" in html
     assert not view.running
 
 
-def test_what_helps_after_a_failure_is_a_click_each():
+def test_each_remedy_after_a_failure_is_a_button():
     remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
     html = view_of(planned(9), Ended(outcome="failed", text="Out of memory.", remedies=remedies)).html()
     assert 'data-tp-set="{&quot;rank&quot;: 16}">rank 16 (about 1 GB less)</button>' in html
