@@ -1,8 +1,8 @@
-"""Data sets made ready, kept on disk in Arrow: what was read, rendered and tokenized once is not done again.
+"""Prepared data on disk, in Arrow files: what was read, rendered and tokenized once is loaded the next time.
 
-A file holds the arrays of one data set, and beside them what there was to say of it. Its name is a key of all
-that they follow from: the content, the settings that matter, the tokenizer, and this program's own code. Files
-are written aside and renamed, so a whole one is a whole one; one that is broken or not ours is made anew.
+A file holds the arrays of one dataset and its metadata. Its name is a hash of everything that determines the
+arrays: the content, the settings that matter, the tokenizer, and this program's own code. Files are written under
+a temporary name and then renamed, so a partial file is never read; a broken or foreign file is built again.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ OLD_PART_SECONDS = 86_400
 OURS = b"training_pro"
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
-"""A tokenizer's code is part of its fingerprint; phrases that Check looks for are in the keys themselves."""
+"""A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves."""
 HASHED_AT_ONCE = 1 << 22
 SUM_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept of one data set."""
+    """The stored arrays of one dataset and its metadata."""
 
     arrays: Mapping[str, Any]
-    said: Any  # as JSON takes it
+    said: Any  # JSON-serializable metadata
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where prepared data are kept; without a folder nothing is kept and nothing found."""
+    """A folder of prepared data; without a folder nothing is stored or loaded."""
 
     folder: Path | None = None
     largest: int = LARGEST
 
     def found(self, key: str) -> Entry | None:
-        """What is kept under a key; nothing where there is none, or none that is whole."""
-        arrow = _arrow()
+        """The entry of a key, or None where there is no intact one."""
+        arrow = _import_pyarrow()
         if self.folder is None or not key or arrow is None:
             return None
         path = self.folder / (key + ENDING)
@@ -61,20 +61,20 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError, arrow.ArrowException):
             return None
         with suppress(OSError):
-            os.utime(path)  # used just now: others are older
+            os.utime(path)  # the files used longest ago are removed first
         return entry
 
     def keep(self, key: str, entry: Entry) -> None:
-        """Keep it, and let the oldest go where that is too much; a disk that is full or locked keeps nothing."""
-        arrow = _arrow()
+        """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
+        arrow = _import_pyarrow()
         if self.folder is None or not key or arrow is None:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return
-        path, alone = self.folder / (key + ENDING), f".{key}-{os.getpid()}{PART}"
-        with suppress(OSError, arrow.ArrowException), written_whole(path, alone) as aside:
-            _write(arrow, aside, key, entry)
-        _let_go(self.folder, self.largest)
+        path, temporary_name = self.folder / (key + ENDING), f".{key}-{os.getpid()}{PART}"
+        with suppress(OSError, arrow.ArrowException), written_whole(path, temporary_name) as temporary:
+            _write(arrow, temporary, key, entry)
+        _remove_oldest(self.folder, self.largest)
 
 
 def store(folders: Folders) -> Store:
@@ -83,64 +83,64 @@ def store(folders: Folders) -> Store:
 
 def size(folders: Folders) -> int:
     """The bytes that prepared data take on disk."""
-    return sum(_size(path) for path in _files(folders.prepared))
+    return sum(_file_size(path) for path in _store_files(folders.prepared))
 
 
 def clear(folders: Folders) -> int:
-    """Take all prepared data away; the bytes that are free then."""
+    """Remove all prepared data and return the bytes that were freed."""
     freed = 0
-    for path in _files(folders.prepared):
-        taken = _size(path)
+    for path in _store_files(folders.prepared):
+        file_bytes = _file_size(path)
         with suppress(OSError):
             path.unlink()
-            freed += taken
+            freed += file_bytes
     return freed
 
 
 def key(*parts: object) -> str:
-    """A name for what follows from all of these; each is taken as it prints."""
-    found = hashlib.blake2b(digest_size=20)
-    for part in (VERSION, _code(), *parts):
+    """A hash of all parts, of the `repr` of each that is not bytes."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in (VERSION, _code_digest(), *parts):
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.hexdigest()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
 
 
 def content(path: Path, name: str) -> str:
-    """A fingerprint of a file's bytes."""
-    found = hashlib.blake2b(digest_size=20)
+    """A digest of a file's bytes."""
+    digest = hashlib.blake2b(digest_size=20)
     with text_files.opened(path, name) as stream:
-        while data := stream.read(HASHED_AT_ONCE):
-            found.update(data)
-    return found.hexdigest()
+        while chunk := stream.read(HASHED_AT_ONCE):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def of_text(text: str) -> str:
-    """A fingerprint of a text."""
+    """A digest of a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def of_files(paths: Iterable[Path]) -> str:
-    """A fingerprint of small files' bytes, in the order of their names."""
-    found = hashlib.blake2b(digest_size=20)
+    """A digest of the bytes of small files, in the order of their names."""
+    digest = hashlib.blake2b(digest_size=20)
     for path in sorted(paths):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def code_files() -> list[Path]:
-    """What decides on what is prepared, tables included."""
+    """The code and tables that determine what is prepared."""
     return [path for pattern in CODE for path in ROOT.glob(pattern)]
 
 
 @cache
-def _code() -> str:
-    """What an older program made is not taken for its own."""
+def _code_digest() -> str:
+    """A digest of this program's code, so that entries of an older version are not used."""
     return of_files(code_files())
 
 
-def _arrow() -> Any:
-    """pyarrow, which comes with datasets; without it nothing is kept, and all else is as it is."""
+def _import_pyarrow() -> Any:
+    """pyarrow, a dependency of datasets; without it nothing is stored, and everything else works."""
     try:
         import pyarrow
     except ImportError:
@@ -149,84 +149,84 @@ def _arrow() -> Any:
 
 
 def _read(arrow: Any, path: Path, key: str) -> Entry:
-    """A file's arrays, each writable and in memory; a ValueError where it is not what was written.
+    """The arrays of a file, writable and in memory; a ValueError where the file was changed.
 
-    Arrow trusts what it reads: a file with a wrong number in it would end the whole program.
+    Arrow trusts what it reads: one wrong number in a file could crash the whole program, hence the checksum.
     """
     import numpy as np
 
     data = memoryview(path.read_bytes())
-    whole, check = data[:-SUM_BYTES], data[-SUM_BYTES:]
-    if zlib.crc32(whole) != int.from_bytes(check, "little"):
+    body, checksum = data[:-SUM_BYTES], data[-SUM_BYTES:]
+    if zlib.crc32(body) != int.from_bytes(checksum, "little"):
         raise ValueError("not what was written: the sum of its bytes is another")
-    with arrow.ipc.open_file(arrow.py_buffer(whole)) as reader:
-        noted = json.loads((reader.schema.metadata or {})[OURS])
+    with arrow.ipc.open_file(arrow.py_buffer(body)) as reader:
+        metadata = json.loads((reader.schema.metadata or {})[OURS])
         table = reader.read_all()
     arrays = {}
-    for name, kind in noted["arrays"].items():
-        arrays[name] = np.array(table.column(name).chunk(0).values.to_numpy().view(kind))
-    if noted["key"] != key:
+    for name, dtype in metadata["arrays"].items():
+        arrays[name] = np.array(table.column(name).chunk(0).values.to_numpy().view(dtype))
+    if metadata["key"] != key:
         raise ValueError("not what was written under this key")
-    return Entry(arrays, noted["said"])
+    return Entry(arrays, metadata["said"])
 
 
 def _write(arrow: Any, path: Path, key: str, entry: Entry) -> None:
-    """One row, each array a list in it: arrays of all lengths fit."""
+    """Write one row in which each array is a list, so that arrays of different lengths fit."""
     import numpy as np
 
     arrays = {name: np.ascontiguousarray(array) for name, array in entry.arrays.items()}
-    plain = {name: array.view("uint8") if array.dtype == bool else array for name, array in arrays.items()}
-    noted = {
+    columns = {name: array.view("uint8") if array.dtype == bool else array for name, array in arrays.items()}
+    metadata = {
         "key": key,
         "arrays": {name: str(array.dtype) for name, array in arrays.items()},
         "said": entry.said,
     }
     lists = [
         arrow.LargeListArray.from_arrays(arrow.array([0, len(a)], arrow.int64()), arrow.array(a))
-        for a in plain.values()
+        for a in columns.values()
     ]
-    table = arrow.Table.from_arrays(lists, names=list(plain)).replace_schema_metadata(
-        {OURS: json.dumps(noted).encode()}
+    table = arrow.Table.from_arrays(lists, names=list(columns)).replace_schema_metadata(
+        {OURS: json.dumps(metadata).encode()}
     )
     with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
-    _sum_up(path)
+    _append_checksum(path)
 
 
-def _sum_up(path: Path) -> None:
-    """Put the sum of a file's bytes behind them."""
-    check = 0
+def _append_checksum(path: Path) -> None:
+    """Append the checksum of a file's bytes."""
+    checksum = 0
     with path.open("r+b") as file:
-        while data := file.read(HASHED_AT_ONCE):
-            check = zlib.crc32(data, check)
-        file.write(check.to_bytes(SUM_BYTES, "little"))
+        while chunk := file.read(HASHED_AT_ONCE):
+            checksum = zlib.crc32(chunk, checksum)
+        file.write(checksum.to_bytes(SUM_BYTES, "little"))
 
 
-def _let_go(folder: Path, largest: int) -> None:
-    """The files that were used longest ago, until the others are small enough; and what a crash left behind."""
-    now, left = time.time(), largest
-    for path in sorted(_files(folder), key=_used, reverse=True):
-        left -= _size(path)
-        if left < 0 or (path.suffix == PART and now - _used(path) > OLD_PART_SECONDS):
+def _remove_oldest(folder: Path, max_bytes: int) -> None:
+    """Remove the files used longest ago beyond the size limit, and partial files that a crash left behind."""
+    now, free_bytes = time.time(), max_bytes
+    for path in sorted(_store_files(folder), key=_last_used, reverse=True):
+        free_bytes -= _file_size(path)
+        if free_bytes < 0 or (path.suffix == PART and now - _last_used(path) > OLD_PART_SECONDS):
             with suppress(OSError):
                 path.unlink()
 
 
-def _files(folder: Path) -> Iterable[Path]:
-    """Ours: nothing else in the folder is counted or touched."""
+def _store_files(folder: Path) -> Iterable[Path]:
+    """Only this store's own files: nothing else in the folder is counted or removed."""
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if path.suffix in (ENDING, PART) and path.is_file()]
 
 
-def _used(path: Path) -> float:
+def _last_used(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:

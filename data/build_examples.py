@@ -1,4 +1,4 @@
-"""Opened data sets to examples: texts cut, rows fitted, a share kept aside, and so much taken as is asked for."""
+"""Datasets to examples: slice texts, truncate rows, split off validation data, take the share asked for."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ HOW_TOO_LONG = {
 
 @dataclass(frozen=True)
 class Side:
-    """What is learned of some data sets, or what is kept aside of them."""
+    """The training data or the validation data of a run."""
 
     sources: list[Source] = field(default_factory=list)
     picks: list[Ints | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
     def add(self, sources: Sequence[Source], share: Share, seed: int) -> Examples:
-        """These sources, or so much of them; what is taken of them is the answer."""
+        """Add sources, or a share of their examples, and return the examples that were added."""
         picks = dataset_share.picks(sources, share, seed)
         self.sources.extend(sources)
         self.picks.extend(picks)
@@ -64,157 +64,165 @@ class Side:
 
 @dataclass
 class Made:
-    """All data sets as they are trained on, and what is kept aside of them."""
+    """The training and validation data of all datasets, with the figures and findings of the report."""
 
-    learned: Side = field(default_factory=Side)
-    kept: Side = field(default_factory=Side)
+    training: Side = field(default_factory=Side)
+    validation: Side = field(default_factory=Side)
     reports: list[SourceReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
     longest_row: int = 0
 
 
-def make(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    """A data set, of which a share may be kept aside, and of the rest so much as is asked for."""
-    if opened.texts:
-        work.say(f"Cutting {opened.data.name}", 0.5)
-        _make_texts(made, work, opened, cut)
-    if skipped := unsupported.said(opened.data.path):
-        made.advice.append(f"{opened.data.name}: {skipped[0].lower()}{skipped[1:]}")
-    for rows in opened.rows:
-        _make_rows(made, work, opened.data, rows, cut)
+def make(prepared: Made, context: Work, dataset: Opened, rules: Cutting) -> None:
+    """Add one dataset: split off validation data if asked, and take its share of the rest."""
+    if dataset.texts:
+        context.say(f"Cutting {dataset.data.name}", 0.5)
+        _add_texts(prepared, context, dataset, rules)
+    if skipped := unsupported.said(dataset.data.path):
+        prepared.advice.append(f"{dataset.data.name}: {skipped[0].lower()}{skipped[1:]}")
+    for rows in dataset.rows:
+        _add_rows(prepared, context, dataset.data, rows, rules)
 
 
-def _make_texts(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    data, seed, share = opened.data, work.settings.what.seed, work.settings.aside.eval_share
-    learned, kept = whole(opened.texts), list[Stretch]()
+def _add_texts(prepared: Made, context: Work, dataset: Opened, rules: Cutting) -> None:
+    data, seed, share = dataset.data, context.settings.what.seed, context.settings.aside.eval_share
+    training, validation = whole(dataset.texts), list[Stretch]()
     if share:
-        learned, kept = divided(opened.texts, share, cut, seed=seed, name=data.name)
-        made.problems.extend(_nothing_aside(data.name, kept))
-    sources = _cut(data, learned, work, cut)
-    taken = made.learned.add(sources, data.share, seed)
-    made.kept.add(_cut(data, kept, work, cut), EVERYTHING, seed)
-    for side, stretches in ((made.learned, learned), (made.kept, kept)):
-        side.texts.extend(stretch.text for stretch in stretches)
-    made.advice.extend(_inspected(work, data.name, opened.texts, cut))
-    what = "raw text" + (" (an example of the project's)" if data.example else "")
+        training, validation = divided(dataset.texts, share, rules, seed=seed, name=data.name)
+        prepared.problems.extend(_empty_split_problem(data.name, validation))
+    sources = _slice_texts(data, training, context, rules)
+    examples = prepared.training.add(sources, data.share, seed)
+    prepared.validation.add(_slice_texts(data, validation, context, rules), EVERYTHING, seed)
+    for split, stretches in ((prepared.training, training), (prepared.validation, validation)):
+        split.texts.extend(stretch.text for stretch in stretches)
+    prepared.advice.extend(_inspect_texts(context, data.name, dataset.texts, rules))
+    kind = "raw text" + (" (an example of the project's)" if data.example else "")
     notes = [
-        *(n for s in learned for n in s.notes),
-        *_lines_said(sources, cut),
-        *_marks_said(learned, cut),
-        *_share_said(data.share, len(taken)),
+        *(note for stretch in training for note in stretch.notes),
+        *_line_units_note(sources, rules),
+        *_hard_cut_note(training, rules),
+        *_share_note(data.share, len(examples)),
     ]
-    made.reports.append(report_stats.of_texts(data.name, what, len(opened.texts), sources, taken, notes))
+    prepared.reports.append(report_stats.of_texts(data.name, kind, len(dataset.texts), sources, examples, notes))
 
 
-def _lines_said(sources: Sequence[TextSource], cut: Cutting) -> Iterator[str]:
-    """Where it was found out that a text's lines are its units."""
-    if cut.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
+def _line_units_note(sources: Sequence[TextSource], rules: Cutting) -> Iterator[str]:
+    """A note where blocks of a text end at lines."""
+    if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
         yield (
             "Its blocks end at lines, not at sentences, where many lines end without a full stop or begin with "
             "who speaks ('Blocks end at' changes that)."
         )
 
 
-def _marks_said(learned: Sequence[Stretch], cut: Cutting) -> Iterator[str]:
-    """A hard cut made of words is no part of what is learned: with CHAPTER the model never meets that."""
-    if any(letter.isalnum() for letter in cut.hard_cut):
-        times = sum(stretch.text.count(cut.hard_cut) for stretch in learned)
+def _hard_cut_note(stretches: Sequence[Stretch], rules: Cutting) -> Iterator[str]:
+    """A note that a hard cut made of words is not learned: with CHAPTER, the model never sees that word."""
+    if any(letter.isalnum() for letter in rules.hard_cut):
+        count = sum(stretch.text.count(rules.hard_cut) for stretch in stretches)
         yield (
-            f"The hard cut {cut.hard_cut!r} stands there {times} {plural(times, 'time')} and is left out of what "
-            "is learned, as every hard cut is."
+            f"The hard cut {rules.hard_cut!r} stands there {count} {plural(count, 'time')} and is left out of "
+            "what is learned, as every hard cut is."
         )
 
 
-def _inspected(work: Work, name: str, texts: Sequence[ReadText], cut: Cutting) -> list[str]:
-    """What is to be said of the words of a text, part by part."""
-    phrases = refusals(work.folders)
+def _inspect_texts(context: Work, name: str, texts: Sequence[ReadText], rules: Cutting) -> list[str]:
+    """Findings on the words of a text, section by section."""
+    phrases = refusals(context.folders)
 
-    def look() -> list[str]:
+    def inspect() -> list[str]:
         inspector = Inspector(phrases)
-        parts = [part for t in texts for part in (t.text.split(cut.hard_cut) if cut.hard_cut else [t.text])]
+        parts = [part for t in texts for part in (t.text.split(rules.hard_cut) if rules.hard_cut else [t.text])]
         for number, part in enumerate((p for p in parts if p.strip()), start=1):
             inspector.look(part, part, f"part {number}")
         return list(inspector.said(name, "part"))
 
-    known = work.tokenizer.fingerprint  # what cannot be kept of the examples is not kept of this either
-    own = known and arrow_store.key(
-        "words", name, cut.hard_cut, phrases, *(arrow_store.of_text(t.text) for t in texts)
+    fingerprint = context.tokenizer.fingerprint  # without it nothing of this dataset is stored
+    cache_key = fingerprint and arrow_store.key(
+        "words", name, rules.hard_cut, phrases, *(arrow_store.of_text(t.text) for t in texts)
     )
-    return example_cache.sentences(own, work.store, look)
+    return example_cache.sentences(cache_key, context.store, inspect)
 
 
-def _cut(data: DataSet, stretches: Sequence[Stretch], work: Work, cut: Cutting) -> list[TextSource]:
+def _slice_texts(
+    dataset: DataSet, stretches: Sequence[Stretch], context: Work, rules: Cutting
+) -> list[TextSource]:
     texts = [stretch.text for stretch in stretches]
-    tokenizer = work.tokenizer
-    cut_texts, before = example_cache.cut_texts(texts, tokenizer.encode, tokenizer.fingerprint, cut, work.store)
-    if before:
-        work.say(f"{data.name} was prepared before: nothing is done again", None)
+    tokenizer = context.tokenizer
+    sliced_texts, cached = example_cache.cut_texts(
+        texts, tokenizer.encode, tokenizer.fingerprint, rules, context.store
+    )
+    if cached:
+        context.say(f"{dataset.name} was prepared before: nothing is done again", None)
     return [
-        TextSource(_label(data, stretch.name), sliced, stretch.open_end)
-        for stretch, sliced in zip(stretches, cut_texts, strict=True)
+        TextSource(_source_name(dataset, stretch.name), sliced, stretch.open_end)
+        for stretch, sliced in zip(stretches, sliced_texts, strict=True)
     ]
 
 
-def _label(data: DataSet, file: str) -> str:
-    return f"{data.name}{file}" if data.name.endswith("/") else data.name
+def _source_name(dataset: DataSet, file: str) -> str:
+    return f"{dataset.name}{file}" if dataset.name.endswith("/") else dataset.name
 
 
-def _nothing_aside(name: str, kept: Sized) -> Iterator[str]:
-    if not len(kept):
+def _empty_split_problem(name: str, validation: Sized) -> Iterator[str]:
+    if not len(validation):
         yield (
             f"{name} is too short to keep a part of it aside. Keep data sets of their own aside, or set the "
             "share to 0."
         )
 
 
-def _share_said(share: Share, taken: int) -> Iterator[str]:
+def _share_note(share: Share, count: int) -> Iterator[str]:
     if share.per_cent != 100:
-        yield f"{share.per_cent:g} % of it is used: {several(taken, 'example')}."
+        yield f"{share.per_cent:g} % of it is used: {several(count, 'example')}."
 
 
-def _make_rows(made: Made, work: Work, data: DataSet, rows: RowSet, cut: Cutting) -> None:
-    way, counts, seed = work.settings.rows.too_long, rows.counts, work.settings.what.seed
+def _add_rows(prepared: Made, context: Work, dataset: DataSet, rows: RowSet, rules: Cutting) -> None:
+    too_long, counts, seed = context.settings.rows.too_long, rows.counts, context.settings.what.seed
     source = rows.source
-    if work.settings.aside.eval_share:
-        source, kept = divided_rows(source, work.settings.aside.eval_share, seed=seed)
-        made.problems.extend(_nothing_aside(source.name, kept))
-        made.kept.add([truncation.fitted(kept, cut.cutoff, way, work.tokenizer.bos).source], EVERYTHING, seed)
-    done = truncation.fitted(source, cut.cutoff, way, work.tokenizer.bos)
-    taken = made.learned.add([done.source], data.share, seed)
+    if context.settings.aside.eval_share:
+        source, validation = divided_rows(source, context.settings.aside.eval_share, seed=seed)
+        prepared.problems.extend(_empty_split_problem(source.name, validation))
+        prepared.validation.add(
+            [truncation.fitted(validation, rules.cutoff, too_long, context.tokenizer.bos).source], EVERYTHING, seed
+        )
+    result = truncation.fitted(source, rules.cutoff, too_long, context.tokenizer.bos)
+    examples = prepared.training.add([result.source], dataset.share, seed)
     report = RowReport(
         rows=counts.rows,
         unreadable=len(counts.bad),
         without_marker=counts.without_marker,
         without_reply=counts.no_reply,
-        too_long=done.too_long,
-        too_long_how=HOW_TOO_LONG[way],
-        nothing_learned=done.nothing_learned,
+        too_long=result.too_long,
+        too_long_how=HOW_TOO_LONG[too_long],
+        nothing_learned=result.nothing_learned,
     )
-    notes = [*rows.notes, *_share_said(data.share, len(taken))]
-    made.reports.append(report_stats.of_rows(rows.what, done.source.name, taken, report, notes))
-    made.longest_row = max(made.longest_row, int(source.lengths.max(initial=0)))
-    made.advice.extend(rows.advice)
-    made.problems.extend([*rows.problems, *_too_many_dropped(way, source, done.too_long, cut)])
+    notes = [*rows.notes, *_share_note(dataset.share, len(examples))]
+    prepared.reports.append(report_stats.of_rows(rows.what, result.source.name, examples, report, notes))
+    prepared.longest_row = max(prepared.longest_row, int(source.lengths.max(initial=0)))
+    prepared.advice.extend(rows.advice)
+    prepared.problems.extend([*rows.problems, *_dropped_rows_problem(too_long, source, result.too_long, rules)])
 
 
-def make_test(made: Made, work: Work, opened: Opened, cut: Cutting) -> None:
-    """A data set that is kept aside as a whole."""
-    seed, share = work.settings.what.seed, opened.data.share
-    stretches = whole(opened.texts)
-    made.kept.add(_cut(opened.data, stretches, work, cut), share, seed)
-    made.kept.texts.extend(stretch.text for stretch in stretches)
-    for rows in opened.rows:
-        done = truncation.fitted(rows.source, cut.cutoff, work.settings.rows.too_long, work.tokenizer.bos)
-        made.kept.add([done.source], share, seed)
-        made.problems.extend(rows.problems)
+def make_test(prepared: Made, context: Work, dataset: Opened, rules: Cutting) -> None:
+    """Add a dataset of which all is validation data."""
+    seed, share = context.settings.what.seed, dataset.data.share
+    stretches = whole(dataset.texts)
+    prepared.validation.add(_slice_texts(dataset.data, stretches, context, rules), share, seed)
+    prepared.validation.texts.extend(stretch.text for stretch in stretches)
+    for rows in dataset.rows:
+        result = truncation.fitted(
+            rows.source, rules.cutoff, context.settings.rows.too_long, context.tokenizer.bos
+        )
+        prepared.validation.add([result.source], share, seed)
+        prepared.problems.extend(rows.problems)
 
 
-def _too_many_dropped(way: str, source: RowSource, long: int, cut: Cutting) -> Iterator[str]:
+def _dropped_rows_problem(too_long: str, source: RowSource, long_rows: int, rules: Cutting) -> Iterator[str]:
     count = len(source)
-    if way == "drop" and long > MOST_DROPPED * count:
+    if too_long == "drop" and long_rows > MOST_DROPPED * count:
         yield (
-            f"{source.name}: {long} of {count} rows ({100 * long / count:.0f} %) are longer than the cutoff "
-            f"of {cut.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
+            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer than the "
+            f"cutoff of {rules.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
             "choose under 'Rows too long' what to do with them."
         )

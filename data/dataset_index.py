@@ -1,4 +1,4 @@
-"""Which data sets there are: the user's own, and the project's examples, which are only read."""
+"""The datasets that exist: the user's own, and the project's read-only examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = TEXTS + ROWS
 
 @dataclass(frozen=True)
 class DataSet:
-    """A file or a folder to learn from; `name` ends in / for a folder."""
+    """A file or folder to learn from; the `name` of a folder ends in /."""
 
     name: str
     path: Path
@@ -32,121 +32,125 @@ class DataSet:
 
 
 def listed(folders: Folders) -> list[DataSet]:
-    """The user's data sets, then the examples that none of them hides."""
-    own = _in(folders.datasets, example=False)
-    names = {d.name for d in own}
-    return own + [d for d in _in(folders.examples, example=True) if d.name not in names]
+    """The user's datasets, then the examples whose names no dataset of the user has."""
+    own = _list_folder(folders.datasets, example=False)
+    names = {dataset.name for dataset in own}
+    return own + [dataset for dataset in _list_folder(folders.examples, example=True) if dataset.name not in names]
 
 
 def found(names: Sequence[str], folders: Folders) -> list[DataSet]:
-    """The data sets of these names; DataError names all that cannot be had."""
-    sets, problems = [], []
+    """The datasets of these names; a DataError lists all that were not found."""
+    datasets, problems = [], []
     for name in names:
         try:
-            sets.append(_found(name, folders))
+            datasets.append(_find_dataset(name, folders))
         except DataError as error:
             problems.append(str(error))
-    problems += _doubled([one.name.rstrip("/") for one in sets])
+    problems += _duplicate_problems([dataset.name.rstrip("/") for dataset in datasets])
     if problems:
         raise DataError("\n".join(problems))
-    return sets
+    return datasets
 
 
-def _doubled(names: Sequence[str]) -> Iterator[str]:
+def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"Data: {name!r} is named twice. Name it once; {name}:200 learns from it twice."
 
 
-def _found(name: str, folders: Folders) -> DataSet:
+def _find_dataset(name: str, folders: Folders) -> DataSet:
     try:
         share = dataset_share.asked(name)
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
-    plain = share.name.rstrip("/\\")
-    if _leads_out(plain):
+    stem = share.name.rstrip("/\\")
+    if _is_outside(stem):
         raise DataError(f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
     for root, example in ((folders.datasets, False), (folders.examples, True)):
-        path = _below(root, plain)
-        if path is not None and _stands(path):
+        path = _path_below(root, stem)
+        if path is not None and _exists(path):
             if path.is_file():
-                unsupported.refuse(path, plain)
-            return DataSet(plain + "/" * path.is_dir(), path, example, share)
-    there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
-    raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {there}.")
+                unsupported.refuse(path, stem)
+            return DataSet(stem + "/" * path.is_dir(), path, example, share)
+    existing = ", ".join(d.name for d in listed(folders)) or "nothing yet"
+    raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {existing}.")
 
 
 LOOKED_FOR = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
-"""What is named on a command line, for every command."""
+"""How every command resolves a DATA argument, for its help."""
 
 
-def located(asked: str, folders: Folders) -> Path:
-    """Where that is; DataError names the places where it was looked for."""
-    plain, here = asked.rstrip("/\\"), from_here(asked)
-    may_be_a_name = not _leads_out(plain) and not plain.startswith(("./", ".\\"))
-    places = [_below(folders.datasets, plain), here, _below(folders.examples, plain)] if may_be_a_name else [here]
-    for place in places:
-        if place is not None and _stands(place):
-            return place
-    there = ", ".join(d.name for d in listed(folders)) or "nothing yet"
+def located(name: str, folders: Folders) -> Path:
+    """The path of a dataset; a DataError names the places that were searched."""
+    stem, from_current = name.rstrip("/\\"), from_here(name)
+    may_be_a_name = not _is_outside(stem) and not stem.startswith(("./", ".\\"))
+    candidates = (
+        [_path_below(folders.datasets, stem), from_current, _path_below(folders.examples, stem)]
+        if may_be_a_name
+        else [from_current]
+    )
+    for path in candidates:
+        if path is not None and _exists(path):
+            return path
+    existing = ", ".join(d.name for d in listed(folders)) or "nothing yet"
     raise DataError(
-        f"There is no {asked!r}: neither among the data sets, in {folders.datasets}, nor as {here}. "
-        f"Data sets: {there}."
+        f"There is no {name!r}: neither among the data sets, in {folders.datasets}, nor as {from_current}. "
+        f"Data sets: {existing}."
     )
 
 
-def from_here(asked: str) -> Path:
-    """As a path from the current folder."""
-    path = Path(asked)
-    return path.resolve() if ".." in path.parts else path.absolute()  # a link stays where it lies
+def from_here(name: str) -> Path:
+    """The absolute path, from the current folder."""
+    path = Path(name)
+    return path.resolve() if ".." in path.parts else path.absolute()  # resolve() would also follow links
 
 
 def named_at(asked: str, folders: Folders) -> str:
-    """The same as the name of a data set, with its per cent: a run learns from nothing that lies elsewhere."""
+    """The name of the dataset at this path, with its per cent: a run learns only from the datasets' folders."""
     try:
         name = dataset_share.asked(asked).name
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
-    place = located(name, folders)
+    located_path = located(name, folders)
     for root in (folders.datasets, folders.examples):
-        for path in (place, place.resolve()):
+        for path in (located_path, located_path.resolve()):
             if path.is_relative_to(root):
                 return asked.replace(name, path.relative_to(root).as_posix(), 1)
     raise DataError(
-        f"Data: {name!r} is {place}, and a run learns from what lies in {folders.datasets}. Put it there, or a "
-        "link to it."
+        f"Data: {name!r} is {located_path}, and a run learns from what lies in {folders.datasets}. Put it there, "
+        "or a link to it."
     )
 
 
-def _leads_out(name: str) -> bool:
+def _is_outside(name: str) -> bool:
     """Whether a name is a path out of the folder, on any system, or the folder itself."""
     parts = Path(name).parts
     return Path(name).is_absolute() or not parts or ":" in name or ".." in re.split(r"[/\\]", name)
 
 
-def _below(root: Path, name: str) -> Path | None:
-    """A data set by its name, None where no file can have it; what users link into the folder is only read."""
+def _path_below(root: Path, name: str) -> Path | None:
+    """The path of a dataset in `root`, None for an impossible name. Links that users put there are followed."""
     try:
         return safe_paths.descendant(root, name, "Data", refusal=DataError, follow_links=True)
     except DataError:
         return None
 
 
-def _stands(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.is_dir() or path.is_file()
-    except OSError:  # a name longer than the system can have
+    except OSError:  # a name longer than the system allows
         return False
 
 
-def _in(folder: Path, *, example: bool) -> list[DataSet]:
+def _list_folder(folder: Path, *, example: bool) -> list[DataSet]:
     if not folder.is_dir():
         return []
-    found = [
-        DataSet(p.name + "/" * p.is_dir(), p, example)
-        for p in folder.iterdir()
-        if not is_hidden(p.name) and (_holds_data(p) if p.is_dir() else p.suffix.lower() in KINDS)
+    datasets = [
+        DataSet(path.name + "/" * path.is_dir(), path, example)
+        for path in folder.iterdir()
+        if not is_hidden(path.name) and (_holds_data(path) if path.is_dir() else path.suffix.lower() in KINDS)
     ]
-    return sorted(found, key=lambda d: natural_key(d.name))
+    return sorted(datasets, key=lambda dataset: natural_key(dataset.name))
 
 
 def _holds_data(folder: Path) -> bool:
@@ -154,5 +158,5 @@ def _holds_data(folder: Path) -> bool:
 
 
 def files(path: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
-    """The file itself, or those of a folder, of these kinds."""
+    """The file itself, or the files of these kinds in a folder."""
     return seen(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]

@@ -1,4 +1,4 @@
-"""What is kept of rows and texts between two starts, and how it comes back: equal to the bit."""
+"""Rows, sliced texts and documents that are stored between two starts and come back bit-equal."""
 
 from __future__ import annotations
 
@@ -21,82 +21,86 @@ SPAN_ARRAYS = tuple(field.name for field in fields(Spans))
 
 
 def rows(key: str, store: Store, tokenizer: RowTokenizer, make: Callable[[], RowSet]) -> tuple[RowSet, bool]:
-    """A row set as it was made before, or now; and whether it was before. One with problems is not kept."""
+    """A row set, stored or made now, and whether it was stored. One with problems is not stored."""
     if entry := store.found(key):
-        return _row_set(entry, tokenizer), True
-    made = make()
-    if not made.problems:
-        store.keep(key, _of_row_set(made))
-    return made, False
+        return _restore_row_set(entry, tokenizer), True
+    row_set = make()
+    if not row_set.problems:
+        store.keep(key, _row_set_entry(row_set))
+    return row_set, False
 
 
-def _of_row_set(made: RowSet) -> Entry:
-    source = made.source
-    said = {
+def _row_set_entry(row_set: RowSet) -> Entry:
+    source = row_set.source
+    metadata = {
         "source": {"name": source.name, "unit": source.unit},
-        "counts": asdict(made.counts),
-        "what": made.what,
-        "notes": made.notes,
-        "advice": made.advice,
+        "counts": asdict(row_set.counts),
+        "what": row_set.what,
+        "notes": row_set.notes,
+        "advice": row_set.advice,
     }
-    return Entry({name: getattr(source, name) for name in ROW_ARRAYS}, said)
+    return Entry({name: getattr(source, name) for name in ROW_ARRAYS}, metadata)
 
 
-def _row_set(entry: Entry, tokenizer: RowTokenizer) -> RowSet:
-    said = entry.said
-    source = RowSource(**said["source"], **entry.arrays, decode=tokenizer.decode)
-    bad = [(int(number), str(what)) for number, what in said["counts"]["bad"]]
-    counts = Counts(**{**said["counts"], "bad": bad})
-    return RowSet(source, counts, said["what"], tuple(said["notes"]), (), tuple(said["advice"]))
+def _restore_row_set(entry: Entry, tokenizer: RowTokenizer) -> RowSet:
+    metadata = entry.said
+    source = RowSource(**metadata["source"], **entry.arrays, decode=tokenizer.decode)
+    bad = [(int(number), str(what)) for number, what in metadata["counts"]["bad"]]
+    counts = Counts(**{**metadata["counts"], "bad": bad})
+    return RowSet(source, counts, metadata["what"], tuple(metadata["notes"]), (), tuple(metadata["advice"]))
 
 
 def cut_texts(
     texts: Sequence[str], encode: Encoder, fingerprint: str, rules: Cutting, store: Store
 ) -> tuple[list[Sliced], bool]:
-    """The texts of a data set, cut before or now; and whether it was before."""
-    own = fingerprint and arrow_store.key("texts", fingerprint, astuple(rules), *map(arrow_store.of_text, texts))
-    if texts and (entry := store.found(own)):
-        return [_sliced(entry, number, text, rules) for number, text in enumerate(texts)], True
-    made = [slices(text, encode, rules) for text in texts]
+    """The sliced texts of a dataset, stored or made now, and whether they were stored."""
+    key = fingerprint and arrow_store.key("texts", fingerprint, astuple(rules), *map(arrow_store.of_text, texts))
+    if texts and (entry := store.found(key)):
+        return [_restore_sliced(entry, number, text, rules) for number, text in enumerate(texts)], True
+    results = [slices(text, encode, rules) for text in texts]
     if texts:
-        arrays = {name: array for number, each in enumerate(made) for name, array in _arrays(number, each).items()}
-        store.keep(own, Entry(arrays, None))
-    return made, False
+        arrays = {
+            name: array
+            for number, each in enumerate(results)
+            for name, array in _sliced_arrays(number, each).items()
+        }
+        store.keep(key, Entry(arrays, None))
+    return results, False
 
 
-def _arrays(number: int, sliced: Sliced) -> dict[str, object]:
+def _sliced_arrays(number: int, sliced: Sliced) -> dict[str, object]:
     parts = (
         ("unit", sliced.units, UNIT_ARRAYS),
         ("section", sliced.sections, SECTION_ARRAYS),
         ("span", sliced.spans, SPAN_ARRAYS),
         ("dropped", sliced.dropped, SPAN_ARRAYS),
     )
-    return {f"{number}.{part}.{name}": getattr(held, name) for part, held, names in parts for name in names}
+    return {f"{number}.{part}.{name}": getattr(arrays, name) for part, arrays, names in parts for name in names}
 
 
-def _sliced(entry: Entry, number: int, text: str, rules: Cutting) -> Sliced:
-    def of(part: str, names: Sequence[str]) -> dict[str, object]:
+def _restore_sliced(entry: Entry, number: int, text: str, rules: Cutting) -> Sliced:
+    def columns(part: str, names: Sequence[str]) -> dict[str, object]:
         return {name: entry.arrays[f"{number}.{part}.{name}"] for name in names}
 
-    sections = Sections(**of("section", SECTION_ARRAYS))
-    units = Units(text=text, rules=rules, sections=sections, **of("unit", UNIT_ARRAYS))
-    return Sliced(units, Spans(**of("span", SPAN_ARRAYS)), Spans(**of("dropped", SPAN_ARRAYS)))
+    sections = Sections(**columns("section", SECTION_ARRAYS))
+    units = Units(text=text, rules=rules, sections=sections, **columns("unit", UNIT_ARRAYS))
+    return Sliced(units, Spans(**columns("span", SPAN_ARRAYS)), Spans(**columns("dropped", SPAN_ARRAYS)))
 
 
 def document(store: Store, file: Path, name: str, hard_cut: str) -> ReadText:
-    """A document's text as it was read before, or now."""
-    own = arrow_store.key("document", arrow_store.content(file, name), file.suffix.lower(), name, hard_cut)
-    if entry := store.found(own):
+    """The text of a document, stored or read now."""
+    key = arrow_store.key("document", arrow_store.content(file, name), file.suffix.lower(), name, hard_cut)
+    if entry := store.found(key):
         return ReadText(name, entry.said["text"], tuple(entry.said["notes"]))
-    made = documents.read(file, name, hard_cut)
-    store.keep(own, Entry({}, {"text": made.text, "notes": made.notes}))
-    return made
+    text = documents.read(file, name, hard_cut)
+    store.keep(key, Entry({}, {"text": text.text, "notes": text.notes}))
+    return text
 
 
 def sentences(key: str, store: Store, make: Callable[[], list[str]]) -> list[str]:
-    """What was said of a text before, or is found out now."""
+    """The findings on a text, stored or worked out now."""
     if entry := store.found(key):
         return [str(each) for each in entry.said]
-    made = make()
-    store.keep(key, Entry({}, made))
-    return made
+    findings = make()
+    store.keep(key, Entry({}, findings))
+    return findings

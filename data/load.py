@@ -1,4 +1,4 @@
-"""Data sets as they are read: rows encoded, texts still to be cut; out of what is kept, where it is there."""
+"""Load datasets: rows read and encoded, texts read; from the store where they were prepared before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Say = Callable[[str, float | None], None]
 
 
 class Tokenizer(RowTokenizer, Protocol):
-    """What the data ask of a tokenizer."""
+    """The tokenizer interface that preparing data needs."""
 
     @property
     def encode(self) -> Encoder: ...
@@ -33,7 +33,7 @@ class Tokenizer(RowTokenizer, Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What every step on the road needs."""
+    """The settings, model card, tokenizer and folders that every step of preparing needs."""
 
     settings: TrainingSettings
     folders: Folders
@@ -46,62 +46,66 @@ class Work:
 
 @dataclass(frozen=True)
 class Opened:
-    """A data set as it was read: texts that are still to be cut, and rows that are encoded already."""
+    """A dataset in memory: texts that are not sliced yet, and rows that are encoded."""
 
     data: DataSet
     texts: tuple[ReadText, ...] = ()
     rows: tuple[RowSet, ...] = ()
 
 
-def opened_sets(work: Work, names: Sequence[str]) -> list[Opened]:
-    """Every data set, read; a DataError names everything that could not be."""
-    sets = dataset_index.found(names, work.folders)
-    opened, problems = [], []
-    for number, data in enumerate(sets):
-        work.say(f"Reading {data.name}", number / len(sets))
+def opened_sets(context: Work, names: Sequence[str]) -> list[Opened]:
+    """Load every dataset; a DataError lists everything that could not be read."""
+    datasets = dataset_index.found(names, context.folders)
+    loaded, problems = [], []
+    for number, dataset in enumerate(datasets):
+        context.say(f"Reading {dataset.name}", number / len(datasets))
         try:
-            opened.append(opened_set(work, data))
+            loaded.append(opened_set(context, dataset))
         except DataError as error:
             problems += str(error).splitlines()
     if problems:
         raise DataError("\n".join(problems))
-    return opened
+    return loaded
 
 
-def opened_set(work: Work, data: DataSet) -> Opened:
-    """A file or a folder, as texts or as rows."""
+def opened_set(context: Work, dataset: DataSet) -> Opened:
+    """Load a file or a folder, as texts or as rows."""
     rows = tuple(
-        _open_rows(work, data, file) for file in dataset_index.files(data.path) if row_dataset.is_rows(file)
+        _load_rows(context, dataset, file)
+        for file in dataset_index.files(dataset.path)
+        if row_dataset.is_rows(file)
     )
-    there = {file.suffix.lower() for file in dataset_index.files(data.path)} if data.path.is_dir() else set()
-    texts = not rows or there & set(dataset_index.TEXTS)
-    cut = unescaped(work.settings.text.hard_cut)
-    documents = partial(example_cache.document, work.store)
-    return Opened(data, tuple(all_texts.read(data.path, cut, documents)) if texts else (), rows)
+    suffixes = (
+        {file.suffix.lower() for file in dataset_index.files(dataset.path)} if dataset.path.is_dir() else set()
+    )
+    texts = not rows or suffixes & set(dataset_index.TEXTS)
+    hard_cut = unescaped(context.settings.text.hard_cut)
+    read_document = partial(example_cache.document, context.store)
+    return Opened(dataset, tuple(all_texts.read(dataset.path, hard_cut, read_document)) if texts else (), rows)
 
 
-def _open_rows(work: Work, data: DataSet, file: Path) -> RowSet:
-    name = data.name + file.relative_to(data.path).as_posix() if data.path.is_dir() else data.name
+def _load_rows(context: Work, dataset: DataSet, file: Path) -> RowSet:
+    name = dataset.name + file.relative_to(dataset.path).as_posix() if dataset.path.is_dir() else dataset.name
 
     def say(rows: int) -> None:
-        work.say(f"Reading {name}: {rows:,} rows", 0.0)
+        context.say(f"Reading {name}: {rows:,} rows", 0.0)
 
-    given = (file, name, work.settings, work.folders, work.tokenizer)
-    made, before = example_cache.rows(
-        row_dataset.key(*given), work.store, work.tokenizer, lambda: row_dataset.row_set(*given, say)
+    arguments = (file, name, context.settings, context.folders, context.tokenizer)
+    row_set, cached = example_cache.rows(
+        row_dataset.key(*arguments), context.store, context.tokenizer, lambda: row_dataset.row_set(*arguments, say)
     )
-    if before:
-        work.say(f"{name} was prepared before: nothing is done again", None)
-    return made
+    if cached:
+        context.say(f"{name} was prepared before: nothing is done again", None)
+    return row_set
 
 
-def cutoff_of(work: Work, opened: Sequence[Opened]) -> int:
-    """The cutoff that these data get: as asked, or for rows by the longest of them."""
-    asked = work.settings.text.cutoff
-    if asked != "auto":
-        return int(asked)
-    longest = max((int(r.source.lengths.max(initial=0)) for o in opened for r in o.rows), default=0)
+def cutoff_of(context: Work, loaded: Sequence[Opened]) -> int:
+    """The cutoff for these datasets: the setting, or for rows by the longest of them."""
+    cutoff = context.settings.text.cutoff
+    if cutoff != "auto":
+        return int(cutoff)
+    longest = max((int(r.source.lengths.max(initial=0)) for o in loaded for r in o.rows), default=0)
     if not longest:
         return AUTO_CUTOFF
-    by_rows = truncation.auto_cutoff(longest, work.card.context)
-    return max(by_rows, AUTO_CUTOFF) if any(o.texts for o in opened) else by_rows
+    by_rows = truncation.auto_cutoff(longest, context.card.context)
+    return max(by_rows, AUTO_CUTOFF) if any(o.texts for o in loaded) else by_rows

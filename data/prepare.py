@@ -1,4 +1,4 @@
-"""One road for Check and for training: from the settings and a tokenizer to examples and their report."""
+"""Prepare data for Check and for training: from settings and a tokenizer to examples and their report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .report import (
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from, what is kept aside for testing, and what Check says of both."""
+    """The training examples, the validation examples, the step plan, and Check's report."""
 
     examples: Examples
     report: DatasetReport
@@ -54,20 +54,25 @@ def prepare(
     *,
     keep: bool = True,
 ) -> TrainingData:
-    """Read, cut and count, or take what is kept of that; DataError or SettingsError where that is not possible."""
+    """Load, slice, encode and count, or reuse stored results; DataError or SettingsError where that fails."""
     store = arrow_store.store(folders) if keep else Store()
-    work = Work(settings, folders, card, tokenizer, say, machine, store)
-    opened, tests = opened_sets(work, settings.what.data), opened_sets(work, settings.aside.eval_data)
-    cut = cutting(settings.text, card, tokenizer, cutoff_of(work, opened))
-    made = Made()
-    for each in opened:
-        make(made, work, each, cut)
-    for each in tests:
-        make_test(made, work, each, cut)
-    made.problems.extend([*_no_writer(card), *_problems(card, cut)])
-    examples = made.learned.examples
-    plan = _plan(settings, len(examples), made.problems)
-    return TrainingData(examples, _report(work, cut, plan, examples, made), plan, made.kept.examples)
+    context = Work(settings, folders, card, tokenizer, say, machine, store)
+    datasets, validation_datasets = (
+        opened_sets(context, settings.what.data),
+        opened_sets(context, settings.aside.eval_data),
+    )
+    slicing = cutting(settings.text, card, tokenizer, cutoff_of(context, datasets))
+    prepared = Made()
+    for dataset in datasets:
+        make(prepared, context, dataset, slicing)
+    for dataset in validation_datasets:
+        make_test(prepared, context, dataset, slicing)
+    prepared.problems.extend([*_not_causal_problem(card), *_problems(card, slicing)])
+    examples = prepared.training.examples
+    plan = _step_plan(settings, len(examples), prepared.problems)
+    return TrainingData(
+        examples, _report(context, slicing, plan, examples, prepared), plan, prepared.validation.examples
+    )
 
 
 def checked(
@@ -81,7 +86,7 @@ def checked(
     machine: Memory | None = None,
     keep: bool = True,
 ) -> DatasetReport:
-    """The report, also where nothing could be prepared: then its problems say why."""
+    """The report of Check; where nothing could be prepared, its problems say why."""
     try:
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
@@ -90,7 +95,7 @@ def checked(
 
 
 def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0) -> Cutting:
-    """The rules for raw text; `resolved` is the cutoff where the whole of the data decides on it."""
+    """The rules for slicing raw text; `resolved` is the cutoff where it depends on all of the data."""
     cutoff = resolved or (AUTO_CUTOFF if text.cutoff == "auto" else int(text.cutoff))
     if text.cutoff == "auto" and card.context:
         cutoff = min(cutoff, card.context)
@@ -108,15 +113,17 @@ def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0
     )
 
 
-def _plan(settings: TrainingSettings, examples: int, problems: Sequence[str]) -> StepPlan:
+def _step_plan(settings: TrainingSettings, examples: int, problems: Sequence[str]) -> StepPlan:
     steps = settings.steps
     if not examples:
-        raise DataError("\n".join(problems) or "Data: nothing is left to learn from. " + _why_nothing(settings))
+        raise DataError(
+            "\n".join(problems) or "Data: nothing is left to learn from. " + _no_examples_reason(settings)
+        )
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     return StepPlan(examples, *sizes, dist_env.count())
 
 
-def _why_nothing(settings: TrainingSettings) -> str:
+def _no_examples_reason(settings: TrainingSettings) -> str:
     if marker := settings.rows.train_only_after:
         return f"No row holds {marker!r} with something behind it ('Learn only after')."
     if settings.text.min_chars:
@@ -124,108 +131,112 @@ def _why_nothing(settings: TrainingSettings) -> str:
     return "Raise the cutoff, or change what is learned from ('Learn from'), or choose other data."
 
 
-def _report(work: Work, cut: Cutting, plan: StepPlan, examples: Examples, made: Made) -> DatasetReport:
-    lengths, expected = examples.lengths(), Expecting.of(work.card, examples, work.machine)
-    longest = {"longest_row": made.longest_row, "cutoff": cut.cutoff, "context": work.card.context}
-    place = work.folders.kept(whole_model=work.settings.lora.whole_model)
-    disk = disk_plan(work.settings, work.card, plan, place, work.machine)
+def _report(context: Work, slicing: Cutting, plan: StepPlan, examples: Examples, prepared: Made) -> DatasetReport:
+    lengths, memory_model = examples.lengths(), Expecting.of(context.card, examples, context.machine)
+    longest = {"longest_row": prepared.longest_row, "cutoff": slicing.cutoff, "context": context.card.context}
+    folder = context.folders.kept(whole_model=context.settings.lora.whole_model)
+    disk = disk_plan(context.settings, context.card, plan, folder, context.machine)
     return DatasetReport(
         examples=len(examples),
         tokens=sum(lengths),
         trained_tokens=sum(examples.learned()),
         longest=max(lengths),
-        cutoff=cut.cutoff,
+        cutoff=slicing.cutoff,
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
-        sources=tuple(made.reports),
-        problems=(*made.problems, *(disk.problems() if disk else ()), *plan_checks.problems(work.settings, plan)),
+        sources=tuple(prepared.reports),
+        problems=(
+            *prepared.problems,
+            *(disk.problems() if disk else ()),
+            *plan_checks.problems(context.settings, plan),
+        ),
         advice=(
-            *rules.advice(work.settings),
+            *rules.advice(context.settings),
             *(disk.advice() if disk else ()),
-            *_advice(cut, plan),
-            *plan_checks.advice(work.settings, plan, examples, work.card.context),
-            *said(made.learned.sources, work.tokenizer.stops),
-            *made.advice,
-            *_leaks(made),
+            *_advice(slicing, plan),
+            *plan_checks.advice(context.settings, plan, examples, context.card.context),
+            *said(prepared.training.sources, context.tokenizer.stops),
+            *prepared.advice,
+            *_leak_advice(prepared),
         ),
         notes=(
-            *rules.notes(work.settings),
-            *_notes(work, cut, examples),
-            *plan_checks.notes(work.settings, plan, made.kept.examples),
-            *_together(plan),
+            *rules.notes(context.settings),
+            *_notes(context, slicing, examples),
+            *plan_checks.notes(context.settings, plan, prepared.validation.examples),
+            *_process_notes(plan),
         ),
-        resolved=_resolved(work, cut, plan, expected),
+        resolved=_resolved(context, slicing, plan, memory_model),
         lengths=report_stats.lengths(lengths),
-        kept_aside=report_stats.kept(made.kept.examples),
-        suggestions=(*suggest_settings(work.settings, plan, **longest), *cuts(made.learned.sources)),
-        padding=padding(lengths, work.settings.steps.batch_size, work.settings.what.seed),
-        memory=expected.memory(work.settings) if expected else None,
+        kept_aside=report_stats.kept(prepared.validation.examples),
+        suggestions=(*suggest_settings(context.settings, plan, **longest), *cuts(prepared.training.sources)),
+        padding=padding(lengths, context.settings.steps.batch_size, context.settings.what.seed),
+        memory=memory_model.memory(context.settings) if memory_model else None,
         disk=disk,
-        stops=stops(made.learned.sources, work.tokenizer.stops),
-        tokens_known=_tokens_known(work.tokenizer),
+        stops=stops(prepared.training.sources, context.tokenizer.stops),
+        tokens_known=_special_tokens(context.tokenizer),
     )
 
 
-def _resolved(work: Work, cut: Cutting, plan: StepPlan, expected: Expecting | None) -> dict[str, Any]:
-    """What was left to us to choose."""
+def _resolved(context: Work, slicing: Cutting, plan: StepPlan, memory_model: Expecting | None) -> dict[str, Any]:
+    """The values chosen for settings of "auto"."""
     return {
-        "cutoff": cut.cutoff,
+        "cutoff": slicing.cutoff,
         "accumulation": plan.accumulated,
-        "gradient_checkpointing": "on" if expected and expected.checkpoints(work.settings) else "off",
+        "gradient_checkpointing": "on" if memory_model and memory_model.checkpoints(context.settings) else "off",
     }
 
 
-def _tokens_known(tokenizer: Tokenizer) -> dict[str, str]:
-    """What BOS and EOS are; padding is read by nobody, so any id may pad."""
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """BOS and EOS in words; padding is masked, so any id serves."""
     bos = "none is put" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
     eos = "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos])
     return {"BOS": bos, "EOS": eos, "padding": "any id, masked"}
 
 
-def _leaks(made: Made) -> Iterator[str]:
-    """The same text on both sides."""
-    if not len(made.kept.sources):
+def _leak_advice(prepared: Made) -> Iterator[str]:
+    """Findings on text that stands in both the training and the validation data."""
+    if not len(prepared.validation.sources):
         return
-    if runs := shared_runs(made.kept.texts, made.learned.texts):
-        many = plural(len(runs), "passage stands", "passages stand")
+    if runs := shared_runs(prepared.validation.texts, prepared.training.texts):
+        verb = plural(len(runs), "passage stands", "passages stand")
         yield (
-            f"Kept aside: {len(runs)} {many} in the training text too, {RUN_WORDS} words and longer, "
+            f"Kept aside: {len(runs)} {verb} in the training text too, {RUN_WORDS} words and longer, "
             f"since the text repeats itself; one begins {runs[0][:60]!r}."
         )
-    if both := shared_rows(made.kept.sources, made.learned.sources):
-        yield f"Kept aside: {both} of its rows stand in the training data too. Take them out of one of the two."
+    if shared := shared_rows(prepared.validation.sources, prepared.training.sources):
+        yield f"Kept aside: {shared} of its rows stand in the training data too. Take them out of one of the two."
 
 
-def _no_writer(card: ModelCard) -> Iterator[str]:
+def _not_causal_problem(card: ModelCard) -> Iterator[str]:
     if not card.writes_on:
-        kind = ", ".join(card.config.get("architectures") or ["an encoder"])
+        architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
         yield (
-            f"{card.name} ({kind}) does not write text on: nothing in it predicts a next token. Choose a model "
-            "for text generation."
+            f"{card.name} ({architectures}) does not write text on: nothing in it predicts a next token. Choose a "
+            "model for text generation."
         )
 
 
-def _problems(card: ModelCard, cut: Cutting) -> list[str]:
-    if card.context and cut.cutoff > card.context:
+def _problems(card: ModelCard, slicing: Cutting) -> list[str]:
+    if card.context and slicing.cutoff > card.context:
         return [
-            f"Maximum context length (Cutoff): {cut.cutoff} is more than {card.name} takes "
+            f"Maximum context length (Cutoff): {slicing.cutoff} is more than {card.name} takes "
             f"({card.context} tokens). Use {card.context} or less."
         ]
     return []
 
 
-def _advice(cut: Cutting, plan: StepPlan) -> Iterator[str]:
+def _advice(slicing: Cutting, plan: StepPlan) -> Iterator[str]:
     if plan.accumulated < plan.accumulation:
         yield (
             f"Gradient Accumulation {plan.accumulation} is more than the "
             f"{several(plan.batches, 'batch', 'batches')} of an epoch: it is lowered to {plan.accumulated}."
         )
-    if cut.eos is None and cut.add_eos != "never":
+    if slicing.eos is None and slicing.add_eos != "never":
         yield "This tokenizer has no end token: the model will not learn where a text ends."
 
 
-def _together(plan: StepPlan) -> Iterator[str]:
-    """Several processes: how large a step is, and what happens where an epoch does not divide."""
+def _process_notes(plan: StepPlan) -> Iterator[str]:
+    """Notes on several processes: the size of a step, and an epoch that does not divide evenly."""
     if plan.processes == 1:
         return
     yield (
@@ -239,10 +250,10 @@ def _together(plan: StepPlan) -> Iterator[str]:
         )
 
 
-def _notes(work: Work, cut: Cutting, examples: Examples) -> Iterator[str]:
-    rows = work.settings.rows
-    if work.settings.text.cutoff == "auto":
-        yield f"Maximum context length (Cutoff): auto = {cut.cutoff}."
-    kinds = {type(source) for source in examples.sources}
-    if TextSource in kinds and rows.train_only_after:
+def _notes(context: Work, slicing: Cutting, examples: Examples) -> Iterator[str]:
+    rows = context.settings.rows
+    if context.settings.text.cutoff == "auto":
+        yield f"Maximum context length (Cutoff): auto = {slicing.cutoff}."
+    source_types = {type(source) for source in examples.sources}
+    if TextSource in source_types and rows.train_only_after:
         yield "Learn only after: it is for rows; raw text is learned as a whole."

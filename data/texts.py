@@ -1,4 +1,4 @@
-"""The texts of a file or of a folder, in natural order, whatever kind of document they stand in."""
+"""The texts of a file or folder, in natural order, whatever kind of document holds them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ReadDocument = Callable[[Path, str, str], ReadText]  # file, name, hard cut
 
 
 def read(path: Path, hard_cut: str = "\n\n\n", document: ReadDocument | None = None) -> list[ReadText]:
-    """The text of a file, or of all texts in a folder; DataError names everything that cannot be read.
+    """The text of a file, or of all texts in a folder; a DataError lists everything that cannot be read.
 
-    `hard_cut` is put between the chapters of documents that have some; `document` reads these, if not as usual.
+    `hard_cut` is put between the chapters of documents that have some; `document` replaces `documents.read`.
     """
     texts, problems = [], []
     for file in _files(path):
@@ -30,13 +30,13 @@ def read(path: Path, hard_cut: str = "\n\n\n", document: ReadDocument | None = N
 
 
 def _files(path: Path) -> list[Path]:
-    found = dataset_index.files(path, dataset_index.TEXTS)
-    if not found:
+    files = dataset_index.files(path, dataset_index.TEXTS)
+    if not files:
         raise DataError(
             f"{path.name}: the folder holds no text ({', '.join(dataset_index.TEXTS)}). Put the texts to learn "
             f"from into it. {unsupported.said(path)}".rstrip()
         )
-    return found
+    return files
 
 
 def _read(file: Path, name: str, hard_cut: str, document: ReadDocument | None) -> ReadText:

@@ -191,7 +191,7 @@ def forget():
     """What was worked out of the code is worked out again; also after the test."""
 
     def cleared():
-        arrow_store._code.cache_clear()
+        arrow_store._code_digest.cache_clear()
         family.cache_clear()
 
     yield cleared
@@ -252,7 +252,7 @@ def test_the_oldest_go_and_foreign_files_stay(folders):
         os.utime(path, (1000 + age, 1000 + age))
     _, *others = ages
     room = sum(path.stat().st_size for path in others)
-    arrow_store._let_go(folder, room)
+    arrow_store._remove_oldest(folder, room)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*(path.name for path in others), "notes.txt"])
     entry = arrow_store.Entry({}, "x" * room)
     arrow_store.Store(folder, room // 2).keep("a", entry)
