@@ -1,15 +1,11 @@
-"""The column names by which rows are recognized: chats, texts, and pairs of question and answer."""
+"""Column names by which rows are recognized: chats, texts, and pairs of question and answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
-
-
 TEXT_COLUMNS = ("text", "content", "document", "story", "body")
-
-
 PAIRS: tuple[tuple[str, str], ...] = (
     ("instruction", "output"),
     ("instruction", "response"),
@@ -28,14 +24,10 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("human", "assistant"),
     ("q", "a"),
 )
-
-
 COMPLETION = ("prompt", "completion")
-
-
 MORE_COLUMNS = ("input", "context")
 
 
 def pair_in(columns: Mapping[str, str]) -> tuple[str, str] | None:
-    """The first known pair of a question's and an answer's column."""
+    """The first known pair of question and answer among the columns."""
     return next((pair for pair in (*PAIRS, COMPLETION) if set(pair) <= columns.keys()), None)

@@ -1,4 +1,4 @@
-"""Tables as text (.csv, .tsv) to rows: what separates their columns and whether these have names is found out."""
+"""Delimited text tables (.csv, .tsv) to rows; separator, quotes and header are detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .json_rows import Row, Table
 
 SEPARATORS = ",;\t|"
 WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
-NO_SEPARATOR = "\x1f"  # of a table of one column: a line is a text, whatever stands in it
+NO_SEPARATOR = "\x1f"  # for a table of one column: each line is a text, whatever it contains
 KNOWN = frozenset({*CHAT_COLUMNS, *TEXT_COLUMNS, *MORE_COLUMNS, *COMPLETION, *(c for pair in PAIRS for c in pair)})
 LOOKED_AT = 200  # lines
 LONGEST_CELL = 6_000_000  # characters: a little more than a row may have
@@ -29,97 +29,102 @@ NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a table is written."""
+    """The separator, quotes and column names of a table."""
 
     separator: str
-    quote: str  # around texts; empty where quotes are letters like others
+    quote: str  # around texts; empty where quotes are ordinary characters
     names: tuple[str, ...]
-    named: bool  # by the first line
-    before: int  # lines before the names that are not of the table: Excel's 'sep=;'
+    named: bool  # whether the first line names the columns
+    before: int  # lines before the header that are not part of the table: Excel's 'sep=;'
 
     @property
     def words(self) -> str:
-        between = "one column"
+        columns = "one column"
         if self.separator != NO_SEPARATOR:
-            between = f"{WORDS.get(self.separator, self.separator)} between columns"
+            columns = f"{WORDS.get(self.separator, self.separator)} between columns"
         quotes = f"texts in {self.quote}" if self.quote else "no quotes around texts"
-        named = "names in the first line" if self.named else "no names in the first line, so columns have numbers"
-        return f"{between}, {quotes}, {named}"
+        header = "names in the first line" if self.named else "no names in the first line, so columns have numbers"
+        return f"{columns}, {quotes}, {header}"
 
 
 def table(path: Path, name: str) -> Table:
-    """The rows, read as a stream; a DataError where the file holds no table."""
+    """The rows of a file, read as a stream; a DataError where it holds no table."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     encoding, notes = text_files.encoding_of_file(path, name)
 
-    def opened() -> TextIO:
+    def open_text() -> TextIO:
         return path.open(encoding=encoding, errors="replace", newline="")
 
-    with opened() as stream:
-        head = "".join(line for line, _ in zip(_lines(stream), range(LOOKED_AT), strict=False))
+    with open_text() as stream:
+        head = "".join(line for line, _ in zip(_read_lines(stream), range(LOOKED_AT), strict=False))
     if not head.strip("\x00 \t\r\n\ufeff"):
         raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
-    dialect = _dialect(head, name)
-    return Table(name, "line", lambda: _rows(opened, dialect), notes, dialect.words)
+    dialect = _detect_dialect(head, name)
+    return Table(name, "line", lambda: _rows(open_text, dialect), notes, dialect.words)
 
 
-def _lines(stream: TextIO) -> Iterator[str]:
-    """Lines, none longer than may be: a file without line ends is not one line to be held."""
+def _read_lines(stream: TextIO) -> Iterator[str]:
+    """Lines of limited length, so that a file without line ends is not read into memory as one line."""
     while line := stream.readline(LONGEST_CELL):
         yield line
 
 
-def _dialect(head: str, name: str) -> Dialect:
-    said = EXCEL_SAYS.match(head)
-    if said:
-        head = head[said.end() :]
-    quote = _quote(head)
-    tried = {separator: _parsed(head, separator, quote)[0] for separator in (said[1] if said else SEPARATORS)}
-    separator = max(tried, key=lambda each: _fit(tried[each]))
-    if max(map(len, tried[separator]), default=0) < 2 or len(tried[separator][0]) < 2:
+def _detect_dialect(head: str, name: str) -> Dialect:
+    declared = EXCEL_SAYS.match(head)
+    if declared:
+        head = head[declared.end() :]
+    quote = _detect_quote(head)
+    candidates = {
+        separator: _parse(head, separator, quote)[0] for separator in (declared[1] if declared else SEPARATORS)
+    }
+    separator = max(candidates, key=lambda candidate: _fit(candidates[candidate]))
+    if max(map(len, candidates[separator]), default=0) < 2 or len(candidates[separator][0]) < 2:
         separator = NO_SEPARATOR
-    rows, whole = _parsed(head, separator, quote)
-    if not whole:  # quotes that open nothing are letters, if then each row is as wide as the first
-        bare, _ = _parsed(head, separator, "")
-        inside = any(cell[:1] == quote == cell[-1:] for row in bare for cell in row)
-        if bare and not inside and _fit(bare)[0] == 1.0:
-            rows, quote = bare, ""
+    rows, complete = _parse(head, separator, quote)
+    if not complete:  # unbalanced quotes are ordinary characters, if then each row is as wide as the first
+        unquoted, _ = _parse(head, separator, "")
+        has_quoted_cells = any(cell[:1] == quote == cell[-1:] for row in unquoted for cell in row)
+        if unquoted and not has_quoted_cells and _fit(unquoted)[0] == 1.0:
+            rows, quote = unquoted, ""
     if not rows:
         raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     first = [cell.strip() for cell in rows[0]]
-    named = _are_names(first, rows[1:])
-    names = [cell if named and cell else str(number) for number, cell in enumerate(first, start=1)]
-    while named and len(names) > 1 and not first[len(names) - 1]:
+    has_header = _are_names(first, rows[1:])
+    names = [cell if has_header and cell else str(number) for number, cell in enumerate(first, start=1)]
+    while has_header and len(names) > 1 and not first[len(names) - 1]:
         names.pop()
-    return Dialect(separator, quote, tuple(names), named, int(said is not None))
+    return Dialect(separator, quote, tuple(names), has_header, int(declared is not None))
 
 
-def _quote(head: str) -> str:
-    """The sign around texts: the one that stands right beside separators and line ends more often."""
-    beside = {q: len(re.findall(f"(?:^|[,;\\t|]){q}|{q}(?:[,;\\t|]|$)", head, re.MULTILINE)) for q in "\"'"}
-    return "'" if beside["'"] > 2 * beside['"'] and beside["'"] > 2 else '"'
+def _detect_quote(head: str) -> str:
+    """The quote character: the one that stands next to separators and line ends more often."""
+    counts = {
+        quote: len(re.findall(f"(?:^|[,;\\t|]){quote}|{quote}(?:[,;\\t|]|$)", head, re.MULTILINE))
+        for quote in "\"'"
+    }
+    return "'" if counts["'"] > 2 * counts['"'] and counts["'"] > 2 else '"'
 
 
-def _parsed(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
-    """The rows of the first lines, and whether all of them could be read."""
+def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
+    """The rows of the first lines, and whether all of them could be parsed."""
     rows: list[list[str]] = []
     try:
-        for row in csv.reader(io.StringIO(head, newline=""), strict=True, **_written(separator, quote)):
+        for row in csv.reader(io.StringIO(head, newline=""), strict=True, **_csv_options(separator, quote)):
             if any(cell.strip() for cell in row):
                 rows.append(row)
     except csv.Error as error:
-        return rows, "unexpected end" in str(error)  # the first lines may end within a text
+        return rows, "unexpected end" in str(error)  # the sample may end inside a quoted text
     return rows, True
 
 
-def _written(separator: str, quote: str) -> dict[str, Any]:
-    """For the reader: how a table is written."""
+def _csv_options(separator: str, quote: str) -> dict[str, Any]:
+    """The keyword arguments for `csv.reader`."""
     quoting = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
     return {"delimiter": separator, **quoting}
 
 
 def _fit(rows: Sequence[Sequence[str]]) -> tuple[float, int]:
-    """How well a separator divides the first rows: the share of them as wide as the first, then their width."""
+    """How well a separator divides the first rows: the share of rows as wide as the first, then that width."""
     width = len(rows[0]) if rows else 0
     if width < 2:
         return (0.0, 0)
@@ -127,7 +132,7 @@ def _fit(rows: Sequence[Sequence[str]]) -> tuple[float, int]:
 
 
 def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns: it does unless something in it is no name."""
+    """Whether the first row is a header: it is, unless one of its cells cannot be a column name."""
     filled = [cell.lower() for cell in first if cell]
     if not filled or len(set(filled)) < len(filled):
         return False
@@ -135,7 +140,7 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
         return True
     while first and not first[-1]:
         first = first[:-1]
-    if not all(first[1:]):  # the first one may be a number of the row
+    if not all(first[1:]):  # the first column may hold row numbers, without a name
         return False
     if any(len(cell) > LONGEST_NAME or "\n" in cell or NUMBER.fullmatch(cell) for cell in first):
         return False
@@ -144,26 +149,26 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     return bool(others) and (len(first) > 1 or " " not in first[0])
 
 
-def _rows(opened: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
-    """Each row by the line on which it begins."""
-    with opened() as stream:
+def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
+    """Each row, numbered by the line where it begins."""
+    with open_text() as stream:
         skipped = [stream.readline() for _ in range(dialect.before)]
-        reader = csv.reader(stream, strict=True, **_written(dialect.separator, dialect.quote))
-        before, names_due = len(skipped), dialect.named
+        reader = csv.reader(stream, strict=True, **_csv_options(dialect.separator, dialect.quote))
+        skipped_lines, header_due = len(skipped), dialect.named
         while True:
-            number = reader.line_num + before + 1
+            number = reader.line_num + skipped_lines + 1
             try:
                 cells = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                if not names_due:
-                    yield Row(number, {}, _broken(str(error), dialect))
+                if not header_due:
+                    yield Row(number, {}, _parse_problem(str(error), dialect))
                 continue
             if not any(cell and not cell.isspace() for cell in cells):
                 continue
-            if names_due:
-                names_due = False
+            if header_due:
+                header_due = False
                 continue
             yield _row(number, cells, dialect)
 
@@ -175,11 +180,11 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         return Row(number, {}, f"has {len(cells)} columns and not {len(names)}. {_remedy(dialect)}")
     if len(cells) < len(names):
-        return Row(number, {}, f"has {_columns(len(cells))} and not {len(names)}. {_remedy(dialect)}")
+        return Row(number, {}, f"has {_count_columns(len(cells))} and not {len(names)}. {_remedy(dialect)}")
     return Row(number, dict(zip(names, cells, strict=False)))
 
 
-def _columns(count: int) -> str:
+def _count_columns(count: int) -> str:
     return f"{count} column" + "s" * (count != 1)
 
 
@@ -190,7 +195,7 @@ def _remedy(dialect: Dialect) -> str:
     return f"A text with {separator} or a line end in it stands in {dialect.quote}."
 
 
-def _broken(error: str, dialect: Dialect) -> str:
+def _parse_problem(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
         return (

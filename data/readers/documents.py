@@ -1,4 +1,4 @@
-"""Documents that are more than plain text: read by their kind, and said what was found in them."""
+"""Documents other than plain text: choose the reader by suffix, and join the paragraphs to one text."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ READERS: Mapping[str, tuple[str, Reader]] = {
 
 def read(path: Path, name: str, hard_cut: str) -> text_files.ReadText:
     """A document's text, with hard cuts between its chapters; a DataError says why it has none."""
-    what, reader = READERS[path.suffix.lower()]
-    paragraphs, notes = reader(path, name)
+    description, read_paragraphs = READERS[path.suffix.lower()]
+    paragraphs, notes = read_paragraphs(path, name)
     text, parts = joined(paragraphs, hard_cut)
     if not text.strip():
-        raise DataError(f"{name} is {what} without any text. Take it out of the data.")
-    return text_files.ReadText(name, text, (*notes, f"{name} was read as {what}{_parts(parts, hard_cut)}."))
+        raise DataError(f"{name} is {description} without any text. Take it out of the data.")
+    return text_files.ReadText(
+        name, text, (*notes, f"{name} was read as {description}{_parts_note(parts, hard_cut)}.")
+    )
 
 
-def _parts(parts: int, hard_cut: str) -> str:
-    if parts == 1:
+def _parts_note(count: int, hard_cut: str) -> str:
+    if count == 1:
         return ", in one part"
-    return f" of {parts} parts, " + (
+    return f" of {count} parts, " + (
         "a hard cut between them" if hard_cut else "uncut, since the hard cut is empty"
     )

@@ -1,4 +1,4 @@
-"""Word documents (.docx) to paragraphs: all that is written in them, tracked insertions too, deletions not."""
+"""Word documents (.docx) to paragraphs: all text, tracked insertions included, deletions not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BROKEN = "Open it in Word or LibreOffice and save it anew, or save its text as a
 
 
 def paragraphs(path: Path, name: str) -> list[Paragraph]:
-    """The document's own text, headings with their levels; page breaks begin a part."""
+    """The text of the document, headings with their levels; a page break begins a part."""
     docx = text_files.library("docx", "python-docx", name, "a Word document")
     lxml = text_files.library("lxml.etree", "lxml", name, "a Word document")
     _refuse_huge(path, name)
@@ -32,12 +32,12 @@ def paragraphs(path: Path, name: str) -> list[Paragraph]:
         with text_files.opened(path, name) as stream:
             document = docx.Document(stream)
             styles = {style.style_id: style.name or "" for style in document.styles}
-            return list(_paragraphs(document.element.body, styles))
+            return list(_read_body(document.element.body, styles))
     except (*DAMAGE, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
-        raise DataError(f"{name} is no whole Word document ({_short(error)}). {BROKEN}") from error
+        raise DataError(f"{name} is no whole Word document ({_short_message(error)}). {BROKEN}") from error
 
 
-def _short(error: Exception) -> str:
+def _short_message(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
@@ -51,47 +51,49 @@ def _refuse_huge(path: Path, name: str) -> None:
         try:
             size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise DataError(f"{name} is no whole Word document ({_short(error)}). {BROKEN}") from error
+            raise DataError(f"{name} is no whole Word document ({_short_message(error)}). {BROKEN}") from error
     if size > LARGEST:
         raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {BROKEN}")
 
 
-def _paragraphs(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
-    """In the order of the document; a row of a table is a line."""
-    cut = False
+def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
+    """Paragraphs in the order of the document; a row of a table is a line."""
+    page_break = False
     for element in _outermost(body):
         if element.tag == W + "tr":
-            yield Paragraph("\t".join(_cell(cell) for cell in element.iter(W + "tc")), 0, cut, True)
-            cut = False
+            yield Paragraph("\t".join(_cell_text(cell) for cell in element.iter(W + "tc")), 0, page_break, True)
+            page_break = False
             continue
-        text, breaks = _text(element), _breaks(element)
-        before = breaks and (not text.strip() or text.startswith("\f"))
-        item = element.find(f"{W}pPr/{W}numPr") is not None
-        yield Paragraph(text.replace("\f", "\n"), _level(element, styles), cut or before, item)
-        cut = (breaks and not before) or element.find(f"{W}pPr/{W}sectPr") is not None
+        text, has_break = _paragraph_text(element), _has_page_break(element)
+        break_before = has_break and (not text.strip() or text.startswith("\f"))
+        is_item = element.find(f"{W}pPr/{W}numPr") is not None
+        yield Paragraph(
+            text.replace("\f", "\n"), _heading_level(element, styles), page_break or break_before, is_item
+        )
+        page_break = (has_break and not break_before) or element.find(f"{W}pPr/{W}sectPr") is not None
 
 
 def _outermost(body: Any) -> Iterator[Any]:
-    """Paragraphs and rows, those in text boxes and those inside of a row left out."""
-    waiting = list(reversed(body))
-    while waiting:
-        element = waiting.pop()
+    """Paragraphs and table rows, without those inside text boxes or inside another row."""
+    stack = list(reversed(body))
+    while stack:
+        element = stack.pop()
         if element.tag in (W + "p", W + "tr"):
             yield element
         elif element.tag not in NOT_TEXT:
-            waiting += reversed(element)
+            stack += reversed(element)
 
 
-def _cell(cell: Any) -> str:
-    return " ".join(text for p in cell.iter(W + "p") if (text := _text(p).strip()))
+def _cell_text(cell: Any) -> str:
+    return " ".join(text for p in cell.iter(W + "p") if (text := _paragraph_text(p).strip()))
 
 
-def _text(paragraph: Any) -> str:
-    r"""What is written in a paragraph; a page break is \f."""
+def _paragraph_text(paragraph: Any) -> str:
+    r"""The text of a paragraph; a page break becomes \f."""
     parts: list[str] = []
-    waiting = list(reversed(paragraph))
-    while waiting:
-        element = waiting.pop()
+    stack = list(reversed(paragraph))
+    while stack:
+        element = stack.pop()
         if element.tag == W + "t":
             parts.append(element.text or "")
         elif element.tag == W + "br":
@@ -99,11 +101,11 @@ def _text(paragraph: Any) -> str:
         elif element.tag in WRITTEN:
             parts.append(WRITTEN[element.tag])
         elif element.tag not in NOT_TEXT:
-            waiting += reversed(element)
+            stack += reversed(element)
     return "".join(parts)
 
 
-def _breaks(paragraph: Any) -> bool:
+def _has_page_break(paragraph: Any) -> bool:
     """Whether a page ends in a paragraph or before it."""
     before = paragraph.find(f"{W}pPr/{W}pageBreakBefore")
     if before is not None and before.get(W + "val") not in ("0", "false"):
@@ -111,8 +113,8 @@ def _breaks(paragraph: Any) -> bool:
     return any(br.get(W + "type") == "page" for br in paragraph.iter(W + "br"))
 
 
-def _level(paragraph: Any, styles: dict[str, str]) -> int:
+def _heading_level(paragraph: Any, styles: dict[str, str]) -> int:
     style = paragraph.find(f"{W}pPr/{W}pStyle")
-    named = styles.get(style.get(W + "val"), "") if style is not None else ""
-    heading = HEADING.match(named)
-    return int(heading[1]) if heading else TITLES.get(named.lower(), 0)
+    style_name = styles.get(style.get(W + "val"), "") if style is not None else ""
+    heading = HEADING.match(style_name)
+    return int(heading[1]) if heading else TITLES.get(style_name.lower(), 0)

@@ -1,4 +1,4 @@
-"""E-books to paragraphs: the files of an .epub in the order in which the book is read."""
+"""E-books to paragraphs: the files of an .epub in reading order."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def paragraphs(path: Path, name: str) -> list[Paragraph]:
     """The whole book; each of its files begins a part."""
     try:
         with text_files.opened(path, name) as stream, zipfile.ZipFile(stream) as book:
-            return [paragraph for file in _spine(book, name) for paragraph in _part(book, file, name)]
+            return [paragraph for file in _spine(book, name) for paragraph in _read_part(book, file, name)]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise DataError(f"{name} is no whole e-book: the archive is broken ({error}). {BROKEN}") from error
 
 
-def _part(book: zipfile.ZipFile, file: str, name: str) -> Iterator[Paragraph]:
-    source, _ = html.text_of(_bytes(book, file, name), f"{name}, {file}")
+def _read_part(book: zipfile.ZipFile, file: str, name: str) -> Iterator[Paragraph]:
+    source, _ = html.text_of(_read_bytes(book, file, name), f"{name}, {file}")
     for number, paragraph in enumerate(html.paragraphs(source, f"{name}, {file}")):
         yield paragraph._replace(cut=paragraph.cut or not number)
 
 
 def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
-    """The names of the files inside, in reading order; tables of contents and covers without text are none."""
-    rootfile = _first(_xml(book, "META-INF/container.xml", name), "rootfile")
+    """The files of the book in reading order, without navigation pages and those outside the linear order."""
+    rootfile = _find_first(_read_xml(book, "META-INF/container.xml", name), "rootfile")
     if rootfile is None or not rootfile.get("full-path"):
         raise DataError(f"{name}: its container.xml does not say where the book begins. {BROKEN}")
     package = unquote(rootfile.get("full-path"))
-    opf = _xml(book, package, name)
-    items = {item.get("id"): item for item in _all(opf, "item")}
-    order = [items.get(ref.get("idref")) for ref in _all(opf, "itemref") if ref.get("linear") != "no"]
-    files = [_inside(package, item.get("href")) for item in order if item is not None and _is_page(item)]
+    opf = _read_xml(book, package, name)
+    manifest = {item.get("id"): item for item in _find_all(opf, "item")}
+    ordered = [manifest.get(ref.get("idref")) for ref in _find_all(opf, "itemref") if ref.get("linear") != "no"]
+    files = [_archive_path(package, item.get("href")) for item in ordered if item is not None and _is_page(item)]
     if not files:
         raise DataError(f"{name}: its {package} lists nothing to read (no spine). {BROKEN}")
-    locked = _locked(book, name)
-    if locked & set(files):
+    encrypted = _encrypted_files(book, name)
+    if encrypted & set(files):
         raise DataError(f"{name} is locked (DRM): its text cannot be read. Use a copy that is not protected.")
     if sum(book.getinfo(file).file_size for file in files if file in book.namelist()) > LARGEST_BOOK:
         raise DataError(
@@ -64,20 +64,20 @@ def _is_page(item: Any) -> bool:
     )
 
 
-def _inside(package: str, href: str) -> str:
+def _archive_path(package: str, href: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(href.partition("#")[0])))
 
 
-def _locked(book: zipfile.ZipFile, name: str) -> set[str]:
-    """The files that are encrypted; fonts may be, in any book."""
+def _encrypted_files(book: zipfile.ZipFile, name: str) -> set[str]:
+    """The encrypted files; in any book, fonts may be among them."""
     if "META-INF/encryption.xml" not in book.namelist():
         return set()
-    found = _all(_xml(book, "META-INF/encryption.xml", name), "CipherReference")
-    return {unquote(reference.get("URI", "")) for reference in found}
+    references = _find_all(_read_xml(book, "META-INF/encryption.xml", name), "CipherReference")
+    return {unquote(reference.get("URI", "")) for reference in references}
 
 
-def _bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
-    """A file out of the archive; more than any chapter has is not unpacked."""
+def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
+    """A file from the archive; more than any chapter needs is not unpacked."""
     try:
         with book.open(file) as stream:
             data = stream.read(LARGEST_PART + 1)
@@ -90,11 +90,11 @@ def _bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
     return data
 
 
-def _xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
+def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
     lxml = text_files.library("lxml.etree", "lxml", name, "an e-book")
     parser = lxml.XMLParser(resolve_entities=False, no_network=True, recover=True)
     try:
-        root = lxml.fromstring(_bytes(book, file, name), parser)
+        root = lxml.fromstring(_read_bytes(book, file, name), parser)
     except lxml.LxmlError as error:
         raise DataError(f"{name}: {file} cannot be read ({error}). {BROKEN}") from error
     if root is None:
@@ -102,10 +102,10 @@ def _xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
     return root
 
 
-def _all(root: Any, tag: str) -> list[Any]:
-    """All elements of a name, whatever namespace they are in."""
+def _find_all(root: Any, tag: str) -> list[Any]:
+    """All elements with this tag, in any namespace."""
     return [e for e in root.iter() if isinstance(e.tag, str) and e.tag.rpartition("}")[2] == tag]
 
 
-def _first(root: Any, tag: str) -> Any:
-    return next(iter(_all(root, tag)), None)
+def _find_first(root: Any, tag: str) -> Any:
+    return next(iter(_find_all(root, tag)), None)

@@ -1,4 +1,4 @@
-"""HTML to paragraphs: what a reader of the page sees, without scripts, styles and what is hidden."""
+"""HTML to paragraphs: the visible text of a page, without scripts, styles and hidden elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNSEEN = frozenset(
     [
         *("head", "title", "script", "style", "template", "noscript", "frameset", "applet", "object", "iframe"),
         *("svg", "math", "canvas", "audio", "video", "map", "datalist", "select", "textarea"),
-        *("rp", "rt"),  # how characters are read aloud stands above them, not in the sentence
+        *("rp", "rt"),  # ruby: the pronunciation above characters, not part of the sentence
     ]
 )
 BLOCKS = frozenset(
@@ -35,7 +35,7 @@ HEAD_BYTES = 4096
 
 
 def text_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
-    """A page's source, in the encoding that it names unless it is UTF-8 after all."""
+    """The source of a page and notes on its encoding: UTF-8 where that fits, else as the page declares."""
     declared = DECLARED.search(data[:HEAD_BYTES])
     try:
         return data.decode("utf-8-sig"), ()
@@ -52,72 +52,72 @@ def text_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
 def paragraphs(source: str, name: str) -> list[Paragraph]:
     """The visible text of a page."""
     lxml = text_files.library("lxml.etree", "lxml", name, "HTML")
-    seen = _Seen()
-    parser = lxml.HTMLParser(target=seen, huge_tree=True, encoding="utf-8")
+    collector = _VisibleText()
+    parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
     try:
         parser.feed(source.replace("\x00", "").encode("utf-8", "replace"))
-        found: list[Paragraph] = parser.close()
+        visible: list[Paragraph] = parser.close()
     except lxml.LxmlError as error:
         if not source.strip():
             return []
         raise DataError(f"{name} cannot be read as HTML ({error}). Save its text as a .txt file.") from error
-    return found
+    return visible
 
 
-class _Seen:
-    """Follows the parser through a page and keeps what is seen of it."""
+class _VisibleText:
+    """A parser target that collects the visible paragraphs."""
 
     def __init__(self) -> None:
-        self.found: list[Paragraph] = []
+        self.paragraphs: list[Paragraph] = []
         self._text: list[str] = []
-        self._unseen = 0  # how many elements deep inside of one that is not seen
-        self._as_it_is = 0  # and inside of <pre>
+        self._skip_depth = 0  # depth inside a skipped element
+        self._pre_depth = 0  # depth inside <pre>
         self._level = 0
-        self._line = 0
-        self._cut = False
+        self._line_depth = 0
+        self._starts_part = False
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if self._unseen or tag in UNSEEN or _hidden(attributes):
-            self._unseen += 1
+        if self._skip_depth or tag in UNSEEN or _is_hidden(attributes):
+            self._skip_depth += 1
             return
         if tag in BLOCKS:
             self._end_paragraph()
             self._level = HEADINGS.get(tag, self._level)
-            self._line += tag in LINES
-            self._as_it_is += tag == "pre"
-            self._cut = self._cut or tag == "hr"
+            self._line_depth += tag in LINES
+            self._pre_depth += tag == "pre"
+            self._starts_part = self._starts_part or tag == "hr"
         elif tag == "br":
             self._text.append("\n")
         elif tag in ("td", "th") and "".join(self._text).strip():
             self._text.append("\t")
 
     def end(self, tag: str) -> None:
-        if self._unseen:
-            self._unseen -= 1
+        if self._skip_depth:
+            self._skip_depth -= 1
             return
         if tag in BLOCKS:
             self._end_paragraph()
             self._level = 0 if tag in HEADINGS else self._level
-            self._line -= tag in LINES
-            self._as_it_is -= tag == "pre"
+            self._line_depth -= tag in LINES
+            self._pre_depth -= tag == "pre"
 
     def data(self, text: str) -> None:
-        if not self._unseen:
-            self._text.append(text if self._as_it_is else SPACES.sub(" ", text))
+        if not self._skip_depth:
+            self._text.append(text if self._pre_depth else SPACES.sub(" ", text))
 
     def close(self) -> list[Paragraph]:
         self._end_paragraph()
-        return self.found
+        return self.paragraphs
 
     def _end_paragraph(self) -> None:
         text = "".join(self._text)
         self._text.clear()
-        if not self._as_it_is:
+        if not self._pre_depth:
             text = re.sub(r" *([\n\t]) *", r"\1", re.sub(" {2,}", " ", text)).strip()
         if text.strip():
-            self.found.append(Paragraph(text, self._level, self._cut, self._line > 0))
-            self._cut = False
+            self.paragraphs.append(Paragraph(text, self._level, self._starts_part, self._line_depth > 0))
+            self._starts_part = False
 
 
-def _hidden(attributes: Mapping[str, str]) -> bool:
+def _is_hidden(attributes: Mapping[str, str]) -> bool:
     return "hidden" in attributes or bool(HIDDEN.search(attributes.get("style", "")))

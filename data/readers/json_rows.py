@@ -1,4 +1,4 @@
-"""From files to rows: JSON and JSONL, each row a dict of columns, each broken one a sentence with its place."""
+"""JSON and JSONL files to rows: each row a dict of columns, each broken row a message with its place."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from ...core.errors import DataError
 from . import text_files
 
-DEEPEST_LIST = 4  # how far down in an object a list of rows is looked for
+DEEPEST_LIST = 4  # the depth to which an object is searched for a list of rows
 LIST_COLUMN = "messages"
 TOO_MANY_DIGITS = "a number of thousands of digits. Put it in quotes, as a text, or take it out."
 NOT_SPACE = re.compile(r"\S")
 
 
 class Row(NamedTuple):
-    """One row by its place in the file; `problem` says why it has no columns.
+    """One row and its number in the file; `problem` says why it has no columns.
 
-    Of a conversation out of an export: how much of what was left out, and whether no reply is left.
+    For a conversation of an export: the counts of what was left out, and whether it has no reply.
     """
 
     number: int
@@ -35,71 +35,71 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file as they are read, one after the other; what a place counts; notes on the reading."""
+    """The rows of a file, read one by one; what the row numbers count; notes on the reading."""
 
     name: str
     unit: str
     rows: Callable[[], Iterator[Row]]
     notes: tuple[str, ...] = ()
-    what: str = ""  # how it was read, where that had to be found out
+    what: str = ""  # how it was read, where that had to be detected
 
 
 def json_table(path: Path, name: str) -> Table:
-    """An array of rows, an object that holds one, or rows by line in spite of the name."""
+    """An array of rows, an object that holds one, or a row on each line in spite of the suffix."""
     text, notes = text_files.text_of(path, name)
     if text.lstrip().startswith("["):
-        return Table(name, "row", lambda: _elements(text, name), notes)
+        return Table(name, "row", lambda: _array_rows(text, name), notes)
     try:
-        whole = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         if _lines_are_rows(text):
-            said = f"{name} holds a row on each line: it was read as JSONL."
-            return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, said))
+            note = f"{name} holds a row on each line: it was read as JSONL."
+            return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(_beyond_python(error, name)) from error
-    found = list(_numbered(_list_in(whole, name)))
-    return Table(name, "row", lambda: iter(found), notes)
+        raise DataError(_limit_problem(error, name)) from error
+    rows = list(_numbered(_find_rows(value, name)))
+    return Table(name, "row", lambda: iter(rows), notes)
 
 
-def _elements(text: str, name: str) -> Iterator[Row]:
-    """The rows of an array, one after the other: all of them at once would take many times the file's size."""
+def _array_rows(text: str, name: str) -> Iterator[Row]:
+    """The rows of an array, one by one: all at once would take many times the file's size in memory."""
     decoder, number = json.JSONDecoder(), 0
-    at = _next(text, text.index("[") + 1)
+    position = _skip_spaces(text, text.index("[") + 1)
     try:
-        while not (text.startswith("]", at) and not number):
-            value, at = decoder.raw_decode(text, at)
+        while not (text.startswith("]", position) and not number):
+            value, position = decoder.raw_decode(text, position)
             number += 1
-            yield _row(number, value)
-            at = _next(text, at)
-            if not text.startswith(",", at):
+            yield _to_row(number, value)
+            position = _skip_spaces(text, position)
+            if not text.startswith(",", position):
                 break
-            at = _next(text, at + 1)
-        _refuse_rest(text, at)
+            position = _skip_spaces(text, position + 1)
+        _refuse_rest(text, position)
         if not number:
             raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     except json.JSONDecodeError as error:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(_beyond_python(error, name)) from error
+        raise DataError(_limit_problem(error, name)) from error
 
 
-def _next(text: str, at: int) -> int:
-    """Where the next sign stands that is no space."""
-    found = NOT_SPACE.search(text, at)
-    return found.start() if found else len(text)
+def _skip_spaces(text: str, position: int) -> int:
+    """The position of the next character that is not a space."""
+    match = NOT_SPACE.search(text, position)
+    return match.start() if match else len(text)
 
 
-def _refuse_rest(text: str, at: int) -> None:
-    """An array ends with its bracket, and with nothing behind it."""
-    if not text.startswith("]", at):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-    if (rest := _next(text, at + 1)) < len(text):
+def _refuse_rest(text: str, position: int) -> None:
+    """Raise unless the array ends with its bracket and nothing follows."""
+    if not text.startswith("]", position):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+    if (rest := _skip_spaces(text, position + 1)) < len(text):
         raise json.JSONDecodeError("Extra data", text, rest)
 
 
 def jsonl_table(path: Path, name: str) -> Table:
-    """A row on each line, read as a stream; or an array in spite of the name."""
+    """A row on each line, read as a stream; or an array in spite of the suffix."""
     with text_files.opened(path, name) as file:
         head = file.read(4096)
     if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
@@ -108,26 +108,26 @@ def jsonl_table(path: Path, name: str) -> Table:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
         text, notes = text_files.text_of(path, name)
         return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)
-    begins = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    opens = begins.split(b"\n")[0].strip() == b"{" and b"\n" in begins
-    if opens or (begins.startswith(b"[") and not _a_line_is_whole(path, name)):
+    beginning = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    is_indented = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning
+    if is_indented or (beginning.startswith(b"[") and not _is_first_line_row(path, name)):
         table = json_table(path, name)
-        said = f"{name} does not hold a row on each line: it was read as JSON."
-        return Table(name, table.unit, table.rows, (*table.notes, said))
-    return Table(name, "line", lambda: _streamed(path, name))
+        note = f"{name} does not hold a row on each line: it was read as JSON."
+        return Table(name, table.unit, table.rows, (*table.notes, note))
+    return Table(name, "line", lambda: _stream_rows(path, name))
 
 
-def _a_line_is_whole(path: Path, name: str) -> bool:
-    """Whether the first line of what begins with a bracket is a row by itself, with others behind it."""
+def _is_first_line_row(path: Path, name: str) -> bool:
+    """Whether the first line of a file that begins with a bracket is a whole row, with more lines after it."""
     with text_files.opened(path, name) as file:
-        first, more = file.readline(), file.readline()
+        first, second = file.readline(), file.readline()
     try:
-        return isinstance(json.loads(first), list) and bool(more.strip())
+        return isinstance(json.loads(first), list) and bool(second.strip())
     except (ValueError, RecursionError):
         return False
 
 
-def _streamed(path: Path, name: str) -> Iterator[Row]:
+def _stream_rows(path: Path, name: str) -> Iterator[Row]:
     with text_files.opened(path, name) as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
@@ -150,57 +150,57 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
     if not line or line.isspace():
         return
     try:
-        yield _row(number, json.loads(line))
+        yield _to_row(number, json.loads(line))
     except json.JSONDecodeError as error:
         yield Row(number, {}, _line_problem(error, line))
     except RecursionError:
         yield Row(number, {}, "is nested too deeply. A row is an object of columns.")
-    except ValueError:  # JSON in itself, but Python reads no number of so many digits
+    except ValueError:  # valid JSON, but Python limits the digits of a number
         yield Row(number, {}, f"holds {TOO_MANY_DIGITS}")
 
 
 def _line_problem(error: json.JSONDecodeError, line: str) -> str:
     if line.strip() in ("{", "["):
         return "only opens an object. Put each row on one line, or save all of them as an array in a .json file."
-    return f"{_found(error, line)}. A row is one whole JSON object on its line."
+    return f"{_explain(error, line)}. A row is one whole JSON object on its line."
 
 
 def _json_problem(error: json.JSONDecodeError, text: str) -> str:
-    """What is wrong in a whole file, with its line."""
+    """The problem of a whole file, with the line."""
     if not text.strip():
         return " is empty. Put rows into it, or take it out of the data."
     line = text.split("\n")[error.lineno - 1]
-    return f", line {error.lineno}: {_found(error, line)}. The file must be one whole JSON array of rows."
+    return f", line {error.lineno}: {_explain(error, line)}. The file must be one whole JSON array of rows."
 
 
-def _found(error: json.JSONDecodeError, line: str) -> str:
-    """What a JSON error means to somebody who did not write the parser."""
-    at = error.colno - 1
-    rest = line[at : at + 20].strip()
+def _explain(error: json.JSONDecodeError, line: str) -> str:
+    """A JSON error in plain words."""
+    column = error.colno - 1
+    rest = line[column : column + 20].strip()
     if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
         return "ends in the middle"
     if error.msg.startswith("Invalid control character"):
-        what = "a line break or control character stands inside a text; write \\n there"
+        explanation = "a line break or control character stands inside a text; write \\n there"
     elif error.msg.startswith("Invalid \\escape"):
-        what = "a backslash stands alone; write it twice"
+        explanation = "a backslash stands alone; write it twice"
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
-        what = 'names and texts stand in straight double quotes (")'
+        explanation = 'names and texts stand in straight double quotes (")'
     elif error.msg == "Extra data":
-        what = "something follows after the end"
+        explanation = "something follows after the end"
     else:
-        what = f"{error.msg[0].lower()}{error.msg[1:]}"
-    return f"at column {error.colno} ({rest!r}): {what}"
+        explanation = f"{error.msg[0].lower()}{error.msg[1:]}"
+    return f"at column {error.colno} ({rest!r}): {explanation}"
 
 
-def _beyond_python(error: Exception, name: str) -> str:
-    """What is JSON in itself, but too deep for Python, or a number too long for it."""
+def _limit_problem(error: Exception, name: str) -> str:
+    """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
         return f"{name} is nested too deeply to be rows. A row is an object of columns."
     return f"{name} holds {TOO_MANY_DIGITS}"
 
 
 def _lines_are_rows(text: str) -> bool:
-    """Whether the first two lines that are not blank are objects of their own."""
+    """Whether the first line that is not blank is an object of its own, with another line after it."""
     lines = [line for line in text.split("\n", 20)[:20] if line.strip()][:2]
     try:
         return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines[:1])
@@ -208,38 +208,38 @@ def _lines_are_rows(text: str) -> bool:
         return False
 
 
-def _list_in(whole: Any, name: str) -> list[Any]:
-    """The rows in what a file holds: the array itself, the longest one inside, or columns of equal length."""
-    if isinstance(whole, list):
-        found = whole
-    elif isinstance(whole, dict) and export_column(whole):
-        found = [whole]
-    elif isinstance(whole, dict):
-        found = max(_lists(whole, DEEPEST_LIST), key=len, default=[]) or _columns(whole) or [whole]
+def _find_rows(value: Any, name: str) -> list[Any]:
+    """The rows in a JSON value: the array itself, the longest one inside, or columns of equal length."""
+    if isinstance(value, list):
+        rows = value
+    elif isinstance(value, dict) and export_column(value):
+        rows = [value]
+    elif isinstance(value, dict):
+        rows = max(_find_lists(value, DEEPEST_LIST), key=len, default=[]) or _rows_from_columns(value) or [value]
     else:
-        raise DataError(f"{name} holds {kind(whole)}. It must hold a JSON array of rows.")
-    if not found or found == [{}]:
+        raise DataError(f"{name} holds {kind(value)}. It must hold a JSON array of rows.")
+    if not rows or rows == [{}]:
         raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
-    return found
+    return rows
 
 
 def export_column(columns: Mapping[str, Any]) -> str:
-    """The column that holds an exported conversation's messages (see chat_exports.py), or none."""
+    """The column that holds the messages of an exported conversation (see chat_exports.py), or an empty string."""
     if isinstance(columns.get("chat_messages"), list):
         return "chat_messages"
     nodes = columns.get("mapping")
-    are_nodes = isinstance(nodes, dict) and any(isinstance(n, dict) and "message" in n for n in nodes.values())
-    return "mapping" if are_nodes or (nodes is not None and "current_node" in columns) else ""
+    has_messages = isinstance(nodes, dict) and any(isinstance(n, dict) and "message" in n for n in nodes.values())
+    return "mapping" if has_messages or (nodes is not None and "current_node" in columns) else ""
 
 
-def _lists(node: Mapping[str, Any], depth: int) -> Iterator[list[Any]]:
-    """Lists of objects anywhere below, but not the messages of a single chat."""
+def _find_lists(node: Mapping[str, Any], depth: int) -> Iterator[list[Any]]:
+    """Lists of objects at any depth, but not the messages of a single chat."""
     for value in node.values():
         if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
             if not _is_chat(value):
                 yield value
         elif isinstance(value, dict) and depth:
-            yield from _lists(value, depth - 1)
+            yield from _find_lists(value, depth - 1)
         elif isinstance(value, list) and value and all(isinstance(v, list) and _is_chat(v) for v in value):
             yield value
 
@@ -250,8 +250,8 @@ def _is_chat(values: list[Any]) -> bool:
     )
 
 
-def _columns(node: Mapping[str, Any]) -> list[Any] | None:
-    """Rows out of columns: lists of equal length, or objects with the same keys, as pandas writes them."""
+def _rows_from_columns(node: Mapping[str, Any]) -> list[Any] | None:
+    """Rows from columns: lists of equal length, or objects with the same keys, as pandas writes them."""
     values = list(node.values())
     if values and all(isinstance(v, dict) for v in values):
         values = [list(v.values()) for v in values]
@@ -265,11 +265,11 @@ def _columns(node: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _numbered(values: Iterable[Any]) -> Iterator[Row]:
-    return (_row(number, value) for number, value in enumerate(values, start=1))
+    return (_to_row(number, value) for number, value in enumerate(values, start=1))
 
 
-def _row(number: int, value: Any) -> Row:
-    """A value as a row: an object as it is, a text or a list of messages under the name it would have."""
+def _to_row(number: int, value: Any) -> Row:
+    """A value as a row: an object unchanged, a text or a list of messages under its usual column name."""
     if isinstance(value, dict):
         return Row(number, value)
     if isinstance(value, str):
@@ -280,12 +280,17 @@ def _row(number: int, value: Any) -> Row:
 
 
 def kind(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """A JSON value in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return f"{str(value).lower()}"
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
-    names: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bytes: "binary data, not text"}
-    return names.get(type(value), type(value).__name__)
+    type_names: dict[type, str] = {
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+        bytes: "binary data, not text",
+    }
+    return type_names.get(type(value), type(value).__name__)

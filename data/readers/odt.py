@@ -1,4 +1,4 @@
-"""OpenDocument texts (.odt) to paragraphs: what is written in them, without notes, comments and deletions."""
+"""OpenDocument texts (.odt) to paragraphs, without notes, comments and deletions."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImp
 
 
 def paragraphs(path: Path, name: str) -> list[Paragraph]:
-    """The document's own text, headings with their levels; page breaks before a paragraph begin a part."""
+    """The text of the document, headings with their levels; a page break before a paragraph begins a part."""
     lxml = text_files.library("lxml.etree", "lxml", name, "an OpenDocument text")
     parser = lxml.XMLParser(resolve_entities=False, no_network=True)
     try:
-        root = lxml.fromstring(_content(path, name), parser)
+        root = lxml.fromstring(_read_content(path, name), parser)
     except (*DAMAGE, lxml.LxmlError) as error:
-        raise DataError(f"{name} is no whole OpenDocument text ({_short(error)}). {BROKEN}") from error
+        raise DataError(f"{name} is no whole OpenDocument text ({_short_message(error)}). {BROKEN}") from error
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
         raise DataError(f"{name} is an OpenDocument file without a text: a table or a drawing. {BROKEN}")
-    return list(_paragraphs(body, _breaking(root)))
+    return list(_read_body(body, _break_styles(root)))
 
 
-def _content(path: Path, name: str) -> bytes:
+def _read_content(path: Path, name: str) -> bytes:
     with text_files.opened(path, name) as stream, zipfile.ZipFile(stream) as archive:
         if "META-INF/manifest.xml" in archive.namelist() and b"encryption-data" in archive.read(
             "META-INF/manifest.xml"
@@ -49,12 +49,12 @@ def _content(path: Path, name: str) -> bytes:
         return archive.read("content.xml")
 
 
-def _short(error: Exception) -> str:
+def _short_message(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-def _breaking(root: Any) -> frozenset[str]:
-    """The styles whose paragraphs begin a page."""
+def _break_styles(root: Any) -> frozenset[str]:
+    """The styles with a page break before the paragraph."""
     return frozenset(
         style.get(STYLE + "name", "")
         for style in root.iter(STYLE + "style")
@@ -63,35 +63,35 @@ def _breaking(root: Any) -> frozenset[str]:
     )
 
 
-def _paragraphs(body: Any, breaking: frozenset[str]) -> Iterator[Paragraph]:
-    """In the order of the document; items of lists and rows of tables are lines."""
-    waiting = [(element, False) for element in reversed(body)]
-    while waiting:
-        element, item = waiting.pop()
+def _read_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
+    """Paragraphs in the order of the document; list items and table rows are lines."""
+    stack = [(element, False) for element in reversed(body)]
+    while stack:
+        element, is_item = stack.pop()
         if element.tag in (TEXT + "p", TEXT + "h"):
-            cut = element.get(TEXT + "style-name") in breaking
-            yield Paragraph(_text(element), _level(element), cut, item)
+            page_break = element.get(TEXT + "style-name") in break_styles
+            yield Paragraph(_paragraph_text(element), _heading_level(element), page_break, is_item)
         elif element.tag == TABLE + "table-row":
-            yield Paragraph("\t".join(_cell(cell) for cell in element.iter(TABLE + "table-cell")), line=True)
+            yield Paragraph("\t".join(_cell_text(cell) for cell in element.iter(TABLE + "table-cell")), line=True)
         elif element.tag not in NOT_TEXT:
-            waiting += [(child, item or element.tag == TEXT + "list-item") for child in reversed(element)]
+            stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
 
 
-def _level(element: Any) -> int:
+def _heading_level(element: Any) -> int:
     level = element.get(TEXT + "outline-level", "1") if element.tag == TEXT + "h" else "0"
     return int(level) if level.isdecimal() else 1
 
 
-def _cell(cell: Any) -> str:
-    return " ".join(text for p in cell.iter(TEXT + "p", TEXT + "h") if (text := _text(p).strip()))
+def _cell_text(cell: Any) -> str:
+    return " ".join(text for p in cell.iter(TEXT + "p", TEXT + "h") if (text := _paragraph_text(p).strip()))
 
 
-def _text(paragraph: Any) -> str:
-    """What is written in a paragraph; several spaces, tabs and line breaks are elements of their own."""
+def _paragraph_text(paragraph: Any) -> str:
+    """The text of a paragraph; repeated spaces, tabs and line breaks are elements of their own."""
     parts: list[str] = []
-    waiting = _inside(paragraph)
-    while waiting:
-        part = waiting.pop()
+    stack = _reversed_contents(paragraph)
+    while stack:
+        part = stack.pop()
         if isinstance(part, str):
             parts.append(part)
         elif part.tag == TEXT + "s":
@@ -100,13 +100,13 @@ def _text(paragraph: Any) -> str:
         elif part.tag in (TEXT + "tab", TEXT + "line-break"):
             parts.append("\t" if part.tag == TEXT + "tab" else "\n")
         elif isinstance(part.tag, str) and part.tag not in NOT_TEXT:
-            waiting += _inside(part)
+            stack += _reversed_contents(part)
     return "".join(parts)
 
 
-def _inside(element: Any) -> list[Any]:
-    """Texts and elements in an element, the last one first; line ends among them are spaces."""
-    found: list[Any] = [element.text or ""]
+def _reversed_contents(element: Any) -> list[Any]:
+    """Texts and child elements of an element in reverse order; line ends in the texts are spaces."""
+    contents: list[Any] = [element.text or ""]
     for child in element:
-        found += [child, child.tail or ""]
-    return [" ".join(part.split("\n")) if isinstance(part, str) else part for part in reversed(found)]
+        contents += [child, child.tail or ""]
+    return [" ".join(part.split("\n")) if isinstance(part, str) else part for part in reversed(contents)]

@@ -1,4 +1,4 @@
-"""Paragraphs of a document to one text, with a hard cut wherever a chapter begins."""
+"""Paragraphs of a document to one text, with a hard cut at the beginning of each chapter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Paragraph(NamedTuple):
-    """A paragraph as it reads. `level` is that of a heading; `cut` says that a new part begins with it."""
+    """A paragraph of a document. `level` is that of a heading, 0 for text; with `cut`, a part begins here."""
 
     text: str
     level: int = 0
@@ -18,51 +18,53 @@ class Paragraph(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The text, and how many parts it has."""
+    """A text and the number of its parts."""
 
     text: str
     parts: int
 
 
 def joined(paragraphs: Sequence[Paragraph], hard_cut: str) -> Joined:
-    """Blank lines between paragraphs, and the hard cut (where there is one) between chapters.
+    """Join paragraphs by blank lines, and chapters by the hard cut (where there is one).
 
-    Chapters begin at the first kind of heading that is there more than once: a title alone divides nothing.
+    Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
     """
-    filled = _filled(paragraphs)
-    chapter = _chapter_level(filled)
+    non_blank = _drop_blank(paragraphs)
+    chapter_level = _chapter_level(non_blank)
     parts: list[list[Paragraph]] = []
-    for number, paragraph in enumerate(filled):
-        begins = paragraph.cut or (0 < paragraph.level <= chapter and not _heading_alone(filled[:number], parts))
-        if begins or not parts:
+    for number, paragraph in enumerate(non_blank):
+        begins_part = paragraph.cut or (
+            0 < paragraph.level <= chapter_level and not _holds_only_headings(non_blank[:number], parts)
+        )
+        if begins_part or not parts:
             parts.append([])
         parts[-1].append(paragraph)
-    return Joined((hard_cut or "\n\n").join(map(_written, parts)), len(parts))
+    return Joined((hard_cut or "\n\n").join(map(_join_part, parts)), len(parts))
 
 
-def _filled(paragraphs: Sequence[Paragraph]) -> list[Paragraph]:
-    """Without blank ones; the cut before one of those is before the next."""
-    found: list[Paragraph] = []
+def _drop_blank(paragraphs: Sequence[Paragraph]) -> list[Paragraph]:
+    """Paragraphs that are not blank; a cut before a blank one moves to the next."""
+    non_blank: list[Paragraph] = []
     cut = False
     for paragraph in paragraphs:
         cut = cut or paragraph.cut
         if paragraph.text.strip():
-            found.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
+            non_blank.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
             cut = False
-    return found
+    return non_blank
 
 
 def _chapter_level(paragraphs: Sequence[Paragraph]) -> int:
-    """The level of the headings that chapters have; 0 where there are none."""
-    counted = Counter(p.level for p in paragraphs if p.level)
-    return min((level for level, count in counted.items() if count > 1), default=0)
+    """The level of the chapter headings; 0 where there are none."""
+    counts = Counter(p.level for p in paragraphs if p.level)
+    return min((level for level, count in counts.items() if count > 1), default=0)
 
 
-def _heading_alone(before: Sequence[Paragraph], parts: Sequence[Sequence[Paragraph]]) -> bool:
-    """Whether the part so far is nothing but headings: 'Part One', then 'Chapter 1'."""
+def _holds_only_headings(before: Sequence[Paragraph], parts: Sequence[Sequence[Paragraph]]) -> bool:
+    """Whether the part so far holds only headings: 'Part One', then 'Chapter 1'."""
     return bool(before) and bool(parts) and all(p.level for p in parts[-1])
 
 
-def _written(part: Sequence[Paragraph]) -> str:
-    gaps = ["\n" if one.line and other.line else "\n\n" for one, other in pairwise(part)]
+def _join_part(part: Sequence[Paragraph]) -> str:
+    gaps = ["\n" if first.line and second.line else "\n\n" for first, second in pairwise(part)]
     return "".join(text + gap for text, gap in zip((p.text for p in part), [*gaps, ""], strict=True))

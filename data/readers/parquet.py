@@ -1,4 +1,4 @@
-"""Parquet files to rows, some at a time."""
+"""Parquet files to rows, a batch at a time."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def table(path: Path, name: str) -> Table:
         if not stream.read(1):
             raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
     parquet = text_files.library("pyarrow.parquet", "pyarrow", name, "Parquet")
-    with _told(name), parquet.ParquetFile(path) as file:
+    with _translate_errors(name), parquet.ParquetFile(path) as file:
         if not file.metadata.num_rows:
             raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     return Table(name, "row", lambda: _rows(parquet.ParquetFile, path, name))
 
 
-def _rows(opened: Callable[[Path], Any], path: Path, name: str) -> Iterator[Row]:
+def _rows(open_parquet: Callable[[Path], Any], path: Path, name: str) -> Iterator[Row]:
     number = 0
-    with _told(name), opened(path) as file:
+    with _translate_errors(name), open_parquet(path) as file:
         for batch in file.iter_batches(ROWS_AT_ONCE):
-            for columns in _columns(batch):
+            for columns in _batch_rows(batch):
                 number += 1
                 yield Row(number, columns) if isinstance(columns, dict) else Row(number, {}, columns)
 
 
-def _columns(batch: Any) -> Iterator[dict[str, Any] | str]:
-    """The rows of a batch; of one that cannot be read the reason."""
+def _batch_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
+    """The rows of a batch; for a row that cannot be read, the reason."""
     try:
         yield from batch.to_pylist()
         return
@@ -50,8 +50,8 @@ def _columns(batch: Any) -> Iterator[dict[str, Any] | str]:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Arrow's errors in words."""
+def _translate_errors(name: str) -> Iterator[None]:
+    """Raise Arrow's errors as DataError."""
     import pyarrow
 
     try:
@@ -59,5 +59,5 @@ def _told(name: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        short = " ".join(str(error).split())[:160]
-        raise DataError(f"{name} is damaged, locked, or no Parquet file ({short}). Save it anew.") from error
+        message = " ".join(str(error).split())[:160]
+        raise DataError(f"{name} is damaged, locked, or no Parquet file ({message}). Save it anew.") from error

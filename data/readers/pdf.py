@@ -1,4 +1,4 @@
-"""PDF documents to paragraphs: lines joined, running heads and page numbers left out, chapters by the outline."""
+"""PDF documents to paragraphs: lines joined, running heads and page numbers removed, chapters by the outline."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-FEWEST_PAGES = 4  # of a document whose running heads are looked for
+FEWEST_PAGES = 4  # fewer are not searched for running headers and footers
 ENDED = tuple(".!?…:;\"'”’»)]")
 HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
 Page = list[str]
 
 
 def paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
-    """The document's text, page after page, and whether it had to be mended."""
+    """The text of the document, page by page, and a note where the file had to be repaired."""
     pymupdf = text_files.library("pymupdf", "pymupdf", name, "a PDF document")
-    shown = pymupdf.TOOLS.mupdf_display_errors()
-    pymupdf.TOOLS.mupdf_display_errors(False)  # they would go to the console
+    display_errors = pymupdf.TOOLS.mupdf_display_errors()
+    pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors to the console
     try:
         with text_files.opened(path, name):
             pass
         with pymupdf.open(path, filetype="pdf") as document:
-            found = _of(document, pymupdf, name)
-            mended = f"{name} is damaged and was mended in reading: look whether all of its text is there."
-            return found, (mended,) if document.is_repaired else ()
+            text_paragraphs = _read_document(document, pymupdf, name)
+            repaired = f"{name} is damaged and was mended in reading: look whether all of its text is there."
+            return text_paragraphs, (repaired,) if document.is_repaired else ()
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
-        short = " ".join(str(error).split())[:120]
+        message = " ".join(str(error).split())[:120]
         raise DataError(
-            f"{name} is no whole PDF document ({short}). Open it in a reader and print it anew."
+            f"{name} is no whole PDF document ({message}). Open it in a reader and print it anew."
         ) from error
     finally:
-        pymupdf.TOOLS.mupdf_display_errors(shown)
+        pymupdf.TOOLS.mupdf_display_errors(display_errors)
 
 
-def _of(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
+def _read_document(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
     if document.needs_pass:
         raise DataError(f"{name} is locked with a password. Save a copy without one.")
     flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
@@ -50,37 +50,44 @@ def _of(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
             "(OCR) read it first."
         )
     chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
-    return list(_flowing(_without_heads(pages), chapters if len(chapters) > 1 else set()))
+    return list(_join_blocks(_remove_running_heads(pages), chapters if len(chapters) > 1 else set()))
 
 
-def _without_heads(pages: Sequence[Page]) -> list[Page]:
-    """Pages without what stands first or last on most of them, numbers aside."""
+def _remove_running_heads(pages: Sequence[Page]) -> list[Page]:
+    """Pages without the texts that stand first or last on most of them, digits disregarded."""
     stripped = [[text for text in page if text.strip()] for page in pages]
     if len(pages) < FEWEST_PAGES:
         return [[text for text in page if not text.strip().isdigit()] for page in stripped]
-    edges = Counter(key for page in stripped for key in {_bare(text) for text in (page[:1] + page[-1:])})
-    often = {key for key, count in edges.items() if count > len(pages) / 2 or not key}
+    edges = Counter(key for page in stripped for key in {_normalize(text) for text in (page[:1] + page[-1:])})
+    repeated = {key for key, count in edges.items() if count > len(pages) / 2 or not key}
     return [
-        [t for n, t in enumerate(page) if not (n in (0, len(page) - 1) and _bare(t) in often)] for page in stripped
+        [t for n, t in enumerate(page) if not (n in (0, len(page) - 1) and _normalize(t) in repeated)]
+        for page in stripped
     ]
 
 
-def _bare(text: str) -> str:
+def _normalize(text: str) -> str:
     return re.sub(r"[\d\s.·|/–—-]+", " ", text).strip().lower()
 
 
-def _flowing(pages: Sequence[Page], chapters: set[int]) -> Iterator[Paragraph]:
-    """Blocks as paragraphs; one that a page's end has cut goes on."""
-    last: Paragraph | None = None
+def _join_blocks(pages: Sequence[Page], chapters: set[int]) -> Iterator[Paragraph]:
+    """Blocks as paragraphs; a paragraph that continues on the next page is joined."""
+    pending: Paragraph | None = None
     for number, page in enumerate(pages):
-        for place, block in enumerate(page):
+        for position, block in enumerate(page):
             text = re.sub(r"\s+", " ", HYPHENATED.sub(r"\1", block.strip())).strip()
-            cut = number in chapters and not place
-            if last and not place and not cut and not last.text.endswith(ENDED) and text[:1].islower():
-                last = last._replace(text=f"{last.text} {text}")
+            starts_chapter = number in chapters and not position
+            if (
+                pending
+                and not position
+                and not starts_chapter
+                and not pending.text.endswith(ENDED)
+                and text[:1].islower()
+            ):
+                pending = pending._replace(text=f"{pending.text} {text}")
                 continue
-            if last:
-                yield last
-            last = Paragraph(text, 0, cut)
-    if last:
-        yield last
+            if pending:
+                yield pending
+            pending = Paragraph(text, 0, starts_chapter)
+    if pending:
+        yield pending

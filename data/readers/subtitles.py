@@ -1,4 +1,4 @@
-"""Subtitles (.srt, .vtt) to lines: what is said, without numbers, times and marks."""
+"""Subtitles (.srt, .vtt) to lines of speech, without numbers, times and formatting."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ UNSPACED = re.compile(r"[\u2e80-\uffee]$")
 
 
 def paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
-    """A line for each subtitle, or for each who speaks in it."""
+    """A line for each subtitle, or for each speaker in it."""
     text, notes = text_files.text_of(path, name)
     if not any(map(TIME.match, text.split("\n"))):
         raise DataError(f"{name} holds no times, so it is no file of subtitles. If it is text, rename it to .txt.")
-    return [Paragraph(line, line=True) for line in _lines(text)], notes
+    return [Paragraph(line, line=True) for line in _speech_lines(text)], notes
 
 
-def _lines(text: str) -> Iterator[str]:
-    before = ""
-    for subtitle in _subtitles(text.split("\n")):
-        said = ""
+def _speech_lines(text: str) -> Iterator[str]:
+    previous = ""
+    for subtitle in _split_subtitles(text.split("\n")):
+        speech = ""
         for line in subtitle:
-            if line == before:
-                continue  # subtitles that roll show each line twice
-            before = line
-            if said and DASH.match(line):
-                yield said
-                said = ""
-            said += line if not said or UNSPACED.search(said) else " " + line
-        if said:
-            yield said
+            if line == previous:
+                continue  # rolling subtitles show each line twice
+            previous = line
+            if speech and DASH.match(line):
+                yield speech
+                speech = ""
+            speech += line if not speech or UNSPACED.search(speech) else " " + line
+        if speech:
+            yield speech
 
 
-def _subtitles(lines: list[str]) -> Iterator[list[str]]:
-    """The lines of each, from its time to the line before the next one's number."""
-    places = [number for number, line in enumerate(lines) if TIME.match(line)]
-    for place, end in zip(places, [*places[1:], len(lines) + 1], strict=True):
-        own = lines[place + 1 : end - 1 if end <= len(lines) else end]
+def _split_subtitles(lines: list[str]) -> Iterator[list[str]]:
+    """The lines of each subtitle, from its time to the line before the next one's number."""
+    times = [number for number, line in enumerate(lines) if TIME.match(line)]
+    for time_line, end in zip(times, [*times[1:], len(lines) + 1], strict=True):
+        own = lines[time_line + 1 : end - 1 if end <= len(lines) else end]
         if end <= len(lines) and lines[end - 1].strip() and not _is_name(lines, end - 1):
             own.append(lines[end - 1])
-        yield [bare for line in _until_note(own) if (bare := _bare(line))]
+        yield [text for line in _cut_at_note(own) if (text := _plain_text(line))]
 
 
 def _is_name(lines: list[str], number: int) -> bool:
@@ -57,14 +57,14 @@ def _is_name(lines: list[str], number: int) -> bool:
     return lines[number].strip().isdecimal() or not lines[number - 1].strip()
 
 
-def _until_note(lines: list[str]) -> Iterator[str]:
-    """Without what a file of .vtt says to itself behind a blank line."""
+def _cut_at_note(lines: list[str]) -> Iterator[str]:
+    """The lines before a comment or style block of a .vtt file, which begins after a blank line."""
     for number, line in enumerate(lines):
         if line.startswith(("NOTE", "STYLE", "REGION")) and number and not lines[number - 1].strip():
             return
         yield line
 
 
-def _bare(line: str) -> str:
-    """A line without marks; who speaks, where a mark says it, stands before it."""
+def _plain_text(line: str) -> str:
+    """A line without formatting; a speaker in a voice tag is put in front of it."""
     return html.unescape(MARKS.sub("", VOICE.sub(r"\1: ", line))).strip()

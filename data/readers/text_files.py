@@ -1,4 +1,4 @@
-"""From a file to its text: any encoding, one kind of line end."""
+"""Files to text: any encoding, line ends normalized."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 from ...core.errors import DataError
 
-SAMPLE_BYTES = 1 << 18  # of a file in an unknown encoding; more makes the guess slower, not better
+SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark its own begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, since its mark begins with that of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -41,23 +41,23 @@ LEGACY = [
     *("cp1252", "cp1250", "cp1254", "cp1257", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256", "cp874"),
     *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
 ]
-LATIN = {  # which bytes are which letter tells these four apart, language by language
+LATIN = {  # the letters of each language tell these four code pages apart
     "cp1252": ["äöüß", "éèàçêùâîôûëïœæ", "áéíóúñü¿¡", "ãõáéíóúâêôçà", "àèéìòù", "åäö", "æøå", "ëïé", "áéíóúýþðæö"],
     "cp1250": ["ąćęłńóśźż", "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ăâîşţ", "čćđšž"],
     "cp1254": ["çğıöşüâîû"],
     "cp1257": ["āčēģīķļņšūž", "ąčęėįšųūž", "äõöüšž"],
 }
 CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
-NO_LETTERS = frozenset({"Cc", "Cn", "Co", "Cs"})  # controls, and characters that nobody has defined
+NO_LETTERS = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, undefined, private and surrogate characters
 BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
-MOSTLY = 0.6  # so many letters beyond ASCII stand alone among ASCII in Latin script only
-MOST_CONTROLS = 0.002  # a share of control bytes that no text in any encoding of eight bits has
+MOSTLY = 0.6  # only in Latin script do so many non-ASCII letters stand alone among ASCII
+MOST_CONTROLS = 0.002  # no text in an 8-bit encoding has a larger share of control bytes
 
 
 @dataclass(frozen=True)
 class ReadText:
-    """A file's text as read, its name inside the data set, and what there is to say about the reading."""
+    """The text of a file, its name inside the dataset, and notes on the reading."""
 
     name: str
     text: str
@@ -65,32 +65,32 @@ class ReadText:
 
 
 def text_of(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """A file's text with one kind of line end, and what there is to say about its encoding."""
+    """The text of a file with normalized line ends, and notes on its encoding."""
     with opened(file, name) as stream:
         text, notes = decoded(stream.read(), name)
     return one_line_end(text), notes
 
 
 def one_line_end(text: str) -> str:
-    """A text with one kind of line end, whatever system it was written on."""
+    """A text with \\n for every line end."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 @contextmanager
 def opened(file: Path, name: str) -> Iterator[BinaryIO]:
-    """The file's bytes to read; a DataError where the system does not let us."""
+    """Open a file for reading bytes; an OSError becomes a DataError."""
     try:
         with file.open("rb") as stream:
             yield stream
     except OSError as error:
-        mend = "Check that it exists and may be opened."
-        if isinstance(error, PermissionError):  # Word and Excel keep others out
-            mend = "Close the program that has it open, or see to it that you may read it."
-        raise DataError(f"{name} cannot be read ({error.strerror}). {mend}") from error
+        remedy = "Check that it exists and may be opened."
+        if isinstance(error, PermissionError):  # Word and Excel lock their files
+            remedy = "Close the program that has it open, or see to it that you may read it."
+        raise DataError(f"{name} cannot be read ({error.strerror}). {remedy}") from error
 
 
 def library(module: str, package: str, name: str, what: str) -> Any:
-    """A library that reading this file takes; where it is missing, a sentence."""
+    """Import a library that this kind of file needs; a DataError says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -108,28 +108,28 @@ def decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
         if encoding.startswith("utf-8"):
             encoding, notes = broken_encoding_of(data, name)
     text = data.decode(encoding, errors="replace")
-    return text, (*notes, *_damage(text, name))
+    return text, (*notes, *_damage_note(text, name))
 
 
 def encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
-    """What the beginning of a file says of its encoding; UTF-8 where it says nothing."""
+    """The encoding by the beginning of the data; UTF-8 where nothing says otherwise."""
     refuse_other_formats(data, name)
     marked = next((encoding for mark, encoding in MARKS if data.startswith(mark)), None)
-    wide = None if marked else _like_utf_16(data)
-    if not marked and not wide:
+    utf_16 = None if marked else _detect_utf_16(data)
+    if not marked and not utf_16:
         _refuse_binary(data, name)
-    encoding = marked or wide or "utf-8"
-    return encoding, _notes(name, encoding, marked is not None)
+    encoding = marked or utf_16 or "utf-8"
+    return encoding, _encoding_notes(name, encoding, marked is not None)
 
 
 def broken_encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
-    """The encoding of what is not UTF-8, or not all of it."""
-    encoding = "utf-8" if _mostly_utf_8(data) else _guessed(data, name)
-    return encoding, _notes(name, encoding, False)
+    """The encoding of data that is not, or not entirely, UTF-8."""
+    encoding = "utf-8" if _is_mostly_utf_8(data) else _guess_legacy(data, name)
+    return encoding, _encoding_notes(name, encoding, False)
 
 
 def encoding_of_file(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """The same of a file that is too large to be held: UTF-8 if all of it is."""
+    """The encoding of a file that is too large for memory: UTF-8 if all of it is."""
     with opened(file, name) as stream:
         encoding, notes = encoding_of(stream.read(SAMPLE_BYTES), name)
         if not encoding.startswith("utf-8"):
@@ -140,41 +140,41 @@ def encoding_of_file(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
             try:
                 decoder.decode(chunk)
             except UnicodeDecodeError as error:
-                found, notes = broken_encoding_of(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
-                return found, (*notes, *_broken_places(found, name))
+                broken_encoding, notes = broken_encoding_of(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
+                return broken_encoding, (*notes, *_broken_utf_8_note(broken_encoding, name))
     return encoding, notes
 
 
-def _broken_places(encoding: str, name: str) -> Iterator[str]:
+def _broken_utf_8_note(encoding: str, name: str) -> Iterator[str]:
     if encoding == "utf-8":
         yield f"{name}: some places are not UTF-8 and stand as \ufffd. Save the file as UTF-8."
 
 
-def _notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
+def _encoding_notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
     if encoding.startswith("utf-8"):
         return ()
-    how = "by its mark" if marked else "guessed; if letters look wrong, save the file as UTF-8"
-    return (f"{name} was read as {encoding.replace('_', '-')} ({how}).",)
+    reason = "by its mark" if marked else "guessed; if letters look wrong, save the file as UTF-8"
+    return (f"{name} was read as {encoding.replace('_', '-')} ({reason}).",)
 
 
-def _like_utf_16(data: bytes) -> str | None:
-    """UTF-16 without a mark shows by zeros in every second byte."""
+def _detect_utf_16(data: bytes) -> str | None:
+    """UTF-16 without a byte order mark, recognized by zeros in every second byte."""
     sample = data[:SAMPLE_BYTES]
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     if len(data) % 2 or max(even, odd) < max(1, len(sample) // 8):
         return None
     encoding = "utf-16-le" if odd > even else "utf-16-be"
     letters = sample.decode(encoding, errors="replace")
-    strange = sum(unicodedata.category(letter) in NO_LETTERS and letter not in "\n\r\t\f" for letter in letters)
-    return encoding if strange <= MOST_CONTROLS * len(letters) else None
+    invalid = sum(unicodedata.category(letter) in NO_LETTERS and letter not in "\n\r\t\f" for letter in letters)
+    return encoding if invalid <= MOST_CONTROLS * len(letters) else None
 
 
-def _mostly_utf_8(data: bytes) -> bool:
-    """Whether a file is UTF-8 in which a few bytes are broken."""
+def _is_mostly_utf_8(data: bytes) -> bool:
+    """Whether data are UTF-8 with a few broken bytes."""
     sample = data[:SAMPLE_BYTES].decode("utf-8", errors="replace")
     broken = sample.count("\ufffd")
-    whole = sum(letter > "\x7f" for letter in sample) - broken
-    return whole > 4 * broken
+    valid = sum(letter > "\x7f" for letter in sample) - broken
+    return valid > 4 * broken
 
 
 def refuse_other_formats(data: bytes, name: str) -> None:
@@ -194,37 +194,39 @@ def _refuse_binary(data: bytes, name: str) -> None:
         )
 
 
-def _guessed(data: bytes, name: str) -> str:
-    """The old code page that fits a file best; which of the Latin ones it is, its letters tell."""
+def _guess_legacy(data: bytes, name: str) -> str:
+    """The legacy code page that fits best; the Latin ones are told apart by their letters."""
     from charset_normalizer import from_bytes
 
-    sample = _around_first_letter(data)
+    sample = _telling_sample(data)
     if len(ALONE.findall(sample)) > MOSTLY * len(BEYOND_ASCII.findall(sample)):
-        return _latin(sample)
-    found = from_bytes(sample, cp_isolation=LEGACY)
-    best = next((guess for guess in found if _decodes(data, guess.encoding)), found.best())
+        return _guess_latin(sample)
+    guesses = from_bytes(sample, cp_isolation=LEGACY)
+    best = next((guess for guess in guesses if _can_decode(data, guess.encoding)), guesses.best())
     if best is None:
         raise DataError(f"{name} is in no encoding that could be recognized. Save it as UTF-8.")
-    return best.encoding if best.encoding not in LATIN else _latin(sample)
+    return best.encoding if best.encoding not in LATIN else _guess_latin(sample)
 
 
-def _latin(sample: bytes) -> str:
+def _guess_latin(sample: bytes) -> str:
     return max(LATIN, key=lambda page: _fit(sample, page))
 
 
-def _around_first_letter(data: bytes) -> bytes:
-    """What tells most: whole lines, where there are more than a sample, with the first letter beyond ASCII."""
+def _telling_sample(data: bytes) -> bytes:
+    """The most telling sample: whole lines of a large file, with the first letter beyond ASCII."""
     first = BEYOND_ASCII.search(data)
-    at = first.start() if first else 0
-    start = max(0, at - SAMPLE_BYTES // 2)
+    first_position = first.start() if first else 0
+    start = max(0, first_position - SAMPLE_BYTES // 2)
     sample = data[start : start + SAMPLE_BYTES]
     last_line_end = sample.rfind(b"\n")
     return (
-        sample[: last_line_end + 1] if len(data) > start + SAMPLE_BYTES and start + last_line_end > at else sample
+        sample[: last_line_end + 1]
+        if len(data) > start + SAMPLE_BYTES and start + last_line_end > first_position
+        else sample
     )
 
 
-def _decodes(data: bytes, encoding: str) -> bool:
+def _can_decode(data: bytes, encoding: str) -> bool:
     try:
         data.decode(encoding)
     except UnicodeDecodeError:
@@ -233,14 +235,14 @@ def _decodes(data: bytes, encoding: str) -> bool:
 
 
 def _fit(sample: bytes, page: str) -> float:
-    """The share of the letters beyond ASCII that the best fitting language of a code page has."""
-    found = [
+    """The share of the non-ASCII letters that the best fitting language of a code page has."""
+    letters = [
         letter for letter in sample.decode(page, errors="replace").lower() if letter > "\x7f" and letter.isalpha()
     ]
-    return max(sum(letter in alphabet for letter in found) for alphabet in LATIN[page]) / max(len(found), 1)
+    return max(sum(letter in alphabet for letter in letters) for alphabet in LATIN[page]) / max(len(letters), 1)
 
 
-def _damage(text: str, name: str) -> Iterator[str]:
+def _damage_note(text: str, name: str) -> Iterator[str]:
     lost = text.count("\ufffd")
     if lost:
         yield f"{name}: {lost} places could not be read and stand as \ufffd. Save the file as UTF-8."

@@ -1,4 +1,4 @@
-"""Kinds of file that people have and that are not read: what each is, and what to do with it."""
+"""File types that are not read, and what to do with each."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ PLAIN_KINDS = frozenset(
 
 
 def remedy(path: Path) -> str:
-    """What to do with a file of a kind that is not read; empty where nobody would bring it to learn from."""
+    """What to do with a file of a type that is not read; empty for types that nobody would train on."""
     ending = path.suffix.lower()
     return PLAIN if ending in PLAIN_KINDS else REMEDIES.get(ending, "")
 
 
 def refuse(path: Path, name: str) -> None:
-    """A DataError where a file is of a kind that cannot be read; one of plain text can, whatever its name."""
-    if what_to_do := REMEDIES.get(path.suffix.lower()):
-        raise DataError(f"{name}: {path.suffix.lower()} files are not read. To learn from it, {what_to_do}.")
+    """A DataError for a type that cannot be read; plain text can be, whatever its suffix."""
+    if advice := REMEDIES.get(path.suffix.lower()):
+        raise DataError(f"{name}: {path.suffix.lower()} files are not read. To learn from it, {advice}.")
 
 
 def said(folder: Path) -> str:
-    """One sentence on the files of a folder that somebody may wonder about; empty where there are none."""
-    found = seen(folder, lambda path: bool(remedy(path))) if folder.is_dir() else []
-    if not found:
+    """A sentence on the files of a folder that are not read; empty where there are none."""
+    skipped = seen(folder, lambda path: bool(remedy(path))) if folder.is_dir() else []
+    if not skipped:
         return ""
-    named = "; ".join(f"{path.relative_to(folder).as_posix()} ({remedy(path)})" for path in found[:MOST_NAMED])
-    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"Not read: {named}{more}."
+    listed = "; ".join(f"{path.relative_to(folder).as_posix()} ({remedy(path)})" for path in skipped[:MOST_NAMED])
+    rest = f"; and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
+    return f"Not read: {listed}{rest}."
