@@ -1,11 +1,11 @@
-"""Cut raw text into training blocks: sections, sentences, blocks and overlap blocks, as places in the text.
+"""Slice raw text into training blocks: sections, sentences, blocks and overlap blocks, as places in the text.
 
     text  --hard cuts-->  sections  --one tokenization each-->  ids with their places
           --sentences or lines-->  units (one, or a piece of one too long)  -->  blocks  -->  overlap blocks
 
-Everything is held in arrays over the whole text; a `Block` is made only when somebody looks at it. What
-tokenizes and what finds sentences or lines are callables, so that nothing here knows a tokenizer or a language.
-docs/chunking.md draws all of it.
+Everything is held in arrays over the whole text; a `Block` is made only when it is accessed. The tokenizer and the
+finder of sentences or lines are callables, so this module depends on no tokenizer and no language.
+docs/chunking.md has drawings of all of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-# Arrays of numpy, named for what they hold. It is imported where numbers are worked on: that takes 0.1 s.
+# NumPy arrays, named for what they hold. NumPy is imported inside functions, since its import takes 0.1 s.
 Ints: TypeAlias = Any
 Ids: TypeAlias = Any  # int32
 Flags: TypeAlias = Any
@@ -29,7 +29,7 @@ KINDS: tuple[Kind, ...] = ("block", "overlap", "dementor")
 Ends = Literal["auto", "sentences", "lines"]
 
 PIECE_CHARS = 65_536  # a long section goes to the tokenizer in pieces of about this size
-BATCH_CHARS = 4 * PIECE_CHARS  # so much is at the tokenizer at a time: its own objects are large
+BATCH_CHARS = 4 * PIECE_CHARS  # tokenized at a time: the tokenizer's own objects are large
 
 NOT_SPACE = re.compile(r"\S")
 CLAUSE_END = re.compile(r"[,;:—–،؛](?=\s)|[，；：、]")
@@ -46,15 +46,15 @@ class Encoded(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Where the units of a text end, in order: its sentences, or in some of its sections its lines."""
+    """Where the units of a text end, in order: its sentences, or in some sections its lines."""
 
     ends: Ints
-    inner: Ints  # where sentences end within those lines: one that is longer than a block is divided there
+    inner: Ints  # where sentences end within those lines: a line longer than a block is divided there
     by_lines: Flags  # of each section, whether its lines are its units
 
 
 Encoder = Callable[[Sequence[str]], Sequence[Encoded]]
-BoundsFinder = Callable[[str, "Sections"], Bounds]  # the rules: data/text/
+BoundsFinder = Callable[[str, "Sections"], Bounds]  # implemented in data/text/
 
 
 class Sentence(NamedTuple):
@@ -79,7 +79,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutting:
-    """The rules of one slicing; `hard_cut` stands here as it is to be found in the text."""
+    """The rules for slicing a text; `hard_cut` is the literal string, with escapes resolved."""
 
     cutoff: int = 256
     chunking: Literal["blocks", "dementor"] = "blocks"
@@ -98,18 +98,18 @@ class Cutting:
 
     @property
     def opening(self) -> int:
-        """Ids that stand before the text of every block."""
+        """The number of ids before the text of every block."""
         return int(self.bos is not None)
 
     @property
     def room(self) -> int:
-        """Ids of text that a block may hold."""
-        every = self.eos is not None and self.add_eos == "every_block"
-        return self.cutoff - self.opening - int(every)
+        """The number of ids of text that fit into a block."""
+        eos_everywhere = self.eos is not None and self.add_eos == "every_block"
+        return self.cutoff - self.opening - int(eos_everywhere)
 
     @property
     def closing(self) -> int:
-        """Ids that the end of a section adds to the text that it ends."""
+        """The number of ids that the end of a section adds to its text."""
         return int(self.eos is not None and self.add_eos == "hard_cut")
 
     def closes(self, ends_section: bool) -> bool:
@@ -120,24 +120,24 @@ class Cutting:
 
 
 def unescaped(hard_cut: str) -> str:
-    r"""The hard-cut string as typed, with the two-character escapes \n and \t understood."""
+    r"""The hard-cut string as typed, with the two-character escapes \n and \t resolved."""
     return hard_cut.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Sliced:
-    """Blocks of whole sentences or lines and, where the rules ask for it, overlap blocks between neighbours."""
+    """Blocks of whole sentences or lines and, if the rules ask for it, overlap blocks between neighbors."""
     units = units_of(text, encoder, rules, find)
     blocks = blocks_of(units)
     kept, left_out = blocks.parted(units)
     if rules.overlap:
-        between, _ = _overlaps(units, kept).parted(units)
-        kept = kept.merged(between)
+        overlaps, _ = _find_overlaps(units, kept).parted(units)
+        kept = kept.merged(overlaps)
     return Sliced(units, kept, left_out)
 
 
 @dataclass(frozen=True, eq=False)
 class Sliced:
-    """The blocks of one text in its order, their ids, and what there is to say about the cutting."""
+    """The blocks of one text in order, their ids, and the figures of the slicing."""
 
     units: Units
     spans: Spans
@@ -147,8 +147,8 @@ class Sliced:
         return len(self.spans)
 
     def __iter__(self) -> Iterator[Block]:
-        for at in range(0, len(self), 4096):  # so that a million blocks are never objects all at once
-            rows = zip(*(column[at : at + 4096].tolist() for column in self._columns), strict=True)
+        for offset in range(0, len(self), 4096):  # a million blocks must not be objects at the same time
+            rows = zip(*(column[offset : offset + 4096].tolist() for column in self._columns), strict=True)
             for start, end, tokens, kind, section, ends_section, first in rows:
                 yield Block(start, end, tokens, KINDS[kind], section, ends_section, first)
 
@@ -181,24 +181,24 @@ class Sliced:
 
     @property
     def lengths(self) -> Ints:
-        """How many ids training sees of each block."""
+        """The number of ids of each block, with BOS and EOS."""
         return self._columns[2]
 
     def ids_of(self, block: Block) -> Ids:
-        """What training sees of a block: its slice of the text's ids, with BOS and EOS in place."""
+        """The ids of a block as they are trained on: its slice of the text's ids, with BOS and EOS."""
         import numpy as np
 
         rules = self.units.rules
-        before, closed = rules.opening, rules.closes(block.ends_section)
-        after = block.tokens - closed
-        own = self.units.ids[block.first : block.first + after - before]
-        if not before and not closed:
-            return own.copy()
+        has_bos, has_eos = rules.opening, rules.closes(block.ends_section)
+        text_end = block.tokens - has_eos
+        text_ids = self.units.ids[block.first : block.first + text_end - has_bos]
+        if not has_bos and not has_eos:
+            return text_ids.copy()
         ids: Ids = np.empty(block.tokens, np.int32)
-        ids[before:after] = own
-        if before:
+        ids[has_bos:text_end] = text_ids
+        if has_bos:
             ids[0] = rules.bos
-        if closed:
+        if has_eos:
             ids[-1] = rules.eos
         return ids
 
@@ -206,24 +206,24 @@ class Sliced:
         return self.text[block.start : block.end]
 
     def sentences(self) -> Iterator[Sentence]:
-        """The sentences in their order; one that is too long for a block comes as its pieces."""
+        """The sentences in order; one that is too long for a block comes as its pieces."""
         units = self.units
         columns = (units.start, units.end, units.last - units.first)
         return map(Sentence._make, zip(*(column.tolist() for column in columns), strict=True))
 
     @property
     def left_out(self) -> int:
-        """Blocks that `min_chars` left out."""
+        """The number of blocks that `min_chars` left out."""
         return len(self.dropped)
 
     @cached_property
     def left_out_characters(self) -> int:
-        """Characters, spaces aside, that are in no block because of `min_chars`."""
+        """Characters, without spaces, that are in no block because of `min_chars`."""
         return self._characters(self._gaps(self.spans)) - self.lost
 
     @cached_property
     def lost(self) -> int:
-        """Characters, spaces aside, that are in no block, in no hard cut, and not left out by `min_chars`."""
+        """Characters, without spaces, that are in no block, in no hard cut, and not left out by `min_chars`."""
         return self._characters(self.lost_places())
 
     def lost_places(self) -> Iterator[tuple[int, int]]:
@@ -239,19 +239,19 @@ class Sliced:
         starts, ends = self.units.start[spans.first], self.units.end[spans.last - 1]
         low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])
         high = np.append(starts, len(self.text))
-        open_ = low < high
-        return self.sections.contents_in(low[open_], high[open_])
+        has_gap = low < high
+        return self.sections.contents_in(low[has_gap], high[has_gap])
 
     @cached_property
     def _columns(self) -> tuple[Ints | Flags, ...]:
-        """The fields of `Block`, a column each."""
+        """The fields of `Block`, one column each."""
         import numpy as np
 
         units, first, last, rules = self.units, self.spans.first, self.spans.last - 1, self.rules
         ends_section = units.ends_section[last]
-        own = units.last[last] - units.first[first]
-        always = rules.cutoff - rules.room  # BOS, and EOS where every block has one
-        tokens = own + always + rules.closing * ends_section.astype(np.int64)
+        text_tokens = units.last[last] - units.first[first]
+        extra = rules.cutoff - rules.room  # BOS, and EOS where every block has one
+        tokens = text_tokens + extra + rules.closing * ends_section.astype(np.int64)
         section = units.section[first]
         return (
             units.start[first],
@@ -266,11 +266,11 @@ class Sliced:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Blocks as runs of units: from `first` up to and without `last`."""
+    """Blocks as runs of units, from `first` up to but not including `last`."""
 
     first: Ints
     last: Ints
-    kind: Ints  # a place in KINDS
+    kind: Ints  # index into KINDS
 
     def __len__(self) -> int:
         return len(self.first)
@@ -285,9 +285,9 @@ class Spans:
         return Spans(self.first[which], self.last[which], self.kind[which])
 
     def parted(self, units: Units) -> tuple[Spans, Spans]:
-        """Those that are trained on, and those that `min_chars` leaves out."""
-        long = units.end[self.last - 1] - units.start[self.first] > units.rules.min_chars
-        return self.only(long), self.only(~long)
+        """The blocks to train on, and those that `min_chars` leaves out."""
+        is_long = units.end[self.last - 1] - units.start[self.first] > units.rules.min_chars
+        return self.only(is_long), self.only(~is_long)
 
     def merged(self, other: Spans) -> Spans:
         """Both in the order of the text."""
@@ -300,7 +300,7 @@ class Spans:
 
 
 def blocks_of(units: Units) -> Spans:
-    """Each block takes as many units as fit, and the next begins where it ended."""
+    """Each block takes as many units as fit, and the next begins where it ends."""
     import numpy as np
 
     reach, starts, unit = units.reach.tolist(), [], 0
@@ -311,34 +311,35 @@ def blocks_of(units: Units) -> Spans:
     return Spans.of(first, units.reach[first], "block")
 
 
-def _overlaps(units: Units, blocks: Spans) -> Spans:
-    """From the sentence nearest the middle of a block as far as whole sentences go, if that is beyond it."""
+def _find_overlaps(units: Units, blocks: Spans) -> Spans:
+    """Overlap blocks from the sentence nearest the middle of a block, where whole sentences reach beyond it."""
     import numpy as np
 
-    near = (blocks.last[:-1] == blocks.first[1:]) & ~units.breaks[blocks.first[1:]]
-    left, right = blocks.first[:-1][near], blocks.last[:-1][near]
-    opens = np.flatnonzero(units.opens)
-    if not len(left) or not len(opens):
+    adjacent = (blocks.last[:-1] == blocks.first[1:]) & ~units.breaks[blocks.first[1:]]
+    left, right = blocks.first[:-1][adjacent], blocks.last[:-1][adjacent]
+    sentence_starts = np.flatnonzero(units.opens)
+    if not len(left) or not len(sentence_starts):
         return Spans.of(left[:0], right[:0], "overlap")
-    first = opens[_nearest(units.low[opens], (units.low[left] + units.high[right - 1]) // 2)]
-    whole = np.maximum.accumulate(np.where(units.closes, np.arange(1, len(units) + 1), 0))
-    last = whole[units.reach[first] - 1]
+    middles = (units.low[left] + units.high[right - 1]) // 2
+    first = sentence_starts[_nearest_index(units.low[sentence_starts], middles)]
+    last_whole = np.maximum.accumulate(np.where(units.closes, np.arange(1, len(units) + 1), 0))
+    last = last_whole[units.reach[first] - 1]
     return Spans.of(first, last, "overlap").only((first > left) & (first < right) & (last > right))
 
 
-def _nearest(sorted_values: Ints, wanted: Ints) -> Ints:
-    """For each wanted value the place of the nearest one."""
+def _nearest_index(sorted_values: Ints, targets: Ints) -> Ints:
+    """The index of the nearest value for each target."""
     import numpy as np
 
-    after = np.searchsorted(sorted_values, wanted).clip(1, max(len(sorted_values) - 1, 1))
+    after = np.searchsorted(sorted_values, targets).clip(1, max(len(sorted_values) - 1, 1))
     after = np.minimum(after, len(sorted_values) - 1)
     before = np.maximum(after - 1, 0)
-    return np.where(wanted - sorted_values[before] <= sorted_values[after] - wanted, before, after)
+    return np.where(targets - sorted_values[before] <= sorted_values[after] - targets, before, after)
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What blocks are made of: sentences, and the pieces of those that are longer than a block."""
+    """The units of blocks: sentences or lines, and the pieces of those that are longer than a block."""
 
     text: str
     rules: Cutting
@@ -349,8 +350,8 @@ class Units:
     section: Ints
     start: Ints
     end: Ints
-    opens: Flags  # begins at a sentence's beginning
-    closes: Flags  # ends at a sentence's end
+    opens: Flags  # begins where a sentence begins
+    closes: Flags  # ends where a sentence ends
     ends_section: Flags
 
     def __len__(self) -> int:
@@ -358,7 +359,7 @@ class Units:
 
     @cached_property
     def breaks(self) -> Flags:
-        """Where no block may run on from the unit before: a section begins, or ids were left out."""
+        """Where no block may continue from the unit before: a section begins, or ids were left out."""
         import numpy as np
 
         return np.append(True, (self.section[1:] != self.section[:-1]) | (self.first[1:] != self.last[:-1]))[
@@ -367,7 +368,7 @@ class Units:
 
     @cached_property
     def low(self) -> Ints:
-        """Where each unit begins when every EOS that a section's end brings is counted as an id of the text."""
+        """Where each unit begins, with every EOS at a section's end counted as an id of the text."""
         return self.first + self.section * self.rules.closing
 
     @cached_property
@@ -376,35 +377,39 @@ class Units:
 
     @cached_property
     def reach(self) -> Ints:
-        """For a block that begins at a unit: one past the last unit that still fits."""
+        """For a block that begins at a unit, one past the last unit that fits."""
         import numpy as np
 
         unit = np.arange(len(self))
-        fits = np.searchsorted(self.high, self.low + self.rules.room, side="right")
-        stops = np.append(np.flatnonzero(self.breaks), len(self))
-        return np.minimum(np.maximum(fits, unit + 1), stops[np.searchsorted(stops, unit, side="right")])
+        first_beyond = np.searchsorted(self.high, self.low + self.rules.room, side="right")
+        breaks = np.append(np.flatnonzero(self.breaks), len(self))
+        return np.minimum(np.maximum(first_beyond, unit + 1), breaks[np.searchsorted(breaks, unit, side="right")])
 
 
 def units_of(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Units:
-    """Find sections and sentences, tokenize, and move every bound to the token bound that it means."""
+    """Find sections and sentences, tokenize, and move every bound to the corresponding token bound."""
     import numpy as np
 
     sections = sections_of(text, rules.hard_cut)
-    with ThreadPoolExecutor(1) as beside:  # a tokenizer lets other threads run while it works
-        found = beside.submit(find, text, sections)
-        tokens = _tokens(text, sections, encoder)
-    bounds = found.result()
-    sentences = _finer(_sentence_tokens(bounds.ends, sections, tokens), bounds, tokens, rules, sections)
-    (first, last, section), opens, closes = _divided(text, tokens, rules, sentences)
-    before = tokens.ends[np.maximum(first, 1) - 1]
-    start = np.where(first == tokens.first[section], sections.start[section], before)
+    with ThreadPoolExecutor(1) as executor:  # the tokenizer releases the GIL
+        pending_bounds = executor.submit(find, text, sections)
+        tokens = _tokenize(text, sections, encoder)
+    bounds = pending_bounds.result()
+    sentences = _refine_long_lines(
+        _sentence_tokens(bounds.ends, sections, tokens), bounds, tokens, rules, sections
+    )
+    (first, last, section), opens, closes = _divide_long(text, tokens, rules, sentences)
+    previous_end = tokens.ends[np.maximum(first, 1) - 1]
+    start = np.where(first == tokens.first[section], sections.start[section], previous_end)
     end = tokens.ends[last - 1].astype(np.int64)
-    finishes = np.isin(last, sentences[1][_final(sentences[2])])
-    marked = replace(sections, by_lines=bounds.by_lines)
-    return Units(text, rules, marked, tokens.ids, first, last, section, start, end, opens, closes, finishes)
+    ends_section = np.isin(last, sentences[1][_is_last_of_section(sentences[2])])
+    sections_with_lines = replace(sections, by_lines=bounds.by_lines)
+    return Units(
+        text, rules, sections_with_lines, tokens.ids, first, last, section, start, end, opens, closes, ends_section
+    )
 
 
-def _final(section: Ints) -> Flags:
+def _is_last_of_section(section: Ints) -> Flags:
     """Which rows are the last of their section."""
     import numpy as np
 
@@ -417,24 +422,24 @@ class Sections:
 
     start: Ints
     end: Ints
-    content_start: Ints  # without blank lines before
-    content_end: Ints  # without spaces and blank lines behind
+    content_start: Ints  # without leading blank lines
+    content_end: Ints  # without trailing spaces and blank lines
     cuts: Ints  # where each hard-cut string begins
-    by_lines: Flags  # whether its lines are its units, not its sentences
+    by_lines: Flags  # whether its units are lines, not sentences
 
     def __len__(self) -> int:
         return len(self.start)
 
     def contents_in(self, low: Ints, high: Ints) -> Iterator[tuple[int, int]]:
-        """What of the sections lies in stretches of the text, given by their ends."""
+        """The parts of section contents that lie in these stretches of the text."""
         import numpy as np
 
         first: Ints = np.searchsorted(self.content_end, low, side="right")
         last: Ints = np.searchsorted(self.content_start, high)
-        for gap in np.flatnonzero(first < last).tolist():  # of very many stretches few hold more than spaces
-            for section in range(int(first[gap]), int(last[gap])):
-                start = max(int(low[gap]), int(self.content_start[section]))
-                yield start, min(int(high[gap]), int(self.content_end[section]))
+        for stretch in np.flatnonzero(first < last).tolist():  # most stretches hold only spaces
+            for section in range(int(first[stretch]), int(last[stretch])):
+                start = max(int(low[stretch]), int(self.content_start[section]))
+                yield start, min(int(high[stretch]), int(self.content_end[section]))
 
 
 def sections_of(text: str, hard_cut: str) -> Sections:
@@ -443,48 +448,48 @@ def sections_of(text: str, hard_cut: str) -> Sections:
 
     cuts = [match.start() for match in re.finditer(re.escape(hard_cut), text)] if hard_cut else []
     bounds = zip([0, *(cut + len(hard_cut) for cut in cuts)], [*cuts, len(text)], strict=True)
-    rows = [row for start, end in bounds if (row := _contents(text, start, end))]
+    rows = [row for start, end in bounds if (row := _content_bounds(text, start, end))]
     start, end, content_start, content_end = np.array(rows, np.int64).reshape(-1, 4).T
     unknown: Flags = np.zeros(len(rows), bool)
     return Sections(start, end, content_start, content_end, np.array(cuts, np.int64), unknown)
 
 
-def _contents(text: str, start: int, end: int) -> tuple[int, int, int, int] | None:
-    """A section and its part without blank lines at its edges, or nothing where there are only spaces."""
+def _content_bounds(text: str, start: int, end: int) -> tuple[int, int, int, int] | None:
+    """The bounds of a section, with and without blank lines at its edges; None where it holds only spaces."""
     content = NOT_SPACE.search(text, start, end)
     if not content:
         return None
-    last = end
-    while text[last - 1].isspace():
-        last -= 1
-    return start, end, max(start, text.rfind("\n", start, content.start()) + 1), last
+    content_end = end
+    while text[content_end - 1].isspace():
+        content_end -= 1
+    return start, end, max(start, text.rfind("\n", start, content.start()) + 1), content_end
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The ids of a text, its sections one after the other."""
+    """The ids of a text, its sections one after another."""
 
     ids: Ids
     ends: Ints  # where each token's characters end
-    whole: Flags  # before each token and at the end: whether this is a bound between two characters
-    first: Ints  # the first token of each section, and at the end the number of all
+    whole: Flags  # before each token and at the end, whether this is a bound between two characters
+    first: Ints  # the first token of each section, then the number of all tokens
 
     def bound(self, places: Ints) -> Ints:
-        """The first token bound at or behind each place that is a bound between characters, too."""
+        """For each place, the first token bound at or after it that is also a bound between characters."""
         import numpy as np
 
-        same = np.asarray(places).astype(self.ends.dtype)  # else all of the ends are converted, at each call
-        bounds = np.minimum(np.searchsorted(self.ends, same) + 1, len(self.ids))
+        same_type = np.asarray(places).astype(self.ends.dtype)  # otherwise all ends are converted at each call
+        bounds = np.minimum(np.searchsorted(self.ends, same_type) + 1, len(self.ids))
         while not self.whole[bounds].all():
             bounds += ~self.whole[bounds]
         return bounds
 
 
-def _tokens(text: str, sections: Sections, encoder: Encoder) -> Tokens:
-    """Tokenize each section as running text of its own."""
+def _tokenize(text: str, sections: Sections, encoder: Encoder) -> Tokens:
+    """Tokenize each section as a text of its own."""
     import numpy as np
 
-    batches = [_encoded(text, batch, encoder) for batch in _batches(text, sections)]
+    batches = [_encode_batch(text, batch, encoder) for batch in _batches(text, sections)]
     if not batches:
         return Tokens(np.zeros(0, np.int32), np.zeros(0, np.int64), np.ones(1, bool), np.zeros(1, np.int64))
     ids, ends, whole = (np.concatenate([batch[column] for batch in batches]) for column in range(3))
@@ -493,12 +498,13 @@ def _tokens(text: str, sections: Sections, encoder: Encoder) -> Tokens:
         np.add.at(first, section + 1, counts)
     first = np.cumsum(first)
     filled = np.flatnonzero(first[1:] > first[:-1])
-    ends[first[filled + 1] - 1] = sections.end[filled]  # what a tokenizer drops belongs to its neighbour
+    # Characters that a tokenizer drops belong to the token before them.
+    ends[first[filled + 1] - 1] = sections.end[filled]
     return Tokens(ids, ends, np.append(whole, True), first)
 
 
 def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int]]]:
-    """The pieces of all sections (start, end, section), some at a time."""
+    """The pieces of all sections (start, end, section), in batches."""
     batch, size = [], 0
     for section, (start, end) in enumerate(zip(sections.start.tolist(), sections.end.tolist(), strict=True)):
         for low, high in pieces_of(text, start, end):
@@ -518,14 +524,14 @@ def pieces_of(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         cut = text.rfind("\n", start, limit) + 1 or text.rfind(" ", start + 1, limit)
         if cut <= start:
             cut = limit
-            while _joins(text, cut) and cut > start + PIECE_CHARS // 2:
+            while _is_joined(text, cut) and cut > start + PIECE_CHARS // 2:
                 cut -= 1
         yield start, cut
         start = cut
     yield start, end
 
 
-def _encoded(
+def _encode_batch(
     text: str, batch: Sequence[tuple[int, int, int]], encoder: Encoder
 ) -> tuple[Ids, Ints, Flags, Ints, Ints]:
     """The ids of a batch, where each ends in the whole text, whether it begins a character, and their count."""
@@ -538,43 +544,43 @@ def _encoded(
     ends = np.maximum.accumulate(np.concatenate([np.asarray(piece.ends, np.int64) for piece in pieces]) + shift)
     whole = np.append(True, starts[1:] >= ends[:-1])[: len(ends)]
     ids = np.concatenate([np.asarray(piece.ids, np.int32) for piece in pieces])
-    places = np.int32 if len(text) < 2**31 else np.int64
-    return ids, ends.astype(places), whole, np.array([section for _, _, section in batch], np.int64), counts
+    place_type = np.int32 if len(text) < 2**31 else np.int64
+    return ids, ends.astype(place_type), whole, np.array([section for _, _, section in batch], np.int64), counts
 
 
 def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     """Each sentence by its first token, one past its last, and its section."""
     import numpy as np
 
-    inside = dividing(ends, sections)
+    inner = dividing(ends, sections)
     opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
     while not tokens.whole[opening].all():
         opening -= ~tokens.whole[opening]
     opening = np.where(sections.content_start == sections.start, tokens.first[:-1], opening)
     closing = np.minimum(tokens.bound(sections.content_end), tokens.first[1:])
-    bounds = np.unique(np.concatenate([opening, tokens.bound(inside), closing]))
+    bounds = np.unique(np.concatenate([opening, tokens.bound(inner), closing]))
     first, last = bounds[:-1], bounds[1:]
     section: Ints = np.searchsorted(opening, first, side="right") - 1
-    held = last <= closing[section]
-    return first[held], last[held], section[held]
+    is_inside = last <= closing[section]
+    return first[is_inside], last[is_inside], section[is_inside]
 
 
-def _finer(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutting, sections: Sections) -> Rows:
-    """The same rows, with the sentences of a line for the line where that is longer than a block."""
+def _refine_long_lines(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutting, sections: Sections) -> Rows:
+    """The same rows, with lines that are longer than a block replaced by their sentences."""
     import numpy as np
 
-    long = lines[1] + rules.closing * _final(lines[2]) - lines[0] > rules.room
-    if not len(bounds.inner) or not long.any():
+    is_long = lines[1] + rules.closing * _is_last_of_section(lines[2]) - lines[0] > rules.room
+    if not len(bounds.inner) or not is_long.any():
         return lines
     rows = _sentence_tokens(np.union1d(bounds.ends, bounds.inner), sections, tokens)
-    within = long[np.searchsorted(lines[0], rows[0], side="right") - 1]
-    both = [np.concatenate([row[~long], finer[within]]) for row, finer in zip(lines, rows, strict=True)]
+    in_long_line = is_long[np.searchsorted(lines[0], rows[0], side="right") - 1]
+    both = [np.concatenate([row[~is_long], finer[in_long_line]]) for row, finer in zip(lines, rows, strict=True)]
     order = np.argsort(both[0], kind="stable")
     return both[0][order], both[1][order], both[2][order]
 
 
 def dividing(places: Ints, sections: Sections) -> Ints:
-    """Those places that divide the contents of a section."""
+    """The places strictly inside the contents of a section."""
     import numpy as np
 
     if not len(sections):
@@ -585,37 +591,39 @@ def dividing(places: Ints, sections: Sections) -> Ints:
     ]
 
 
-def _divided(text: str, tokens: Tokens, rules: Cutting, sentences: Rows) -> tuple[Rows, Flags, Flags]:
-    """The sentences with those too long for a block in pieces, and which pieces open and close a sentence."""
+def _divide_long(text: str, tokens: Tokens, rules: Cutting, sentences: Rows) -> tuple[Rows, Flags, Flags]:
+    """Sentences with those too long for a block in pieces, and which pieces open and close a sentence."""
     import numpy as np
 
     first, last, section = sentences
-    closing = rules.closing * _final(section)
-    long = last + closing - first > rules.room
+    closing = rules.closing * _is_last_of_section(section)
+    is_long = last + closing - first > rules.room
     pieces = [
         (low, high, section[number], low == first[number], high == last[number])
-        for number in np.flatnonzero(long).tolist()
-        for low, high in _divisions(
+        for number in np.flatnonzero(is_long).tolist()
+        for low, high in _split_sentence(
             text, tokens, rules.room, (int(first[number]), int(last[number]), int(closing[number]))
         )
     ]
     if not pieces:
-        kept = ~long
-        return (first[kept], last[kept], section[kept]), np.ones(kept.sum(), bool), np.ones(kept.sum(), bool)
-    short = np.column_stack([first, last, section, np.ones((len(first), 2), np.int64)])[~long]
+        fits = ~is_long
+        return (first[fits], last[fits], section[fits]), np.ones(fits.sum(), bool), np.ones(fits.sum(), bool)
+    short = np.column_stack([first, last, section, np.ones((len(first), 2), np.int64)])[~is_long]
     rows = np.concatenate([short, np.array(pieces, np.int64)])
     rows = rows[np.argsort(rows[:, 0], kind="stable")].T
     return (rows[0], rows[1], rows[2]), rows[3].astype(bool), rows[4].astype(bool)
 
 
-def _divisions(text: str, tokens: Tokens, room: int, sentence: tuple[int, int, int]) -> Iterator[tuple[int, int]]:
-    """A long sentence in pieces that fit; a character of more ids than a block holds is left out."""
+def _split_sentence(
+    text: str, tokens: Tokens, room: int, sentence: tuple[int, int, int]
+) -> Iterator[tuple[int, int]]:
+    """A long sentence in pieces that fit; a character with more ids than a block holds is left out."""
     first, last, closing = sentence
     while last + closing - first > room:
         limit = min(first + room, last - 1)
-        cut = _division(text, tokens, first, limit)
+        cut = _last_division(text, tokens, first, limit)
         if cut > limit:
-            first = cut  # a single character, which no block can hold: counted as lost
+            first = cut  # a single character that no block can hold: counted as lost
             continue
         yield first, cut
         first = cut
@@ -623,8 +631,8 @@ def _divisions(text: str, tokens: Tokens, room: int, sentence: tuple[int, int, i
         yield first, last
 
 
-def _division(text: str, tokens: Tokens, first: int, limit: int) -> int:
-    """The last token bound up to a limit at a clause's end, else at a word's, else between two characters."""
+def _last_division(text: str, tokens: Tokens, first: int, limit: int) -> int:
+    """The last token bound up to a limit at the end of a clause, else of a word, else between two characters."""
     import numpy as np
 
     low, high = int(tokens.ends[max(first, (first + limit) // 2 - 1)]), int(tokens.ends[limit - 1])
@@ -637,11 +645,11 @@ def _division(text: str, tokens: Tokens, first: int, limit: int) -> int:
     whole = first + 1 + np.flatnonzero(tokens.whole[first + 1 : limit + 1])
     if not len(whole):
         return first + 1 + int(np.argmax(tokens.whole[first + 1 :]))
-    apart = [bound for bound in whole[-8:].tolist() if not _joins(text, int(tokens.ends[bound - 1]))]
-    return apart[-1] if apart else int(whole[-1])
+    separable = [bound for bound in whole[-8:].tolist() if not _is_joined(text, int(tokens.ends[bound - 1]))]
+    return separable[-1] if separable else int(whole[-1])
 
 
-def _joins(text: str, place: int) -> bool:
-    """Whether the characters around a place make one sign: an accent, a joined emoji, a vowel sign."""
+def _is_joined(text: str, place: int) -> bool:
+    """Whether the characters around a place form one sign: an accent, a joined emoji, a vowel sign."""
     after = text[place : place + 1]
     return unicodedata.category(after or "x").startswith("M") or ZERO_WIDTH_JOINER in text[place - 1 : place + 1]

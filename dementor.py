@@ -1,4 +1,4 @@
-"""DEMENTOR: Deep Memorization Enforcement Through Overlapping and Repetition, a window sliding over the sentences.
+"""DEMENTOR: Deep Memorization Enforcement Through Overlapping and Repetition, windows sliding over the sentences.
 
     sentences     a b c d e f g h  |hard cut|  i j
     windows       a b c d                          a window starts at every sentence
@@ -6,9 +6,9 @@
                       c d e f
                         d e f g
                           e f g h                  the first that reaches a hard cut is the last before it,
-                                               i j and the next starts beyond
+                                               i j and the next starts after it
 
-Every sentence is met in many contexts, at the beginning of a block, in its middle and at its end.
+Every sentence is seen in many contexts: at the beginning of a block, in its middle and at its end.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 
 def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Sliced:
-    """Windows of whole sentences over a text; `dementor_repeats` says how often each should be seen."""
+    """Windows of whole sentences over a text; `dementor_repeats` is how often each sentence should be seen."""
     units = units_of(text, encoder, rules, find)
-    starts = _spread(units, rules.dementor_repeats) if rules.dementor_repeats else _everywhere(units)
+    starts = _spread_starts(units, rules.dementor_repeats) if rules.dementor_repeats else _all_starts(units)
     windows = Spans.of(starts, units.reach[starts], "dementor")
-    kept, left_out = windows.only(_worth_it(units, windows)).parted(units)
+    kept, left_out = windows.only(_is_worthwhile(units, windows)).parted(units)
     return Sliced(units, kept, left_out)
 
 
-def _everywhere(units: Units) -> Ints:
+def _all_starts(units: Units) -> Ints:
     import numpy as np
 
     return np.arange(len(units))
 
 
-def _spread(units: Units, repeats: int) -> Ints:
-    """Starts so that about `repeats` windows lie over each sentence: as many, evenly, in each window's length."""
+def _spread_starts(units: Units, repeats: int) -> Ints:
+    """Window starts so that about `repeats` windows cover each sentence, evenly spread over a window's length."""
     import numpy as np
 
-    whole = blocks_of(units)
-    low, length = units.low[whole.first], units.high[whole.last - 1] - units.low[whole.first]
+    blocks = blocks_of(units)
+    low, length = units.low[blocks.first], units.high[blocks.last - 1] - units.low[blocks.first]
     shares = np.arange(repeats) / repeats
     places = (low[:, None] + length[:, None] * shares).ravel()
     return np.unique(np.searchsorted(units.low, places - 0.5, side="left").clip(max=len(units) - 1))
 
 
-def _worth_it(units: Units, windows: Spans) -> Flags:
-    """Without windows that only repeat the end of the one before: none at a hard cut, no short ones elsewhere."""
+def _is_worthwhile(units: Units, windows: Spans) -> Flags:
+    """Windows that do not only repeat the end of the one before: none at a hard cut, no short ones elsewhere."""
     import numpy as np
 
-    reaches_on = np.diff(windows.last, prepend=-1) > 0
+    reaches_further = np.diff(windows.last, prepend=-1) > 0
     long = units.high[windows.last - 1] - units.low[windows.first] >= units.rules.room / 2
-    return reaches_on | (long & ~units.ends_section[windows.last - 1])
+    return reaches_further | (long & ~units.ends_section[windows.last - 1])

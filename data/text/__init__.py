@@ -1,4 +1,4 @@
-"""Text to blocks: sentence and line boundaries, slicing, and the figures of how a text was sliced."""
+"""Text to blocks: sentence and line bounds, slicing, and the figures of the slicing."""
 
 from __future__ import annotations
 

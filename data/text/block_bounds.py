@@ -1,10 +1,10 @@
-"""Where a text's units end: its sentences, or its lines where these are what it is made of.
+"""Where the units of a text end: at its sentences, or at its lines where the text is made of lines.
 
-    <anna> hi there           a log, verse, a script: most lines end without a stop, and not because they are full
-    <bob> hey. how are you    so a block ends at a line's end, and a stop within a line divides only too long ones
+    <anna> hi there           a log, verse, a script: most lines end without a stop, though there was room for more
+    <bob> hey. how are you    so blocks end at line ends, and stops divide only lines that are too long
 
-Wrapped prose is no such text: its lines end because the next word did not fit. Each section between two hard cuts
-is judged by itself, a short one by the whole text.
+Wrapped prose is different: its lines end because the next word did not fit. Each section between two hard cuts is
+judged by itself, a short one by the whole text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .sentences import RAGGED, WIDEST_LINE
 if TYPE_CHECKING:
     from ...chunking import Ends, Flags, Ints, Sections
 
-FEWEST_LINES = 8  # a section of fewer is judged by the whole text
-MOSTLY = 0.7  # of a paragraph's lines that go on so many are full where it is wrapped
-OPEN = 0.4  # so many of the lines end without a stop
-TAGGED = 0.5  # or so many begin with who speaks, or when
-IDEOGRAPH = "\u2e80"  # from here on a line is wrapped between any two characters
-TAG_CHARS = 64  # looked at for who speaks, or when
+FEWEST_LINES = 8  # a section with fewer lines is judged by the whole text
+MOSTLY = 0.7  # in wrapped prose, at least this share of the continued lines is full
+OPEN = 0.4  # lines are units if at least this share ends without a stop
+TAGGED = 0.5  # or if at least this share begins with a speaker or a time
+IDEOGRAPH = "\u2e80"  # from this character on, lines wrap between any two characters
+TAG_CHARS = 64  # searched for a speaker or a time
 CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?(?:\s?[AaPp]\.?[Mm]\.?)?"
 NAME = r"\*{0,2}[^\W\d_][\w .'’#-]{0,30}(?: \([^()]{1,30}\))?\*{0,2}"
 TAG = re.compile(
@@ -34,65 +34,70 @@ TAG = re.compile(
 
 
 def bounds(text: str, sections: Sections, asked: Ends = "auto") -> Bounds:
-    """Where blocks may end: at sentences or at lines, as asked, or as each section's own lines and stops say."""
+    """Where blocks may end: at sentences or lines, as asked, or as the lines and stops of each section suggest."""
     import numpy as np
 
-    read = [_read(text[start:end], start, asked) for start, end in sentences.stretches(text)]
+    results = [_read_stretch(text[start:end], start, asked) for start, end in sentences.stretches(text)]
     by_lines = np.full(len(sections), asked == "lines")
     if asked == "auto":
-        by_lines = _judged([seen for _, seen in read if seen], sections)
-    ends: Ints = np.concatenate([np.zeros(0, np.int64), *(found for found, _ in read)])
+        by_lines = _sections_by_lines([stats for _, stats in results if stats], sections)
+    ends: Ints = np.concatenate([np.zeros(0, np.int64), *(sentence_ends for sentence_ends, _ in results)])
     if not by_lines.any():
         return Bounds(ends, ends[:0], by_lines)
-    lines = np.concatenate([seen.ends[~seen.full | (asked == "lines")] for _, seen in read if seen])
-    lines, inner = _within(lines, sections, by_lines), _within(ends, sections, by_lines)
+    lines = np.concatenate([stats.ends[~stats.full | (asked == "lines")] for _, stats in results if stats])
+    lines, inner = _places_by_lines(lines, sections, by_lines), _places_by_lines(ends, sections, by_lines)
     return Bounds(np.union1d(lines, np.setdiff1d(ends, inner, assume_unique=True)), inner, by_lines)
 
 
 class Seen(NamedTuple):
-    """The lines of a stretch that are not blank, and where its stops end sentences."""
+    """The non-blank lines of a stretch, and the stops that end sentences in it."""
 
-    ends: Ints  # of several line ends the last
-    at: Ints  # where its own characters end
-    open: Flags  # no stop at its end, though the next word would have had room
-    full: Flags  # no stop at its end, and no room for the next word
-    tagged: Flags  # begins with who speaks, or when
-    stops: Ints  # without the line ends behind them
+    ends: Ints  # the last of several line ends
+    at: Ints  # where the characters of the line end
+    open: Flags  # no stop at its end, though the next word would have fit
+    full: Flags  # no stop at its end, and the next word did not fit
+    tagged: Flags  # begins with a speaker or a time
+    stops: Ints  # without the line ends after them
 
 
-def _read(text: str, start: int, asked: Ends) -> tuple[Ints, Seen | None]:
-    """The ends of sentences in a stretch, and its lines where they may count."""
+def _read_stretch(text: str, start: int, asked: Ends) -> tuple[Ints, Seen | None]:
+    """The ends of the sentences in a stretch, and its lines where they may be units."""
     lines, stops = sentences.lines_of(text), sentences.stop_ends(text)
     ends = sentences.ends_of(lines, stops) + start
-    return ends, None if asked == "sentences" else _seen(lines, stops, start)
+    return ends, None if asked == "sentences" else _line_stats(lines, stops, start)
 
 
-def _seen(lines: sentences.Lines, stops: Ints, start: int) -> Seen:
+def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> Seen:
     import numpy as np
 
-    after = np.cumsum(lines.lengths + 1)
-    there = np.flatnonzero(~lines.blank)
-    ends = np.minimum(after[np.append(there[1:], len(after)) - 1], after[-1] - 1)[: len(there)]
+    next_starts = np.cumsum(lines.lengths + 1)
+    non_blank = np.flatnonzero(~lines.blank)
+    ends = np.minimum(next_starts[np.append(non_blank[1:], len(next_starts)) - 1], next_starts[-1] - 1)[
+        : len(non_blank)
+    ]
     tagged = np.array([_is_tagged(line) for line in lines.texts])
-    goes_on = ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
-    at, last = after[there] - 1, np.searchsorted(ends, stops).clip(max=max(len(ends) - 1, 0))
+    continued = ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
+    own_ends = next_starts[non_blank] - 1
+    line_of_stop = np.searchsorted(ends, stops).clip(max=max(len(ends) - 1, 0))
     stopped = np.isin(ends, stops)
     if len(ends):
-        stops = np.where(ends[last] == stops, at[last], stops)
-    full = ~stopped & _full(lines, goes_on)[there]
-    return Seen(ends + start, at + start, ~stopped & ~full, full, tagged[there], stops + start)
+        stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
+    full = ~stopped & _find_full_lines(lines, continued)[non_blank]
+    return Seen(ends + start, own_ends + start, ~stopped & ~full, full, tagged[non_blank], stops + start)
 
 
-def _full(lines: sentences.Lines, goes_on: Flags) -> Flags:
-    """Lines of wrapped prose that end because the next word had no room: so must most of those around them."""
+def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
+    """Lines of wrapped prose that end because the next word did not fit; most lines around them must do so too."""
     import numpy as np
 
     group, width, prose = sentences.wrapped(lines)
-    full: Flags = goes_on & prose & (lines.lengths > width - RAGGED)
-    left = np.flatnonzero(goes_on & ~full & (prose | (width > WIDEST_LINE)))
-    words = np.fromiter((_first_word(lines.texts[number + 1]) for number in left.tolist()), np.int64, len(left))
-    full[left] = lines.lengths[left] + 1 + words > width[left]
-    wrapped: Flags = np.bincount(group, full) >= MOSTLY * np.bincount(group, goes_on)
+    full: Flags = continued & prose & (lines.lengths > width - RAGGED)
+    undecided = np.flatnonzero(continued & ~full & (prose | (width > WIDEST_LINE)))
+    first_words = np.fromiter(
+        (_first_word_length(lines.texts[number + 1]) for number in undecided.tolist()), np.int64, len(undecided)
+    )
+    full[undecided] = lines.lengths[undecided] + 1 + first_words > width[undecided]
+    wrapped: Flags = np.bincount(group, full) >= MOSTLY * np.bincount(group, continued)
     return full & wrapped[group]
 
 
@@ -101,36 +106,38 @@ def _is_tagged(line: str) -> bool:
     return (":" in head or "<" in head) and TAG.match(line) is not None
 
 
-def _first_word(line: str) -> int:
-    """How much of a line would have to fit into the one before."""
-    bare = line.lstrip()
-    return 1 if bare > IDEOGRAPH else len(bare.split(None, 1)[0]) if bare else 0
+def _first_word_length(line: str) -> int:
+    """The length of the first word, which would have to fit into the line before."""
+    stripped = line.lstrip()
+    return 1 if stripped > IDEOGRAPH else len(stripped.split(None, 1)[0]) if stripped else 0
 
 
-def _judged(seen: list[Seen], sections: Sections) -> Flags:
-    """Of each section whether its lines are its units."""
+def _sections_by_lines(stats: list[Seen], sections: Sections) -> Flags:
+    """For each section, whether its lines are its units."""
     import numpy as np
 
-    def counted(column: list[Ints]) -> Ints:
-        places: Ints = np.concatenate([np.zeros(0, np.int64), *column])
-        inside: Ints = np.searchsorted(sections.start, places - 1, side="right") - 1
-        return np.bincount(inside[inside >= 0], minlength=len(sections))
+    def count_by_section(column: list[Ints]) -> Ints:
+        all_places: Ints = np.concatenate([np.zeros(0, np.int64), *column])
+        section: Ints = np.searchsorted(sections.start, all_places - 1, side="right") - 1
+        return np.bincount(section[section >= 0], minlength=len(sections))
 
-    lines, stops = counted([part.at for part in seen]), counted([part.stops for part in seen])
-    kinds = [counted([part.at[getattr(part, kind)] for part in seen]) for kind in ("open", "full", "tagged")]
+    lines, stops = count_by_section([part.at for part in stats]), count_by_section([part.stops for part in stats])
+    kinds = [
+        count_by_section([part.at[getattr(part, kind)] for part in stats]) for kind in ("open", "full", "tagged")
+    ]
     counts = np.array([lines, stops, *kinds])
     return np.where(lines < FEWEST_LINES, _are_units(*counts.sum(axis=1)), _are_units(*counts))
 
 
 def _are_units(lines: Ints, stops: Ints, open_: Ints, full: Ints, tagged: Ints) -> Flags:
-    """Many lines end without a stop and hold about a sentence, or many begin with who speaks; few are wrapped."""
+    """Many lines end without a stop and hold about one sentence, or many begin with a speaker; few are wrapped."""
     short = (open_ >= OPEN * lines) & (stops <= lines)
     return (lines > 1) & (2 * full <= open_) & (short | (tagged >= TAGGED * lines))
 
 
-def _within(places: Ints, sections: Sections, by_lines: Flags) -> Ints:
-    """Those places that lie in sections whose lines are their units."""
+def _places_by_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:
+    """The places inside sections whose lines are their units."""
     import numpy as np
 
-    inside = np.searchsorted(sections.start, places - 1, side="right") - 1
-    return places[(inside >= 0) & by_lines[np.maximum(inside, 0)]]
+    section = np.searchsorted(sections.start, places - 1, side="right") - 1
+    return places[(section >= 0) & by_lines[np.maximum(section, 0)]]

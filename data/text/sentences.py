@@ -1,8 +1,8 @@
-"""Find where sentences end, in any language: rules for the marks, a table for what each language brings.
+"""Find the ends of sentences in any language: rules for punctuation, and tables of words for each language.
 
-A stop ends a sentence unless what follows goes on (a small letter, no space) or what precedes it is an
-abbreviation, an initial or a number that counts. A line's end does unless the line is wrapped prose.
-The words are in languages.json, all languages in one, so that nothing has to guess a text's language.
+A stop ends a sentence unless the text after it continues it (a lowercase letter, no space), or the word before it
+is an abbreviation, an initial or an ordinal. A line end does too, except in wrapped prose. The words of all
+languages are in languages.json and used together, so that no text's language has to be guessed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ...chunking import Flags, Ints
 
-STRETCH_CHARS = 1 << 20  # so much text is looked through for sentences at a time
-GROUP_LINES = 64  # lines judged together as wrapped or not
+STRETCH_CHARS = 1 << 20  # text processed at a time
+GROUP_LINES = 64  # lines that are judged together as wrapped or not
 NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
-RAGGED = 12  # a full line may be so much shorter than the widest: the next word did not fit
-WORD_CHARS = 32  # looked at before a dot
-LOOK_BACK = 2000  # and for the beginning of a sentence
+RAGGED = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
+WORD_CHARS = 32  # searched before a dot
+LOOK_BACK = 2000  # characters searched for the beginning of a sentence
 
 SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
 UNSPACED = "፧。！？｡।॥։።᙮။។༎།"
@@ -56,7 +56,7 @@ TWO_WORDS = re.compile(r"([^\W\d_]+)(?:\s+([^\W\d_]+))?")
 
 
 class Lines(NamedTuple):
-    """The lines of a text, and what their beginnings say."""
+    """The lines of a text, and what they begin with."""
 
     texts: list[str]
     lengths: Ints
@@ -67,26 +67,26 @@ class Lines(NamedTuple):
 
 
 def sentence_ends(text: str) -> Ints:
-    """Where the sentences of a text end: behind the last dot, quote or bracket, or behind the line's end."""
+    """Where the sentences of a text end: after the last dot, quote or bracket, or after the line end."""
     import numpy as np
 
-    found: list[Ints] = [np.zeros(0, np.int64)]
+    parts: list[Ints] = [np.zeros(0, np.int64)]
     for start, end in stretches(text):
         part = text[start:end]
-        found.append(ends_of(lines_of(part), stop_ends(part)) + start)
-    return np.concatenate(found)
+        parts.append(ends_of(lines_of(part), stop_ends(part)) + start)
+    return np.concatenate(parts)
 
 
 def ends_of(lines: Lines, stops: Ints) -> Ints:
-    """The ends of sentences in a stretch: at its lines and its stops, and at its own end."""
+    """The ends of the sentences in a stretch: at line ends, at stops, and at the end of the stretch."""
     import numpy as np
 
-    whole = int(lines.lengths.sum()) + len(lines.texts) - 1
-    return np.unique(np.concatenate([_line_ends(lines), stops, [whole] if whole else stops[:0]]))
+    length = int(lines.lengths.sum()) + len(lines.texts) - 1
+    return np.unique(np.concatenate([_line_ends(lines), stops, [length] if length else stops[:0]]))
 
 
 def stop_ends(text: str) -> Ints:
-    """Behind each stop that ends a sentence; in scripts that have none, at the space that does."""
+    """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
     import numpy as np
 
     return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
@@ -108,7 +108,7 @@ def lines_of(text: str) -> Lines:
 
 
 def stretches(text: str) -> Iterator[tuple[int, int]]:
-    """A long text in parts that end with a paragraph, else a line, so that only one at a time is looked at."""
+    """Parts of a long text that end with a paragraph, else with a line; one at a time is processed."""
     start = 0
     while len(text) - start > 2 * STRETCH_CHARS:
         window = start + STRETCH_CHARS, start + 2 * STRETCH_CHARS
@@ -123,28 +123,30 @@ def stretches(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _line_ends(lines: Lines) -> Ints:
-    """Ends of lines that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
+    """Line ends that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
     import numpy as np
 
     _, width, prose = wrapped(lines)
     full = lines.lengths > width - RAGGED
-    runs_on = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
+    continued = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
     ends = np.cumsum(lines.lengths + 1)[:-1]
-    return ends[~runs_on & ~lines.blank[1:]]  # of several newlines the last
+    return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
 
 
 def wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
-    """Of each line its group, the width of that, and whether it may be wrapped prose: a group that is about as
-    wide as a page and whose lines, unlike those of verse, do not all begin with capitals."""
+    """For each line its group, the width of the group, and whether it may be wrapped prose.
+
+    Prose is a group about as wide as a page whose lines do not all begin with capitals, as those of verse do.
+    """
     import numpy as np
 
     lengths, blank, capital = lines.lengths, lines.blank, lines.capital
-    number = np.arange(len(lengths))
-    group = np.cumsum(blank | (number % GROUP_LINES == 0)) - 1
+    line_number = np.arange(len(lengths))
+    group = np.cumsum(blank | (line_number % GROUP_LINES == 0)) - 1
     first = np.flatnonzero(np.diff(group, prepend=-1))
     width = np.maximum.reduceat(lengths, first)
-    inner = ~blank & ~np.isin(number, first)
-    count, capitals = np.bincount(group, inner), np.bincount(group, inner & capital)
+    is_inner = ~blank & ~np.isin(line_number, first)
+    count, capitals = np.bincount(group, is_inner), np.bincount(group, is_inner & capital)
     verse = (capitals >= 0.8 * count) & ((count > 1) | (width < WIDE_LINE))
     prose = (width >= NARROW_LINE) & (width <= WIDEST_LINE) & ~verse
     return group, width[group], prose[group]
@@ -161,7 +163,7 @@ def _stop_ends(text: str) -> Iterator[int]:
 
 
 def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
-    """A stop that needs no space behind it ends its sentence, unless a quotation's own sentence goes on."""
+    """The end at a stop that needs no space after it, unless the sentence around a quotation continues."""
     languages = _languages()
     if stop[3][:1] in TITLE_CLOSERS:
         return 0
@@ -172,18 +174,18 @@ def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
 
 
 def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
-    """A stop with a space behind it ends its sentence, unless what follows goes on or an abbreviation precedes."""
-    mark, more, closers, space, openers, following = stop.groups()
+    """The end at a stop with a space after it, unless the next word continues it or an abbreviation precedes."""
+    mark, more_marks, closers, space, openers, following = stop.groups()
     if not space and following:
         return stop.end() if mark in "?!" and following > "\u2e80" else 0
     if following in GOES_ON or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
         return 0
-    if following.islower() and (closers or more or not _is_lowercase(text, last, stop.start())):
+    if following.islower() and (closers or more_marks or not _is_lowercase(text, last, stop.start())):
         return 0
-    if mark == "." and not more:
+    if mark == "." and not more_marks:
         if _is_abbreviation(text, stop):
             return 0
-    elif (more or mark == "…") and _is_pause(text, stop):
+    elif (more_marks or mark == "…") and _is_pause(text, stop):
         return 0
     if closers and mark in "?!" and not openers and _is_attribution(text, stop.end(5)):
         return 0
@@ -191,12 +193,12 @@ def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
 
 
 def _is_own_stop(text: str, stop: re.Match[str]) -> bool:
-    """Whether a mark that ends sentences in one script only stands behind a letter of that script."""
+    """Whether a mark that ends sentences in one script only follows a letter of that script."""
     return SCRIPT_STOPS[stop[1]].match(text, max(0, stop.start() - 1)) is not None
 
 
 def _is_lowercase(text: str, last: int, place: int) -> bool:
-    """Whether the sentence itself began with a small letter, as in texts that have no capitals at all."""
+    """Whether the sentence itself began with a lowercase letter, as in texts without capitals."""
     start = text.rfind("\n", max(last, place - LOOK_BACK), place) + 1 or last
     letter = LETTER.search(text, start, place) if place - start < LOOK_BACK else None
     return letter is not None and letter[0].islower()
@@ -209,14 +211,14 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     if not words or text[place - 1].isspace():
         return False
     word = words[-1].lstrip(OPENERS)
-    small = word.lower()
-    if small.isalpha() and len(small) > 1 and small not in languages.abbreviations:
-        return small.endswith(languages.suffixes)
-    if small.isdecimal():
+    lowercase = word.lower()
+    if lowercase.isalpha() and len(lowercase) > 1 and lowercase not in languages.abbreviations:
+        return lowercase.endswith(languages.suffixes)
+    if lowercase.isdecimal():
         return _is_ordinal(text, stop, words)
-    if _is_listed(text, stop, small):
+    if _is_listed(text, stop, lowercase):
         return True
-    return small not in languages.either and bool(INITIALS.fullmatch(word)) and _is_initial(text, stop, words)
+    return lowercase not in languages.either and bool(INITIALS.fullmatch(word)) and _is_initial(text, stop, words)
 
 
 def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
@@ -239,7 +241,7 @@ def _is_initial(text: str, stop: re.Match[str], words: list[str]) -> bool:
 
 
 def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
-    """`3.` counts at the beginning of a line, in dates, before a month and after an article."""
+    """`3.` is an ordinal at the beginning of a line, in dates, before a month and after an article."""
     languages = _languages()
     if _begins_line(text, stop.start() - len(words[-1])):
         return True
@@ -259,14 +261,14 @@ def _begins_line(text: str, place: int) -> bool:
 
 
 def _next_word(text: str, stop: re.Match[str]) -> str:
-    """The word behind a stop, in small letters; none where a dot follows it."""
+    """The word after a stop, in lowercase; empty where a dot follows the word."""
     word = NEXT_WORD.match(text, stop.end(5))
     return word[1].lower() if word else ""
 
 
-def _is_starter(text: str, stop: re.Match[str], apart_from: Collection[str]) -> bool:
+def _is_starter(text: str, stop: re.Match[str], excluded: Collection[str]) -> bool:
     word = _next_word(text, stop)
-    return word in _languages().starters and word not in apart_from
+    return word in _languages().starters and word not in excluded
 
 
 def _is_pause(text: str, stop: re.Match[str]) -> bool:
@@ -278,20 +280,20 @@ def _is_pause(text: str, stop: re.Match[str]) -> bool:
 
 
 def _is_attribution(text: str, place: int) -> bool:
-    """`asked Mary` or `Mary asked` behind a quoted question."""
+    """`asked Mary` or `Mary asked` after a quoted question."""
     words = TWO_WORDS.match(text, place)
     return words is not None and not _languages().speech.isdisjoint(words.groups())
 
 
 def _spaced_ends(text: str) -> Iterator[int]:
-    """Where a script without full stops, such as Thai, ends a sentence with a space."""
+    """The ends of sentences in a script without full stops, such as Thai, where a space ends a sentence."""
     if STOPLESS.search(text):
         yield from (match.end() for match in _languages().spaced.finditer(text))
 
 
 @dataclass(frozen=True)
 class Languages:
-    """The tables of languages.json, which says what each is for, all languages in one."""
+    """The tables of languages.json (see there), merged over all languages."""
 
     never: frozenset[str]
     number: frozenset[str]

@@ -1,4 +1,4 @@
-"""How a text was cut, in numbers: what Check says of it, and what the page draws."""
+"""The figures of how a text was sliced, for Check and for the drawing on the page."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...train_utils import plural, several
 if TYPE_CHECKING:
     from ...chunking import Ints, Kind, Sliced
 
-COLUMNS = 200  # the map's width: a part of the text in each column
-MOST_DRAWN = 2000  # blocks or hard cuts that a map shows one by one
+COLUMNS = 200  # the width of the map; each column is a part of the text
+MOST_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
 
 
 class Bar(NamedTuple):
-    """A block on the map, from start to end as shares of the text."""
+    """A block on the map; start and end are shares of the text."""
 
     start: float
     end: float
@@ -25,7 +25,7 @@ class Bar(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """How many blocks a sentence is in."""
+    """The number of blocks that hold a sentence."""
 
     least: int
     mean: float
@@ -34,74 +34,74 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceMap:
-    """One text and its blocks; places are shares of the text, 0 its beginning and 1 its end."""
+    """One text and its blocks; places are shares of the text, from 0 to 1."""
 
     characters: int
     sections: int
     sentences: int
-    lines: int  # in the parts whose lines are the units of its blocks
+    lines: int  # only those that are units
     parts_by_lines: int
     blocks: int
     overlaps: int
-    windows: int  # blocks of DEMENTOR
+    windows: int  # DEMENTOR windows
     hard_cuts: tuple[float, ...]
     bars: tuple[Bar, ...]  # empty where there are too many to draw
-    seen_along: tuple[float, ...]  # how often each part of the text is seen, a part a column
+    seen_along: tuple[float, ...]  # how often each part of the text is seen, one value per column
     seen: Seen
-    tokens: int  # of the text itself
-    trained_tokens: int  # of all blocks, BOS and EOS included
+    tokens: int  # in the text itself
+    trained_tokens: int  # in all blocks, with BOS and EOS
     left_out: int  # blocks
     left_out_characters: int
-    lost: tuple[str, ...]  # what is in no block, a few as examples
+    lost: tuple[str, ...]  # a few examples of text that is in no block
     lost_characters: int
 
     @property
     def growth(self) -> float:
-        """By what factor the tokens of a pass over the text grow."""
+        """The factor by which slicing increases the tokens of an epoch."""
         return self.trained_tokens / self.tokens if self.tokens else 0.0
 
     @property
     def units(self) -> int:
-        """The sentences and lines that its blocks are made of."""
+        """The number of sentences and lines."""
         return self.sentences + self.lines
 
     @property
     def ends(self) -> str:
-        """Where its blocks end, in words."""
+        """Where blocks end, in words."""
         return ends_said(self.parts_by_lines, self.sections)
 
     @property
     def proof(self) -> str:
-        """The line that says whether anything is missing."""
-        said = f"characters lost: {self.lost_characters}"
+        """A line that says whether any text is missing from the blocks."""
+        line = f"characters lost: {self.lost_characters}"
         if self.lost_characters:
-            said += f" ({', '.join(map(repr, self.lost))}: no ids, or more than a block holds)"
+            line += f" ({', '.join(map(repr, self.lost))}: no ids, or more than a block holds)"
         if self.left_out:
             blocks, characters = several(self.left_out, "block"), several(self.left_out_characters, "character")
-            said += f"; left out for being short: {blocks}, {characters}"
-        return said
+            line += f"; left out for being short: {blocks}, {characters}"
+        return line
 
 
 def ends_said(by_lines: int, parts: int) -> str:
-    """At what blocks end, where so many of the parts are taken by their lines."""
+    """The kind of unit at which blocks end, by the number of parts with lines as units."""
     if 0 < by_lines < parts:
         return f"sentences, in {by_lines} of {parts} parts at lines"
     return "lines" if by_lines else "sentences"
 
 
 def units_said(sentences: int, lines: int) -> str:
-    """How many sentences and lines there are: '340 sentences, 12 lines'."""
-    counted = ((sentences, "sentence"), (lines, "line"))
-    return ", ".join(f"{n:,} {plural(n, what)}" for n, what in counted if n) or "0 sentences"
+    """The number of sentences and lines: '340 sentences, 12 lines'."""
+    counts = ((sentences, "sentence"), (lines, "line"))
+    return ", ".join(f"{n:,} {plural(n, what)}" for n, what in counts if n) or "0 sentences"
 
 
 def unit_said(sentences: int, lines: int) -> str:
-    """What blocks are made of: 'sentence', 'line', or both."""
+    """The kind of unit: 'sentence', 'line', or both."""
     return "sentence or line" if sentences and lines else "line" if lines else "sentence"
 
 
 def build_slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
-    """The map of one cut text."""
+    """The map of one sliced text."""
     lines = int((sliced.units.opens & sliced.sections.by_lines[sliced.units.section]).sum())
     kinds = dict(zip(KINDS, _counts(sliced.spans.kind, len(KINDS)), strict=True))
     return SliceMap(
@@ -113,10 +113,10 @@ def build_slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
         blocks=kinds["block"],
         overlaps=kinds["overlap"],
         windows=kinds["dementor"],
-        hard_cuts=_shares(sliced.sections.cuts[:: _every(len(sliced.sections.cuts))], len(sliced.text)),
+        hard_cuts=_to_shares(sliced.sections.cuts[:: _thinning_step(len(sliced.sections.cuts))], len(sliced.text)),
         bars=_bars(sliced),
-        seen_along=_seen_along(sliced, columns),
-        seen=_seen(sliced),
+        seen_along=_coverage_by_column(sliced, columns),
+        seen=_coverage(sliced),
         tokens=len(sliced.units.ids),
         trained_tokens=int(sliced.lengths.sum()),
         left_out=sliced.left_out,
@@ -131,16 +131,16 @@ def build_slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
 def _counts(values: Ints, size: int) -> list[int]:
     import numpy as np
 
-    counted: list[int] = np.bincount(values, minlength=size).tolist()
-    return counted
+    counts: list[int] = np.bincount(values, minlength=size).tolist()
+    return counts
 
 
-def _every(count: int) -> int:
-    """The step at which so many things are thinned out to what can be drawn."""
+def _thinning_step(count: int) -> int:
+    """The step that thins out so many things to what can be drawn."""
     return max(1, -(-count // MOST_DRAWN))
 
 
-def _shares(places: Ints, length: int) -> tuple[float, ...]:
+def _to_shares(places: Ints, length: int) -> tuple[float, ...]:
     return tuple((places / max(length, 1)).tolist())
 
 
@@ -151,19 +151,19 @@ def _bars(sliced: Sliced) -> tuple[Bar, ...]:
     return tuple(Bar(block.start / length, block.end / length, block.kind) for block in sliced)
 
 
-def _seen_along(sliced: Sliced, columns: int) -> tuple[float, ...]:
-    """The mean number of blocks over each column's part of the text."""
+def _coverage_by_column(sliced: Sliced, columns: int) -> tuple[float, ...]:
+    """The mean number of blocks over each column of the map."""
     import numpy as np
 
     edges = np.linspace(0, len(sliced.text), columns + 1)
     starts, ends = np.sort(sliced.starts), np.sort(sliced.ends)
-    covered = _covered_until(edges, starts) - _covered_until(edges, ends)
+    covered = _distance_sums(edges, starts) - _distance_sums(edges, ends)
     widths = np.maximum(np.diff(edges), 1e-9)
     return tuple((np.diff(covered) / widths).round(3).tolist()) if len(sliced.text) else (0.0,) * columns
 
 
-def _covered_until(edges: Ints, places: Ints) -> Ints:
-    """The sum over all places of how far each edge lies beyond it."""
+def _distance_sums(edges: Ints, places: Ints) -> Ints:
+    """For each edge, the sum of its distances to all places before it."""
     import numpy as np
 
     before = np.searchsorted(places, edges, side="right")
@@ -171,7 +171,7 @@ def _covered_until(edges: Ints, places: Ints) -> Ints:
     return before * edges - sums[before]
 
 
-def _seen(sliced: Sliced) -> Seen:
+def _coverage(sliced: Sliced) -> Seen:
     import numpy as np
 
     if not len(sliced.units):
@@ -185,7 +185,8 @@ def _seen(sliced: Sliced) -> Seen:
 
 def together(maps: Sequence[SliceMap]) -> Seen:
     """How often the sentences of several texts are seen."""
-    units = sum(each.units for each in maps)
-    mean = sum(each.seen.mean * each.units for each in maps) / max(units, 1)
-    least, most = min((each.seen.least for each in maps), default=0), max((m.seen.most for m in maps), default=0)
+    units = sum(slice_map.units for slice_map in maps)
+    mean = sum(slice_map.seen.mean * slice_map.units for slice_map in maps) / max(units, 1)
+    least = min((slice_map.seen.least for slice_map in maps), default=0)
+    most = max((slice_map.seen.most for slice_map in maps), default=0)
     return Seen(least, round(mean, 2), most)

@@ -1,4 +1,4 @@
-"""The one way from a text to its blocks, whatever the chunking."""
+"""Slice a text into blocks by any of the chunking methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .block_bounds import bounds
 
 
 def slices(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
-    """The blocks of a text as the rules ask for them."""
-    find = partial(bounds, asked=rules.block_ends)
+    """The blocks of a text by the rules."""
+    find_bounds = partial(bounds, asked=rules.block_ends)
     if rules.chunking == "dementor":
-        return dementor.sliced(text, encoder, rules, find)
-    return chunking.sliced(text, encoder, rules, find)
+        return dementor.sliced(text, encoder, rules, find_bounds)
+    return chunking.sliced(text, encoder, rules, find_bounds)
