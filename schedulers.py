@@ -1,7 +1,7 @@
 """Learning-rate schedules, each a list of phases; a new one is one function and one row in SCHEDULES.
 
-Step s of N counts from 0. A rise counts s + 1, so that no step has rate 0; a fall counts s, so that it
-begins at the peak. What lies outside all phases (after the last one) keeps the last value.
+Steps s of N are counted from 0. A rising phase is evaluated at s + 1, so that no step has rate 0; a falling one at
+s, so that it begins at the peak. Steps outside all phases (after the last one) keep the last value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Curve = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a schedule is drawn for: all steps, the steps of an epoch, the steps of warm-up."""
+    """The lengths that a schedule depends on: all steps, the steps of an epoch, the steps of warm-up."""
 
     steps: int
     steps_per_epoch: int
@@ -26,14 +26,14 @@ class Plan:
 
     @property
     def epoch_ends(self) -> list[int]:
-        """The steps after which an epoch ends; the last one may be cut short by the run's end."""
+        """The steps after which an epoch ends; the end of the run may cut the last epoch short."""
         ends = list(range(self.steps_per_epoch, self.steps, self.steps_per_epoch))
         return [*ends, self.steps]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps `start` to `end` - 1: `curve` takes the share of the phase that is done, 0 to 1."""
+    """Steps `start` to `end` - 1; `curve` maps the completed share of the phase, 0 to 1, to a multiplier."""
 
     start: int
     end: int
@@ -43,8 +43,8 @@ class Phase:
 
     def at(self, step: int) -> float:
         length = self.end - self.start
-        done = step - self.start + (1 if self.rising else 0)
-        return self.curve(min(done, length) / length)
+        completed = step - self.start + (1 if self.rising else 0)
+        return self.curve(min(completed, length) / length)
 
 
 def hold(_: float) -> float:
@@ -79,34 +79,34 @@ def cosine_up(x: float) -> float:
     return 0.5 * (1.0 - math.cos(math.pi * x))
 
 
-def _warmed(plan: Plan, *rest: Phase, limit: int | None = None) -> list[Phase]:
-    """A straight warm-up before the phases of `rest`; empty ones fall away."""
-    until = _warm_until(plan, limit)
-    phases = [Phase(0, until, "warm-up", straight_up, rising=True), *rest]
+def _with_warmup(plan: Plan, *rest: Phase, limit: int | None = None) -> list[Phase]:
+    """A linear warm-up before the other phases, without empty phases."""
+    warmup_end = _warmup_end(plan, limit)
+    phases = [Phase(0, warmup_end, "warm-up", straight_up, rising=True), *rest]
     return [p for p in phases if p.end > p.start]
 
 
-def _warm_until(plan: Plan, limit: int | None = None) -> int:
+def _warmup_end(plan: Plan, limit: int | None = None) -> int:
     return min(plan.warmup, plan.steps if limit is None else min(limit, plan.steps))
 
 
-def _hold_then_cosine(plan: Plan, until: int) -> list[Phase]:
-    warm = _warm_until(plan, until)
-    return _warmed(
+def _hold_then_cosine(plan: Plan, hold_end: int) -> list[Phase]:
+    warmup_end = _warmup_end(plan, hold_end)
+    return _with_warmup(
         plan,
-        Phase(warm, until, "hold", hold),
-        Phase(until, plan.steps, "fall along a cosine to 0", cosine_down),
-        limit=until,
+        Phase(warmup_end, hold_end, "hold", hold),
+        Phase(hold_end, plan.steps, "fall along a cosine to 0", cosine_down),
+        limit=hold_end,
     )
 
 
 def low_epoch_annealing(plan: Plan) -> list[Phase]:
-    """Constant through the first epoch, then a cosine to 0 over the rest; one epoch alone stays constant."""
+    """Constant in the first epoch, then a cosine to 0 over the rest; a single epoch stays constant."""
     return _hold_then_cosine(plan, min(plan.steps_per_epoch, plan.steps))
 
 
 def half_time_annealing(plan: Plan) -> list[Phase]:
-    """Constant through half of all steps, then a cosine to 0."""
+    """Constant in the first half of all steps, then a cosine to 0."""
     return _hold_then_cosine(plan, max(1, plan.steps // 2))
 
 
@@ -118,21 +118,21 @@ def raise_fall_creative(plan: Plan) -> list[Phase]:
 
 
 def raise_hold_fall(plan: Plan) -> list[Phase]:
-    """A sine up in epoch 1, hold in epoch 2, a quarter of a cosine down; thirds below 3 epochs."""
+    """Up along a sine in epoch 1, constant in epoch 2, then down a quarter of a cosine; thirds below 3 epochs."""
     epoch = plan.steps_per_epoch
     if plan.steps < 3 * epoch:
         epoch = max(1, plan.steps // 3)
-    first, second = min(epoch, plan.steps), min(2 * epoch, plan.steps)
+    rise_end, hold_end = min(epoch, plan.steps), min(2 * epoch, plan.steps)
     phases = [
-        Phase(0, first, "rise along a sine", lambda x: math.sin(math.pi / 2 * x), rising=True),
-        Phase(first, second, "hold", hold),
-        Phase(second, plan.steps, "fall along a quarter of a cosine to 0", lambda x: math.cos(math.pi / 2 * x)),
+        Phase(0, rise_end, "rise along a sine", lambda x: math.sin(math.pi / 2 * x), rising=True),
+        Phase(rise_end, hold_end, "hold", hold),
+        Phase(hold_end, plan.steps, "fall along a quarter of a cosine to 0", lambda x: math.cos(math.pi / 2 * x)),
     ]
     return [p for p in phases if p.end > p.start]
 
 
-def _halved(plan: Plan, words: str, warm: int) -> list[Phase]:
-    epoch, phases = plan.steps_per_epoch, [Phase(warm, min(plan.steps_per_epoch, plan.steps), "hold", hold)]
+def _halving_phases(plan: Plan, words: str, warmup_end: int) -> list[Phase]:
+    epoch, phases = plan.steps_per_epoch, [Phase(warmup_end, min(plan.steps_per_epoch, plan.steps), "hold", hold)]
     for n in range(1, math.ceil(plan.steps / epoch)):
         end = min((n + 1) * epoch, plan.steps)
         phases.append(Phase(n * epoch, end, words.format(n=n), steady(0.5**n)))
@@ -140,64 +140,66 @@ def _halved(plan: Plan, words: str, warm: int) -> list[Phase]:
 
 
 def step_decay_with_warmup(plan: Plan) -> list[Phase]:
-    """Warm-up and constant in epoch 1, then half of it again with each epoch."""
+    """Warm-up and constant in epoch 1, then halved in each epoch."""
     limit = min(plan.steps_per_epoch, plan.steps)
-    return _warmed(plan, *_halved(plan, "halved {n} times", _warm_until(plan, limit)), limit=limit)
+    return _with_warmup(plan, *_halving_phases(plan, "halved {n} times", _warmup_end(plan, limit)), limit=limit)
 
 
 def step_decay(plan: Plan) -> list[Phase]:
-    """Half of it again after each epoch."""
-    warm = _warm_until(plan)
-    later = [p for p in _halved(plan, "halved {n} times", 0) if p.end > warm]
-    return _warmed(plan, *[Phase(max(p.start, warm), p.end, p.words, p.curve) for p in later])
+    """Halved after each epoch."""
+    warmup_end = _warmup_end(plan)
+    decay = [p for p in _halving_phases(plan, "halved {n} times", 0) if p.end > warmup_end]
+    return _with_warmup(plan, *[Phase(max(p.start, warmup_end), p.end, p.words, p.curve) for p in decay])
 
 
 def _after_warmup(words: str, curve: Curve) -> Callable[[Plan], list[Phase]]:
     def phases(plan: Plan) -> list[Phase]:
-        return _warmed(plan, Phase(_warm_until(plan), plan.steps, words, curve))
+        return _with_warmup(plan, Phase(_warmup_end(plan), plan.steps, words, curve))
 
     return phases
 
 
 def inverse_sqrt(plan: Plan) -> list[Phase]:
-    """After the warm-up of w steps, the square root of w / (s + 1); w is at least 1."""
-    warm = _warm_until(plan)
-    width = plan.steps - warm
+    """After a warm-up of w steps, the square root of w / (s + 1); w is at least 1."""
+    warmup_end = _warmup_end(plan)
+    decay_steps = plan.steps - warmup_end
 
     def curve(x: float) -> float:
-        return math.sqrt(max(1, warm) / (warm + x * width + 1))
+        return math.sqrt(max(1, warmup_end) / (warmup_end + x * decay_steps + 1))
 
-    return _warmed(plan, Phase(warm, plan.steps, "fall as one by the root of the step", curve))
+    return _with_warmup(plan, Phase(warmup_end, plan.steps, "fall as one by the root of the step", curve))
 
 
 def cosine_with_restarts(plan: Plan) -> list[Phase]:
-    """One cosine to 0 an epoch."""
-    warm = _warm_until(plan)
-    starts = [warm, *(e for e in plan.epoch_ends if warm < e < plan.steps)]
+    """One cosine to 0 in each epoch."""
+    warmup_end = _warmup_end(plan)
+    starts = [warmup_end, *(e for e in plan.epoch_ends if warmup_end < e < plan.steps)]
     ends = [*starts[1:], plan.steps]
     falls = [Phase(a, b, "fall along a cosine to 0", cosine_down) for a, b in zip(starts, ends, strict=True)]
-    return _warmed(plan, *falls)
+    return _with_warmup(plan, *falls)
 
 
 def one_cycle(plan: Plan) -> list[Phase]:
     """Up along a cosine over 30 % of the run, then down along one to 0; warm-up does not apply."""
-    top = max(1, round(0.3 * plan.steps))
-    up = Phase(0, top, "rise along a cosine", cosine_up, rising=True)
-    return [p for p in (up, Phase(top, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
+    peak = max(1, round(0.3 * plan.steps))
+    up = Phase(0, peak, "rise along a cosine", cosine_up, rising=True)
+    return [p for p in (up, Phase(peak, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
 
 
 def warmup_stable_decay(plan: Plan) -> list[Phase]:
-    """Hold, then straight down to 0 over the last 20 %."""
-    warm = _warm_until(plan)
-    turn = max(warm, plan.steps - round(0.2 * plan.steps))
-    return _warmed(
-        plan, Phase(warm, turn, "hold", hold), Phase(turn, plan.steps, "fall straight to 0", straight_down)
+    """Constant, then linearly to 0 over the last 20 %."""
+    warmup_end = _warmup_end(plan)
+    decay_start = max(warmup_end, plan.steps - round(0.2 * plan.steps))
+    return _with_warmup(
+        plan,
+        Phase(warmup_end, decay_start, "hold", hold),
+        Phase(decay_start, plan.steps, "fall straight to 0", straight_down),
     )
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A name that users and files know, what it does in a sentence, and how its phases come about."""
+    """A schedule's public name, its description, and the function that makes its phases."""
 
     name: str
     words: str
@@ -225,9 +227,9 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
 
 
 def schedule_named(name: str) -> Schedule:
-    """A schedule by its name, or one drawn through points: '0:0 0.05:1 0.5:1 1:0'."""
+    """A schedule by its name, or a piecewise linear one from points: '0:0 0.05:1 0.5:1 1:0'."""
     return SCHEDULES.get(name) or Schedule(
-        name, "straight lines between points of your own", _through(points(name))
+        name, "straight lines between points of your own", _piecewise_linear(points(name))
     )
 
 
@@ -247,19 +249,19 @@ class Point:
 
 
 def points(text: str) -> list[Point]:
-    """The points that a text names; a ValueError says which part is none, and how they look."""
-    found = [_point(part) for part in text.split()]
-    if not found:
+    """Parse points; a ValueError says which one is malformed, and the correct form."""
+    parsed = [_parse_point(part) for part in text.split()]
+    if not parsed:
         raise ValueError("points are missing: they look like 0:0 0.05:1 0.5:1 1:0.")
-    for one, other in pairwise(found):
-        if one.in_epochs == other.in_epochs and other.place < one.place:
+    for previous, point in pairwise(parsed):
+        if previous.in_epochs == point.in_epochs and point.place < previous.place:
             raise ValueError(
-                f"the point at {other.place:g} stands behind the one at {one.place:g}: exchange them."
+                f"the point at {point.place:g} stands behind the one at {previous.place:g}: exchange them."
             )
-    return found
+    return parsed
 
 
-def _point(part: str) -> Point:
+def _parse_point(part: str) -> Point:
     place, colon, rate = part.partition(":")
     in_epochs = place.endswith("e")
     try:
@@ -275,34 +277,41 @@ def _point(part: str) -> Point:
 
 
 def crossed_points(name: str, plan: Plan) -> Iterator[str]:
-    """Points that stand in one order and come in another: how shares and epochs lie, only the steps say."""
-    for one, other in pairwise(() if name in SCHEDULES else points(name)):
-        if other.step(plan) < one.step(plan):
+    """Problems of points whose order changes once shares and epochs are converted to steps."""
+    for previous, point in pairwise(() if name in SCHEDULES else points(name)):
+        if point.step(plan) < previous.step(plan):
             yield (
-                f"the point {other} is at step {other.step(plan)} and stands behind {one}, which is at step "
-                f"{one.step(plan)} of {plan.steps}. Exchange them, or move one."
+                f"the point {point} is at step {point.step(plan)} and stands behind {previous}, which is at step "
+                f"{previous.step(plan)} of {plan.steps}. Exchange them, or move one."
             )
 
 
-def _through(places: Sequence[Point]) -> Callable[[Plan], list[Phase]]:
+def _piecewise_linear(places: Sequence[Point]) -> Callable[[Plan], list[Phase]]:
     def phases(plan: Plan) -> list[Phase]:
-        in_turn = sorted(places, key=lambda point: point.step(plan))  # more epochs may have moved them
-        first, last = in_turn[0], in_turn[-1]
-        found = [Phase(0, first.step(plan), f"hold at {first.rate:g}", steady(first.rate))]
-        found += [_line(one.step(plan), one.rate, two.step(plan), two.rate) for one, two in pairwise(in_turn)]
-        found.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", steady(last.rate)))
-        return [p for p in found if p.end > p.start and p.start < plan.steps]
+        ordered = sorted(places, key=lambda point: point.step(plan))  # with more epochs, their order may change
+        first, last = ordered[0], ordered[-1]
+        parts = [Phase(0, first.step(plan), f"hold at {first.rate:g}", steady(first.rate))]
+        parts += [
+            _linear_phase(start.step(plan), start.rate, end.step(plan), end.rate)
+            for start, end in pairwise(ordered)
+        ]
+        parts.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", steady(last.rate)))
+        return [p for p in parts if p.end > p.start and p.start < plan.steps]
 
     return phases
 
 
-def _line(start: int, rate: float, end: int, later: float) -> Phase:
-    words = f"hold at {rate:g}" if rate == later else f"{'rise' if later > rate else 'fall'} straight to {later:g}"
-    return Phase(start, end, words, lambda x: rate + (later - rate) * x, rising=later > rate)
+def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
+    words = (
+        f"hold at {rate:g}"
+        if rate == end_rate
+        else f"{'rise' if end_rate > rate else 'fall'} straight to {end_rate:g}"
+    )
+    return Phase(start, end, words, lambda x: rate + (end_rate - rate) * x, rising=end_rate > rate)
 
 
 def schedule_problem(name: str) -> str:
-    """Why this is neither the name of a schedule nor points, or nothing."""
+    """Why this is neither the name of a schedule nor points; empty where it is one."""
     try:
         return "" if name in SCHEDULES or points(name) else "it is empty."
     except ValueError as error:
@@ -310,7 +319,7 @@ def schedule_problem(name: str) -> str:
 
 
 def multipliers(phases: Sequence[Phase], steps: int) -> list[float]:
-    """The share of the learning rate that each step gets."""
+    """The share of the learning rate for each step."""
     starts = [p.start for p in phases]
     return [phases[max(0, bisect_right(starts, s) - 1)].at(s) for s in range(steps)]
 

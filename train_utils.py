@@ -1,4 +1,4 @@
-"""The arithmetic and the names of a run: steps, warm-up, accumulation, smoothed loss, memory, durations."""
+"""Arithmetic and names of a run: steps, warm-up, accumulation, smoothed loss, memory, durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_WARMUP = 100
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How many steps a run takes; one step is one change of the weights."""
+    """The number of steps of a run; one step is one change of the weights."""
 
     examples: int
     batch_size: int
@@ -28,22 +28,22 @@ class StepPlan:
 
     @property
     def batches(self) -> int:
-        """Batches that each process has in an epoch; the last one may be smaller."""
+        """Batches of each process in an epoch; the last one may be smaller."""
         return math.ceil(math.ceil(self.examples / self.batch_size) / self.processes)
 
     @property
     def accumulated(self) -> int:
-        """The accumulation in force: never more batches than an epoch has."""
+        """The effective accumulation: never more batches than an epoch has."""
         return max(1, min(self.accumulation, self.batches))
 
     @property
     def per_step(self) -> int:
-        """The examples of a step, of all processes together."""
+        """The examples of a step, over all processes."""
         return self.batch_size * self.accumulated * self.processes
 
     @property
     def learned_twice(self) -> int:
-        """So many examples of an epoch come again at its end, so that every process has equally many batches."""
+        """Examples repeated at the end of an epoch so that every process has the same number of batches."""
         if self.processes == 1:
             return 0
         return self.batches * self.batch_size * self.processes - self.examples
@@ -56,31 +56,31 @@ class StepPlan:
     def steps(self) -> int:
         if self.max_steps:
             return self.max_steps
-        return max(1, _rounded_up(self.epochs * self.steps_per_epoch))
+        return max(1, _round_up(self.epochs * self.steps_per_epoch))
 
     def looks(self, every: int) -> int:
-        """How often something comes that is due before the first step, after every so many, and at the end."""
+        """How often an action runs that is due before the first step, every `every` steps, and at the end."""
         return math.ceil(self.steps / every) + 1
 
     def warmup(self, asked: float) -> int:
-        """Warm-up in steps: from 1 on it is steps, below 1 a share of the run, then with a limit."""
+        """Warm-up in steps: `asked` is a number of steps from 1 on, below 1 a share of the run, with a limit."""
         if asked >= 1:
             return int(asked)
-        return min(_rounded_up(asked * self.steps), MAX_WARMUP, self.steps_per_epoch)
+        return min(_round_up(asked * self.steps), MAX_WARMUP, self.steps_per_epoch)
 
 
-def _rounded_up(steps: float) -> int:
-    """Up to whole steps, but not because a product such as 0.07 * 100 comes out a hair above 7."""
+def _round_up(steps: float) -> int:
+    """Round up to whole steps, but not because a product such as 0.07 * 100 is slightly above 7."""
     return math.ceil(steps - 1e-9)
 
 
 def smoothed(previous: float | None, loss: float) -> float:
-    """The smoothed loss: it begins as the first step's loss and then moves a tenth of the way."""
+    """The smoothed loss: it begins at the first step's loss and then moves a tenth of the way."""
     return loss if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * loss
 
 
 def perplexity(loss: float) -> float:
-    """Between how many tokens a model hesitates at each place, by its mean loss."""
+    """The number of tokens a model hesitates between at each place, by its mean loss."""
     return math.exp(loss) if not loss > 700 else math.inf
 
 
@@ -88,39 +88,39 @@ def duration(seconds: float) -> str:
     """A length of time in words: '0.25 s', '45 s', '3 min 20 s', '2 h 05 min'."""
     if 0 < seconds < 9.95:
         return f"{seconds:.2g} s"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    whole_seconds = max(0, round(seconds))
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min {whole_seconds % 60:02d} s"
+    return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60:02d} min"
 
 
 YEAR_SECONDS = 365.25 * 86400
 FAR_SECONDS = 100 * YEAR_SECONDS
-"""From here on a time of day says nothing, and some day no calendar has the date."""
+"""Beyond this a time of day is meaningless, and eventually datetime cannot represent the date."""
 
 
 def time_of_day(moment: float, now: float) -> str:
-    """When that is, for somebody who reads it now: '06:40', '06:40 tomorrow', '06:40 in 3 days'."""
+    """A moment in words, as seen from `now`: '06:40', '06:40 tomorrow', '06:40 in 3 days'."""
     if moment - now > FAR_SECONDS:
         return f"in {(moment - now) / YEAR_SECONDS:,.0f} years"
-    then, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
-    days = (then.date() - today.date()).days
-    return f"{then:%H:%M}" + {0: "", 1: " tomorrow"}.get(days, f" in {days} days")
+    day, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
+    days = (day.date() - today.date()).days
+    return f"{day:%H:%M}" + {0: "", 1: " tomorrow"}.get(days, f" in {days} days")
 
 
 def size(byte_count: float) -> str:
-    """A size in words, in the units that file managers show: '98 MB', '1.4 GB'."""
+    """A size in words, in the decimal units of file managers: '98 MB', '1.4 GB'."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         count = byte_count / scale
-        if count >= 0.9995:  # what would read as 1000 of a smaller unit
+        if count >= 0.9995:  # would be rounded to 1000 of the smaller unit
             return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
     return f"{int(byte_count)} bytes"
 
 
 def plural(count: float, one: str, many: str = "") -> str:
-    """The word for so many: 'step' for 1, 'steps' for 0 and 2."""
+    """The word for a count: 'step' for 1, 'steps' for 0 and 2."""
     return one if count == 1 else many or f"{one}s"
 
 
@@ -140,53 +140,52 @@ def times_seen(least: int, most: int) -> str:
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sorts 'chapter 2' before 'chapter 10'."""
+    """A sort key that puts 'chapter 2' before 'chapter 10'."""
     parts = re.split(r"(\d+)", name.casefold())
     return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts]
 
 
 def checkpoint_name(step: int, reason: str) -> str:
-    """The folder of a checkpoint: 'checkpoint-120', 'checkpoint-120-user', 'checkpoint-120-epoch-2'."""
+    """The folder name of a checkpoint: 'checkpoint-120', 'checkpoint-120-user', 'checkpoint-120-epoch-2'."""
     return f"checkpoint-{step}" + (f"-{reason}" if reason else "")
 
 
 def checkpoint_step(folder_name: str) -> int | None:
-    """The step that a checkpoint's folder name says, or None for another folder."""
-    found = re.fullmatch(r"checkpoint-(\d+)(?:-.+)?", folder_name)
-    return int(found[1]) if found else None
+    """The step in a checkpoint's folder name, or None for another folder."""
+    match = re.fullmatch(r"checkpoint-(\d+)(?:-.+)?", folder_name)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Small feeds of a layer, of which each token goes through a few; libraries keep them in one tensor."""
+    """The experts of a mixture-of-experts layer; libraries keep them in one tensor."""
 
     count: int
-    feed: int  # how wide each is
-    at_once: int  # for one token
-    shared: int = 0  # how wide a feed that every token goes through beside them is
-    without: int = 0  # layers with a feed as usual in their place
-    adapted: bool = (
-        False  # a LoRA on feeds sits on them, and on no feed beside them; one on all on their router too
-    )
+    feed: int  # the width of each
+    at_once: int  # experts per token
+    shared: int = 0  # the width of the shared MLP that every token passes
+    without: int = 0  # layers with a dense MLP instead
+    adapted: bool = False
+    """A LoRA on MLP layers is put on the experts and on no shared MLP; one on all layers, on the router too."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Weights of a model, counted on a skeleton of it where arithmetic does not know its layers."""
+    """Parameter counts of a model, from a meta model where the arithmetic does not know its layers."""
 
     linear: int
     other: int
-    lora: int  # of a LoRA of rank 1 on the layers that were asked for
+    lora: int  # weights of a LoRA of rank 1 on the target layers
 
 
 def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config.json says of the part that reads text, where there are others beside it."""
+    """The config of the text model, for a config.json with several models."""
     return {**config, **_section(config, "text_config")}
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model, out of its config.json."""
+    """The sizes of a model, from its config.json."""
 
     hidden: int
     layers: int
@@ -197,45 +196,48 @@ class ModelShape:
     vocabulary: int
     gated: bool
     tied: bool
-    thrifty: bool = False  # a gate that keeps two of its three numbers: engine/compute/layer_patches.py
+    thrifty: bool = False  # the gate keeps two of its three tensors: engine/compute/layer_patches.py
     experts: Experts | None = None
     counted: Counted | None = None
 
     @staticmethod
     def of(config: Mapping[str, Any], counted: Counted | None = None) -> ModelShape | None:
-        """None where the config does not say enough."""
-        known = of_text(config)
+        """The shape, or None where the config does not say enough."""
+        text_config = of_text(config)
         hidden, layers = (
-            _size(known, "hidden_size", "n_embd", "d_model"),
-            _size(known, "num_hidden_layers", "n_layer"),
+            _first_int(text_config, "hidden_size", "n_embd", "d_model"),
+            _first_int(text_config, "num_hidden_layers", "n_layer"),
         )
-        vocabulary, heads = _size(known, "vocab_size"), _size(known, "num_attention_heads", "n_head") or 1
+        vocabulary, heads = (
+            _first_int(text_config, "vocab_size"),
+            _first_int(text_config, "num_attention_heads", "n_head") or 1,
+        )
         if not hidden or not layers or not vocabulary:
             return None
-        feed = _size(known, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
+        feed = _first_int(text_config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
         return ModelShape(
             hidden=hidden,
             layers=layers,
             feed=feed,
             heads=heads,
-            kv_heads=_size(known, "num_key_value_heads", "num_kv_heads") or heads,
-            head=_size(known, "head_dim") or hidden // heads,
+            kv_heads=_first_int(text_config, "num_key_value_heads", "num_kv_heads") or heads,
+            head=_first_int(text_config, "head_dim") or hidden // heads,
             vocabulary=vocabulary,
-            gated=known.get("model_type") not in UNGATED,
-            tied=bool(known.get("tie_word_embeddings", True)),
-            thrifty=known.get("hidden_act") == "silu" and known.get("model_type") != "phi3",
-            experts=_experts(known, feed, layers),
+            gated=text_config.get("model_type") not in UNGATED,
+            tied=bool(text_config.get("tie_word_embeddings", True)),
+            thrifty=text_config.get("hidden_act") == "silu" and text_config.get("model_type") != "phi3",
+            experts=_experts(text_config, feed, layers),
             counted=counted,
         )
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """The linear layers of most layers: how wide they are on both sides."""
-        return self._linears(self._feeds[-1][1])
+        """The linear layers of most decoder layers, with their input and output widths."""
+        return self._linear_sizes(self._feed_widths[-1][1])
 
-    def _linears(self, feed: int) -> dict[str, tuple[int, int]]:
+    def _linear_sizes(self, feed: int) -> dict[str, tuple[int, int]]:
         query, keys = self.heads * self.head, self.kv_heads * self.head
-        found = {
+        layers = {
             "q": (self.hidden, query),
             "k": (self.hidden, keys),
             "v": (self.hidden, keys),
@@ -243,109 +245,114 @@ class ModelShape:
         }
         feeds = {"up": (self.hidden, feed), "down": (feed, self.hidden)}
         feeds |= {"gate": (self.hidden, feed)} if self.gated else {}
-        return found | feeds if feed else found
+        return layers | feeds if feed else layers
 
     @property
-    def _feeds(self) -> list[tuple[int, int]]:
-        """How many layers have a feed as wide as this, in linear layers."""
+    def _feed_widths(self) -> list[tuple[int, int]]:
+        """The number of decoder layers with an MLP of this width, in linear layers."""
         if self.experts is None:
             return [(self.layers, self.feed)]
         without = self.experts.without
         return [(without, self.feed), (self.layers - without, self.experts.shared)]
 
-    def _sides(self) -> Iterator[tuple[int, str, int, int]]:
-        """How many layers have a linear layer of this name, how wide it is on both sides."""
-        for count, feed in self._feeds:
-            for name, (wide, narrow) in self._linears(feed).items():
+    def _linear_layers(self) -> Iterator[tuple[int, str, int, int]]:
+        """For each linear layer: the number of decoder layers that have it, its name, and both widths."""
+        for count, feed in self._feed_widths:
+            for name, (wide, narrow) in self._linear_sizes(feed).items():
                 yield count, name, wide, narrow
 
     @property
     def linear_weights(self) -> int:
         if self.counted:
             return self.counted.linear
-        return sum(count * wide * narrow for count, _, wide, narrow in self._sides())
+        return sum(count * wide * narrow for count, _, wide, narrow in self._linear_layers())
 
     @property
     def other_weights(self) -> int:
-        """Embeddings, head, norms and experts: what stays in the model's own type."""
+        """Embeddings, head, norms and experts: the weights that stay in the model's own dtype."""
         if self.counted:
             return self.counted.other
-        experts, times = self.experts, 3 if self.gated else 2
-        small = self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
+        experts, matrices = self.experts, 3 if self.gated else 2
+        without_experts = (
+            self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
+        )
         if experts is None:
-            return small
-        each = experts.count * self.hidden * (times * experts.feed + 1)
-        return small + (self.layers - experts.without) * each
+            return without_experts
+        layer_experts = experts.count * self.hidden * (matrices * experts.feed + 1)
+        return without_experts + (self.layers - experts.without) * layer_experts
 
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
         if self.counted:
             return rank * self.counted.lora
-        found = [side for side in self._sides() if self._takes(side[1], parts)]
-        usual = sum(count * rank * (wide + narrow) for count, _, wide, narrow in found)
-        return usual + rank * self._on_experts(parts)
+        targets = [side for side in self._linear_layers() if self._is_target(side[1], parts)]
+        dense = sum(count * rank * (wide + narrow) for count, _, wide, narrow in targets)
+        return dense + rank * self._expert_lora_weights(parts)
 
-    def _takes(self, name: str, parts: Collection[str] | None) -> bool:
-        wanted = parts is None or name in parts
-        return wanted and not (self.experts and self.experts.adapted and name in FEEDS)
+    def _is_target(self, name: str, parts: Collection[str] | None) -> bool:
+        is_asked = parts is None or name in parts
+        return is_asked and not (self.experts and self.experts.adapted and name in FEEDS)
 
-    def _on_experts(self, parts: Collection[str] | None) -> int:
-        """The LoRA of rank 1 on experts and routers: up and gate lie in one tensor, and get a rank for each."""
+    def _expert_lora_weights(self, parts: Collection[str] | None) -> int:
+        """LoRA weights of rank 1 on experts and routers; up and gate share a tensor, each with its own rank."""
         experts = self.experts
         if experts is None or not experts.adapted:
             return 0
-        up = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED.issubset(parts) else 0
-        down = experts.feed + self.hidden if parts is None or "down" in parts else 0
-        router = self.hidden + experts.count if parts is None else 0
-        return (self.layers - experts.without) * (experts.count * (up + down) + router)
+        up_weights = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED.issubset(parts) else 0
+        down_weights = experts.feed + self.hidden if parts is None or "down" in parts else 0
+        router_weights = self.hidden + experts.count if parts is None else 0
+        return (self.layers - experts.without) * (experts.count * (up_weights + down_weights) + router_weights)
 
     def rewritten(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
-        """Numbers that a step makes anew: experts with their LoRA in them, and the gradient of one layer's."""
+        """Numbers that a step creates anew: experts merged with their LoRA, and the gradient of one layer's."""
         experts = self.experts
         if experts is None or not experts.adapted:
             return 0
         tensors = 3 if parts is None else 2 * FUSED.issubset(parts) + ("down" in parts)
-        kept = 1 if checkpointing else self.layers - experts.without
-        return (kept + 1) * experts.count * self.hidden * tensors * experts.feed
+        kept_layers = 1 if checkpointing else self.layers - experts.without
+        return (kept_layers + 1) * experts.count * self.hidden * tensors * experts.feed
 
     @property
     def passed(self) -> int:
-        """How wide the feeds are that a token goes through in most layers."""
+        """The total width of the MLPs that a token passes in most layers."""
         experts = self.experts
         return self.feed if experts is None else experts.at_once * experts.feed + experts.shared
 
 
-def _experts(known: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
-    count = _size(known, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+def _experts(text_config: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
+    count = _first_int(text_config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     if count < 2:
         return None
-    own = _size(known, "moe_intermediate_size") or feed
+    expert_feed = _first_int(text_config, "moe_intermediate_size") or feed
     return Experts(
         count=count,
-        feed=own,
-        at_once=_size(known, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
-        shared=_size(known, "shared_expert_intermediate_size", "shared_intermediate_size")
-        or own * _size(known, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
-        without=sum(_without_experts(known, layers)),
-        adapted=known.get("model_type") in WITH_LORA and not known.get("text_config") and _peft_takes_experts(),
+        feed=expert_feed,
+        at_once=_first_int(text_config, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
+        shared=_first_int(text_config, "shared_expert_intermediate_size", "shared_intermediate_size")
+        or expert_feed
+        * _first_int(text_config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+        without=sum(_dense_layers(text_config, layers)),
+        adapted=text_config.get("model_type") in WITH_LORA
+        and not text_config.get("text_config")
+        and _peft_supports_experts(),
     )
 
 
-def _without_experts(known: Mapping[str, Any], layers: int) -> list[bool]:
-    """Of each layer whether it has a feed as usual; every family says it in words of its own."""
-    if kinds := known.get("mlp_layer_types"):
-        return [kind == "dense" for kind in kinds]
-    first = _size(known, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-    last = _size(known, "moe_layer_end_index")
-    step, plain = (
-        _size(known, "decoder_sparse_step", "moe_layer_interval") or 1,
-        known.get("mlp_only_layers") or (),
+def _dense_layers(text_config: Mapping[str, Any], layers: int) -> list[bool]:
+    """For each layer, whether it has a dense MLP; every model family has its own config keys for it."""
+    if layer_types := text_config.get("mlp_layer_types"):
+        return [kind == "dense" for kind in layer_types]
+    first_moe = _first_int(text_config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    last_moe = _first_int(text_config, "moe_layer_end_index")
+    step, dense_only = (
+        _first_int(text_config, "decoder_sparse_step", "moe_layer_interval") or 1,
+        text_config.get("mlp_only_layers") or (),
     )
-    return [n < first or 0 < last < n or n in plain or bool((n + 1) % step) for n in range(layers)]
+    return [n < first_moe or 0 < last_moe < n or n in dense_only or bool((n + 1) % step) for n in range(layers)]
 
 
 @cache
-def _peft_takes_experts() -> bool:
-    """Whether this PEFT puts LoRAs on experts when it is asked for all layers."""
+def _peft_supports_experts() -> bool:
+    """Whether the installed PEFT puts LoRAs on experts when all layers are targeted."""
     try:
         first, second = version("peft").split(".")[:2]
     except PackageNotFoundError:
@@ -355,7 +362,7 @@ def _peft_takes_experts() -> bool:
 
 FEEDS = frozenset({"up", "down", "gate"})
 FUSED = frozenset({"up", "gate"})
-"""These lie in one tensor of the experts."""
+"""Layers that share one tensor in the experts."""
 FROM_PEFT = (0, 20)
 WITH_LORA = frozenset(
     {
@@ -388,22 +395,22 @@ WITH_LORA = frozenset(
         "solar_open",
     }
 )
-"""The kinds of models whose experts PEFT knows how to put LoRAs on."""
+"""The `model_type`s whose experts PEFT can put LoRAs on."""
 UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
-FRAGMENTS = 0.3  # of all activations: what a processor's memory loses between them, measured
-LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # numbers that the head makes at a time: 34 and 134 MB
+FRAGMENTS = 0.3  # share of all activations that fragmentation costs on the CPU, measured
+LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # logits computed at a time: 34 and 134 MB
 
 
 def rows_at_once(vocabulary: int, *, on_card: bool) -> int:
-    """How many rows go through the head at a time: more are faster, up to a point, and take memory."""
-    most = (ON_A_CARD if on_card else LOGITS_AT_ONCE) // vocabulary
-    return max(32, most // 32 * 32)
+    """The rows that go through the head at a time: more are faster, up to a point, and take more memory."""
+    max_rows = (ON_A_CARD if on_card else LOGITS_AT_ONCE) // vocabulary
+    return max(32, max_rows // 32 * 32)
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory of a step in bytes, part by part: before anything is loaded, so within a fifth or so."""
+    """The memory of a step in bytes, part by part; estimated before anything is loaded, within about a fifth."""
 
     weights: int
     lora: int
@@ -425,75 +432,76 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class Load:
-    """What of a run decides on its memory; `parts` are the layers with a LoRA, None for all."""
+    """The settings of a run that determine its memory; `parts` are the layers with a LoRA, None for all."""
 
     weights_as: str
     rank: int
     parts: frozenset[str] | None
-    tokens: int  # of a batch, padding included
-    learned: int  # tokens of a batch that go through the head
+    tokens: int  # per batch, padding included
+    learned: int  # tokens per batch that go through the head
     checkpointing: bool
     dropout: bool = False
-    state_bytes: float = 8  # of the optimizer, for each trained weight in float32
+    state_bytes: float = 8  # optimizer state for each trained weight in float32
     train_head: bool = False
-    whole: bool = False  # all of the model is trained
+    whole: bool = False  # full fine-tuning
     graphics_card: bool = True
 
 
 def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
-    """The arithmetic behind what Check expects."""
-    computed = 4 if load.weights_as == "float32" else 2
+    """The memory of a step, by arithmetic on the model's sizes."""
+    compute_bytes = 4 if load.weights_as == "float32" else 2
     trained = shape.lora_weights(load.rank, load.parts)
-    kind = 4
+    weight_bytes = 4
     if load.whole:
-        trained, kind = shape.linear_weights + shape.other_weights, computed
+        trained, weight_bytes = shape.linear_weights + shape.other_weights, compute_bytes
     head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if load.train_head else 0
     weights = weights_in_memory(shape, load.weights_as)
-    anew = 0 if load.whole else shape.rewritten(load.parts, checkpointing=load.checkpointing)
-    activations = load.tokens * _activations(shape, load, computed) + anew * computed
-    made = load.tokens * _activations(shape, replace(load, checkpointing=False), computed)
-    overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * made
+    new_experts = 0 if load.whole else shape.rewritten(load.parts, checkpointing=load.checkpointing)
+    activations = load.tokens * _activations(shape, load, compute_bytes) + new_experts * compute_bytes
+    uncheckpointed = load.tokens * _activations(shape, replace(load, checkpointing=False), compute_bytes)
+    overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * uncheckpointed
     rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))
     return MemoryEstimate(
         weights=round(weights),
-        lora=0 if load.whole else 4 * trained + computed * head,
-        gradients=kind * trained + computed * head,
-        optimizer=round(kept_of_a_weight(load.state_bytes, kind) * trained)
-        + round(kept_of_a_weight(load.state_bytes, computed) * head),
+        lora=0 if load.whole else 4 * trained + compute_bytes * head,
+        gradients=weight_bytes * trained + compute_bytes * head,
+        optimizer=round(kept_of_a_weight(load.state_bytes, weight_bytes) * trained)
+        + round(kept_of_a_weight(load.state_bytes, compute_bytes) * head),
         activations=activations,
-        head=rows * shape.vocabulary * (8 if computed == 4 else 10) + load.learned * shape.hidden * computed * 2,
+        head=rows * shape.vocabulary * (8 if compute_bytes == 4 else 10)
+        + load.learned * shape.hidden * compute_bytes * 2,
         overhead=round(overhead),
     )
 
 
 def weights_in_memory(shape: ModelShape, held_as: str) -> float:
     """The bytes of a loaded model: only its linear layers are held in less than 16 bits."""
-    computed = 4 if held_as == "float32" else 2
-    return shape.linear_weights * BITS_OF_WEIGHTS[held_as] / 8 + shape.other_weights * computed
+    compute_bytes = 4 if held_as == "float32" else 2
+    return shape.linear_weights * BITS_OF_WEIGHTS[held_as] / 8 + shape.other_weights * compute_bytes
 
 
-def kept_of_a_weight(state_bytes: float, kind: int) -> float:
-    """Bytes that the optimizer keeps for a weight of this type: in the same type, or in 8 bits whatever it is."""
-    return max(state_bytes * kind / 4, min(state_bytes, 2))
+def kept_of_a_weight(state_bytes: float, weight_bytes: int) -> float:
+    """Optimizer state in bytes for a weight of this size: in the weight's dtype, or in 8 bits for any dtype."""
+    return max(state_bytes * weight_bytes / 4, min(state_bytes, 2))
 
 
-def _activations(shape: ModelShape, load: Load, computed: int) -> int:
-    """Bytes kept for each token until it goes backward."""
-    kept = _kept_of_a_layer(shape, load, computed)
+def _activations(shape: ModelShape, load: Load, compute_bytes: int) -> int:
+    """Bytes of activations per token that are kept for the backward pass."""
+    numbers = _layer_activations(shape, load, compute_bytes)
     if not load.checkpointing:
-        return shape.layers * kept * computed
-    return (shape.layers * shape.hidden + kept) * computed
+        return shape.layers * numbers * compute_bytes
+    return (shape.layers * shape.hidden + numbers) * compute_bytes
 
 
-def _kept_of_a_layer(shape: ModelShape, load: Load, computed: int) -> int:
+def _layer_activations(shape: ModelShape, load: Load, compute_bytes: int) -> int:
     """Numbers that a layer keeps for each token.
 
-    What goes into both norms (in half precision as float32, so twice) and into parts with a LoRA; queries, the
-    keys and values that were made as many, what attention gives; what the feed's product is made of. With
-    dropout a copy for each LoRA.
+    The inputs of both norms (in half precision as float32, so twice) and of the layers with a LoRA; queries, the
+    keys and values expanded to as many heads, the output of attention; the factors of the MLP's product. With
+    dropout, another copy for each LoRA.
     """
     parts = shape.linears if load.parts is None else {n: w for n, w in shape.linears.items() if n in load.parts}
-    norms = 2 * shape.hidden * (2 if computed == 2 else 1)
+    norms = 2 * shape.hidden * (2 if compute_bytes == 2 else 1)
     inputs = shape.hidden * (bool(parts.keys() & {"q", "k", "v"}) + bool(parts.keys() & {"gate", "up"}))
     attention = 4 * shape.heads * shape.head
     product = (2 if shape.thrifty else 3) if shape.gated else 1
@@ -503,9 +511,9 @@ def _kept_of_a_layer(shape: ModelShape, load: Load, computed: int) -> int:
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, Mapping) else {}
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
-def _size(config: Mapping[str, Any], *names: str) -> int:
+def _first_int(config: Mapping[str, Any], *names: str) -> int:
     return next((int(config[name]) for name in names if isinstance(config.get(name), int)), 0)

@@ -24,7 +24,6 @@ AHEAD = "-wal"  # the suffix of the write-ahead log
 ALLOWED = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
 )
-FIRST_ROWS = 50
 
 
 def table(path: Path, name: str, columns: Columns) -> Table:
