@@ -40,7 +40,7 @@ class Entry:
     """The stored arrays of one dataset and its metadata."""
 
     arrays: Mapping[str, Any]
-    said: Any  # JSON-serializable metadata
+    metadata: Any  # JSON-serializable
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Store:
     folder: Path | None = None
     largest: int = LARGEST
 
-    def found(self, key: str) -> Entry | None:
+    def load(self, key: str) -> Entry | None:
         """The entry of a key, or None where there is no intact one."""
         arrow = _import_pyarrow()
         if self.folder is None or not key or arrow is None:
@@ -64,7 +64,7 @@ class Store:
             os.utime(path)  # the files used longest ago are removed first
         return entry
 
-    def keep(self, key: str, entry: Entry) -> None:
+    def save(self, key: str, entry: Entry) -> None:
         """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
         arrow = _import_pyarrow()
         if self.folder is None or not key or arrow is None:
@@ -179,7 +179,7 @@ def _write(arrow: Any, path: Path, key: str, entry: Entry) -> None:
     metadata = {
         "key": key,
         "arrays": {name: str(array.dtype) for name, array in arrays.items()},
-        "said": entry.said,
+        "said": entry.metadata,
     }
     lists = [
         arrow.LargeListArray.from_arrays(arrow.array([0, len(a)], arrow.int64()), arrow.array(a))

@@ -22,11 +22,11 @@ SPAN_ARRAYS = tuple(field.name for field in fields(Spans))
 
 def rows(key: str, store: Store, tokenizer: RowTokenizer, make: Callable[[], RowSet]) -> tuple[RowSet, bool]:
     """A row set, stored or made now, and whether it was stored. One with problems is not stored."""
-    if entry := store.found(key):
+    if entry := store.load(key):
         return _restore_row_set(entry, tokenizer), True
     row_set = make()
     if not row_set.problems:
-        store.keep(key, _row_set_entry(row_set))
+        store.save(key, _row_set_entry(row_set))
     return row_set, False
 
 
@@ -43,7 +43,7 @@ def _row_set_entry(row_set: RowSet) -> Entry:
 
 
 def _restore_row_set(entry: Entry, tokenizer: RowTokenizer) -> RowSet:
-    metadata = entry.said
+    metadata = entry.metadata
     source = RowSource(**metadata["source"], **entry.arrays, decode=tokenizer.decode)
     bad = [(int(number), str(what)) for number, what in metadata["counts"]["bad"]]
     counts = Counts(**{**metadata["counts"], "bad": bad})
@@ -55,7 +55,7 @@ def cut_texts(
 ) -> tuple[list[Sliced], bool]:
     """The sliced texts of a dataset, stored or made now, and whether they were stored."""
     key = fingerprint and arrow_store.key("texts", fingerprint, astuple(rules), *map(arrow_store.of_text, texts))
-    if texts and (entry := store.found(key)):
+    if texts and (entry := store.load(key)):
         return [_restore_sliced(entry, number, text, rules) for number, text in enumerate(texts)], True
     results = [slices(text, encode, rules) for text in texts]
     if texts:
@@ -64,7 +64,7 @@ def cut_texts(
             for number, each in enumerate(results)
             for name, array in _sliced_arrays(number, each).items()
         }
-        store.keep(key, Entry(arrays, None))
+        store.save(key, Entry(arrays, None))
     return results, False
 
 
@@ -90,17 +90,17 @@ def _restore_sliced(entry: Entry, number: int, text: str, rules: Cutting) -> Sli
 def document(store: Store, file: Path, name: str, hard_cut: str) -> ReadText:
     """The text of a document, stored or read now."""
     key = arrow_store.key("document", arrow_store.content(file, name), file.suffix.lower(), name, hard_cut)
-    if entry := store.found(key):
-        return ReadText(name, entry.said["text"], tuple(entry.said["notes"]))
+    if entry := store.load(key):
+        return ReadText(name, entry.metadata["text"], tuple(entry.metadata["notes"]))
     text = documents.read(file, name, hard_cut)
-    store.keep(key, Entry({}, {"text": text.text, "notes": text.notes}))
+    store.save(key, Entry({}, {"text": text.text, "notes": text.notes}))
     return text
 
 
 def sentences(key: str, store: Store, make: Callable[[], list[str]]) -> list[str]:
     """The findings on a text, stored or worked out now."""
-    if entry := store.found(key):
-        return [str(each) for each in entry.said]
+    if entry := store.load(key):
+        return [str(each) for each in entry.metadata]
     findings = make()
-    store.keep(key, Entry({}, findings))
+    store.save(key, Entry({}, findings))
     return findings

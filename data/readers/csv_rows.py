@@ -35,7 +35,7 @@ class Dialect:
     quote: str  # around texts; empty where quotes are ordinary characters
     names: tuple[str, ...]
     named: bool  # whether the first line names the columns
-    before: int  # lines before the header that are not part of the table: Excel's 'sep=;'
+    skipped_lines: int  # lines before the header that are not part of the table: Excel's 'sep=;'
 
     @property
     def words(self) -> str:
@@ -152,7 +152,7 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
     """Each row, numbered by the line where it begins."""
     with open_text() as stream:
-        skipped = [stream.readline() for _ in range(dialect.before)]
+        skipped = [stream.readline() for _ in range(dialect.skipped_lines)]
         reader = csv.reader(stream, strict=True, **_csv_options(dialect.separator, dialect.quote))
         skipped_lines, header_due = len(skipped), dialect.named
         while True:

@@ -233,14 +233,14 @@ def test_files_that_are_broken_or_not_ours_are_ignored_and_replaced(folders):
 def test_a_single_byte_that_is_another_is_noticed(tmp_path, part):
     """What was said is as much a part of it as the arrays; and some numbers of Arrow's own ended the program."""
     store, key = arrow_store.Store(tmp_path), arrow_store.key("a")
-    store.keep(key, arrow_store.Entry({"ids": np.arange(40, dtype=np.int32)}, {"text": "Nobody came."}))
+    store.save(key, arrow_store.Entry({"ids": np.arange(40, dtype=np.int32)}, {"text": "Nobody came."}))
     (file,) = tmp_path.iterdir()
     data = file.read_bytes()
-    assert store.found(key).said == {"text": "Nobody came."}
+    assert store.load(key).metadata == {"text": "Nobody came."}
     said = data.index(b"Nobody")
     for place in range(said, said + 12) if part == "what was said" else range(len(data)):
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        assert store.found(key) is None
+        assert store.load(key) is None
 
 
 def test_the_oldest_go_and_foreign_files_stay(folders):
@@ -255,7 +255,7 @@ def test_the_oldest_go_and_foreign_files_stay(folders):
     arrow_store._remove_oldest(folder, room)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*(path.name for path in others), "notes.txt"])
     entry = arrow_store.Entry({}, "x" * room)
-    arrow_store.Store(folder, room // 2).keep("a", entry)
+    arrow_store.Store(folder, room // 2).save("a", entry)
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
