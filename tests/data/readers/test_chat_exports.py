@@ -1,4 +1,4 @@
-"""Exports of ChatGPT and Claude: what was said becomes chats, the rest is counted, what is broken is named."""
+"""Exports of ChatGPT and Claude: messages become chats, the rest is counted, broken conversations are named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training_pro.tests.rowing import family, learned
 
 
 def node(parent: str | None, role: str = "", *parts: Any, **more: Any) -> dict[str, Any]:
-    """A message of ChatGPT's; without a role the empty root."""
+    """A message of a ChatGPT export; without a role, the empty root."""
     if not role:
         return {"parent": parent, "message": None, "children": []}
     content = more.pop("content", {"content_type": "text", "parts": list(parts)})
@@ -23,7 +23,7 @@ def node(parent: str | None, role: str = "", *parts: Any, **more: Any) -> dict[s
 
 
 def chatgpt(last: str = "e", **nodes: Any) -> dict[str, Any]:
-    """A talk with a branch that was given up, a tool, a picture and thoughts."""
+    """A conversation with an abandoned branch, a tool, a picture and thoughts."""
     mapping = {
         "r": node(None),
         "s": node("r", "system", ""),
@@ -40,47 +40,47 @@ def chatgpt(last: str = "e", **nodes: Any) -> dict[str, Any]:
     return {"title": "Knots", "mapping": mapping, "current_node": last}
 
 
-def claude(*messages: Any) -> dict[str, Any]:
+def claude_conversation(*messages: Any) -> dict[str, Any]:
     return {"uuid": "1", "name": "Knots", "chat_messages": list(messages)}
 
 
-def turn(sender: str, *parts: Any, **more: Any) -> dict[str, Any]:
+def claude_message(sender: str, *parts: Any, **more: Any) -> dict[str, Any]:
     return {"sender": sender, "text": "shown", "content": [*parts], "attachments": [], "files": [], **more}
 
 
-def text(said: str) -> dict[str, str]:
-    return {"type": "text", "text": said}
+def text_part(content: str) -> dict[str, str]:
+    return {"type": "text", "text": content}
 
 
 KNOTS = [{"role": "user", "content": "What is a bowline?"}]
 BOTH = [*KNOTS, {"role": "assistant", "content": "A knot with a loop.\n\nIt does not slip."}]
 
 
-def rows_of(tmp_path, whole: Any) -> list[Row]:
+def read_rows(tmp_path, content: Any) -> list[Row]:
     path = tmp_path / "conversations.json"
-    path.write_text(json.dumps(whole), encoding="utf-8")
+    path.write_text(json.dumps(content), encoding="utf-8")
     return list(unpacked(json_table(path, path.name)).rows())
 
 
-def counted(row: Row) -> dict[str, int]:
-    return {what: count for what, count in row.left_out.items() if count}
+def left_out_counts(row: Row) -> dict[str, int]:
+    return {kind: count for kind, count in row.left_out.items() if count}
 
 
 def test_the_branch_that_ends_in_the_current_node(tmp_path):
-    [row] = rows_of(tmp_path, [chatgpt()])
+    [row] = read_rows(tmp_path, [chatgpt()])
     assert row.columns == {"messages": BOTH} and not row.without_reply
-    assert counted(row) == {
+    assert left_out_counts(row) == {
         "system messages": 2,
         "thoughts": 1,
         "messages of tools": 2,
         "citation marks": 1,
         "parts that are no text": 1,
     }
-    [row] = rows_of(tmp_path, [chatgpt("b")])
+    [row] = read_rows(tmp_path, [chatgpt("b")])
     assert row.columns["messages"][1]["content"] == "A given up answer."
 
 
-def test_what_was_spoken_is_text_and_empty_messages_are_none(tmp_path):
+def test_transcripts_are_text_and_empty_messages_are_left_out(tmp_path):
     spoken = {
         "content_type": "multimodal_text",
         "parts": [{"content_type": "audio_transcription", "text": "Ahoy?"}],
@@ -90,24 +90,26 @@ def test_what_was_spoken_is_text_and_empty_messages_are_none(tmp_path):
         "e": node("a", "assistant", "  "),
         "f": node("e", "assistant", "Aye."),
     }
-    [row] = rows_of(tmp_path, {"mapping": nodes, "current_node": "f"})
+    [row] = read_rows(tmp_path, {"mapping": nodes, "current_node": "f"})
     assert [m["content"] for m in row.columns["messages"]] == ["Ahoy?", "Aye."]
-    assert counted(row) == {"empty messages": 1}
+    assert left_out_counts(row) == {"empty messages": 1}
 
 
 def test_claude(tmp_path):
-    question = turn("human", text("What is a bowline?"), attachments=[{"extracted_content": "..."}])
-    thought, used = {"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "input": {}}
-    answer = turn("assistant", thought, text("A knot with a loop."), used, text("\n\nIt does not slip."))
-    old = {"sender": "assistant", "text": "And it opens again."}
-    [row] = rows_of(tmp_path, [claude(question, answer)])
+    question = claude_message("human", text_part("What is a bowline?"), attachments=[{"extracted_content": "..."}])
+    thought, tool_use = {"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "input": {}}
+    answer = claude_message(
+        "assistant", thought, text_part("A knot with a loop."), tool_use, text_part("\n\nIt does not slip.")
+    )
+    without_content = {"sender": "assistant", "text": "And it opens again."}
+    [row] = read_rows(tmp_path, [claude_conversation(question, answer)])
     assert row.columns == {"messages": BOTH}
-    assert counted(row) == {"attachments": 1, "thoughts": 1, "messages of tools": 1}
-    [row] = rows_of(tmp_path, claude(question, answer, old))
+    assert left_out_counts(row) == {"attachments": 1, "thoughts": 1, "messages of tools": 1}
+    [row] = read_rows(tmp_path, claude_conversation(question, answer, without_content))
     assert row.columns["messages"][1]["content"].endswith("slip.\n\nAnd it opens again.")
 
 
-def test_one_on_each_line(tmp_path):
+def test_one_conversation_on_each_line(tmp_path):
     path = tmp_path / "talks.jsonl"
     path.write_text("\n".join(json.dumps(chatgpt()) for _ in range(3)), encoding="utf-8")
     table = unpacked(jsonl_table(path, path.name))
@@ -117,11 +119,11 @@ def test_one_on_each_line(tmp_path):
 
 def test_other_rows_are_left_as_they_are(tmp_path):
     rows = [{"mapping": {"red": "0"}, "text": "one"}, {"mapping": {"red": "1"}, "text": "two"}]
-    assert [row.columns for row in rows_of(tmp_path, rows)] == rows
+    assert [row.columns for row in read_rows(tmp_path, rows)] == rows
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "problem"),
     [
         ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be an object of messages."),
         (chatgpt("z"), "'current_node' is 'z', which 'mapping' does not hold."),
@@ -136,52 +138,58 @@ def test_other_rows_are_left_as_they_are(tmp_path):
         ({"title": "Knots"}, "'mapping' is missing: it is no conversation as the others are."),
     ],
 )  # fmt: skip
-def test_what_is_broken_is_named(tmp_path, broken, said):
-    first, second = rows_of(tmp_path, [chatgpt(), broken])
-    assert not first.problem and second.problem.startswith(said)
+def test_broken_conversations_are_named(tmp_path, broken, problem):
+    first, second = read_rows(tmp_path, [chatgpt(), broken])
+    assert not first.problem and second.problem.startswith(problem)
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "problem"),
     [
         ("hello", "message 2 is a text. It must be an object with a sender and a text."),
         ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'. It must be human or assistant."),
         ({"sender": "human"}, "message 2 has null for its text."),
     ],
 )
-def test_what_is_broken_of_claude_s_is_named(tmp_path, message, said):
-    [row] = rows_of(tmp_path, [claude(turn("human", text("Hi")), message)])
-    assert row.problem == said
+def test_broken_messages_of_claude_are_named(tmp_path, message, problem):
+    [row] = read_rows(tmp_path, [claude_conversation(claude_message("human", text_part("Hi")), message)])
+    assert row.problem == problem
 
 
-def test_only_one_end_needs_no_current_node(tmp_path):
+def test_a_single_leaf_needs_no_current_node(tmp_path):
     nodes = {"a": node(None, "user", "Who?"), "b": node("a", "assistant", "Nobody.")}
-    [row] = rows_of(tmp_path, [{"title": "x", "mapping": nodes}])
+    [row] = read_rows(tmp_path, [{"title": "x", "mapping": nodes}])
     assert len(row.columns["messages"]) == 2
 
 
 def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
     chatml = family("ChatML")
-    made = rowing.made(tmp_path, chatml, {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]})
-    [source] = made.report.sources
+    data = rowing.made(
+        tmp_path,
+        chatml,
+        {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]},
+    )
+    [source] = data.report.sources
     assert source.what == "rows (a data export of ChatGPT): chats, since the rows have 'messages'"
     assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
-    said = (
+    note = (
         "Left out of its conversations: citation marks 1, messages of tools 2, parts that are no text 3, system "
         "messages 6, thoughts 1."
     )
-    assert said in source.notes
-    assert learned(chatml, made.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
-    assert not any("is the same as" in advice for advice in made.report.advice)
+    assert note in source.notes
+    assert learned(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
+    assert not any("is the same as" in advice for advice in data.report.advice)
 
 
 def test_an_export_without_any_reply_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match="no conversation has a reply of the assistant"):
-        rowing.made(tmp_path, family("ChatML"), {"conversations.json": [claude(), claude()]})
+        rowing.made(
+            tmp_path, family("ChatML"), {"conversations.json": [claude_conversation(), claude_conversation()]}
+        )
 
 
 def test_broken_conversations_stop_check_by_their_place(tmp_path):
-    made = rowing.made(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
-    assert made.report.problems == (
+    data = rowing.made(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
+    assert data.report.problems == (
         "conversations.json, conversation 2: 'current_node' is 'z', which 'mapping' does not hold.",
     )

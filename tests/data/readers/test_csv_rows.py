@@ -1,4 +1,4 @@
-"""Tables as people have them: written in many ways, in databases and Parquet, under other names of columns."""
+"""Tables as people have them: CSV dialects, databases and Parquet, and column names of many kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training_pro.tests.rowing import family, made
 NO_COLUMNS = columns("")
 
 
-def read(tmp_path, content, name="a.csv"):
+def read_csv(tmp_path, content, name="a.csv"):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     table = csv_rows.table(path, name)
@@ -25,54 +25,54 @@ def read(tmp_path, content, name="a.csv"):
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_separators_are_found_out(tmp_path, separator, ending):
+def test_separators_are_detected(tmp_path, separator, ending):
     lines = [["question", "answer"], ["What, then; is | it?", "A\tcat"], ["x", "y"]]
     content = ending.join(separator.join(f'"{cell}"' for cell in line) for line in lines)
-    table, rows = read(tmp_path, content)
+    table, rows = read_csv(tmp_path, content)
     assert [dict(row.columns) for row in rows] == [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
     assert table.what == f'{csv_rows.WORDS[separator]} between columns, texts in ", names in the first line'
 
 
-def test_excel_s_ways(tmp_path):
-    table, rows = read(
+def test_tables_as_excel_writes_them(tmp_path):
+    table, rows = read_csv(
         tmp_path, '\ufeffFrage;Antwort;\r\n"Was ""ist"" das?";"Ein\nBaum; groß";\r\n;;\r\nUnd?;Nichts;\r\n'
     )
     assert [(row.number, dict(row.columns)) for row in rows] == [
         (2, {"Frage": 'Was "ist" das?', "Antwort": "Ein\nBaum; groß"}),
         (5, {"Frage": "Und?", "Antwort": "Nichts"}),
     ]
-    _, rows = read(tmp_path, 'sep=;\r\nquestion;answer\r\n"a, b";c\r\n')
+    _, rows = read_csv(tmp_path, 'sep=;\r\nquestion;answer\r\n"a, b";c\r\n')
     assert [(row.number, dict(row.columns)) for row in rows] == [(3, {"question": "a, b", "answer": "c"})]
-    table, rows = read(
+    table, rows = read_csv(
         tmp_path, "question;answer\r\nWie heißt du?;Käthe ist mein Name, schön.\r\n".encode("cp1252")
     )
     assert rows[0].columns["answer"] == "Käthe ist mein Name, schön."
     assert "was read as cp1252" in table.notes[0]
-    _, rows = read(tmp_path, "question\tanswer\r\nä\tö\r\n".encode("utf-16"))
+    _, rows = read_csv(tmp_path, "question\tanswer\r\nä\tö\r\n".encode("utf-16"))
     assert rows[0].columns == {"question": "ä", "answer": "ö"}
 
 
 def test_single_quotes_and_a_table_of_one_column(tmp_path):
-    table, rows = read(tmp_path, "'text','n'\n'It''s, well','1'\n'b','2'\n")
+    table, rows = read_csv(tmp_path, "'text','n'\n'It''s, well','1'\n'b','2'\n")
     assert dict(rows[0].columns) == {"text": "It's, well", "n": "1"}
     assert "texts in '" in table.what
-    _, rows = read(tmp_path, "text\nOne line\nAnother line\n")
+    _, rows = read_csv(tmp_path, "text\nOne line\nAnother line\n")
     assert [row.columns for row in rows] == [{"text": "One line"}, {"text": "Another line"}]
 
 
 def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_column(tmp_path):
-    table, rows = read(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
+    table, rows = read_csv(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
     assert rows[0].columns == {"question": 'Who said "no"?', "answer": '"Yes" he said.'}
     assert table.what == "a tab between columns, no quotes around texts, names in the first line"
-    _, rows = read(tmp_path, ",question,answer\n0,a b,c d\n")
+    _, rows = read_csv(tmp_path, ",question,answer\n0,a b,c d\n")
     assert rows[0].columns == {"1": "0", "question": "a b", "answer": "c d"}
-    table, rows = read(tmp_path, 'text\nFirst, with a comma\n"Second, quoted"\n')
+    table, rows = read_csv(tmp_path, 'text\nFirst, with a comma\n"Second, quoted"\n')
     assert [row.columns["text"] for row in rows] == ["First, with a comma", "Second, quoted"]
     assert table.what == 'one column, texts in ", names in the first line'
 
 
 def test_without_names_columns_have_numbers(tmp_path):
-    table, rows = read(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
+    table, rows = read_csv(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
     assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
     assert "no names in the first line, so columns have numbers" in table.what
 
@@ -105,8 +105,8 @@ def test_chats_in_a_table(tmp_path):
     buffer = io.StringIO()
     csv.writer(buffer).writerows([["id", "messages"], [1, str(chat)], [2, json.dumps(chat)]])
     data = made(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
-    one, two = (example.text for example in data.examples)
-    assert one == two == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
+    first, second = (example.text for example in data.examples)
+    assert first == second == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
     assert "written out in 'messages'" in data.report.sources[0].what
 
 
@@ -116,7 +116,7 @@ def test_a_template_for_a_table(tmp_path):
     assert data.examples[1].text == "In 2001 there was The goat.<|im_end|>"
 
 
-def database(tmp_path, script, name="a.db"):
+def make_database(tmp_path, script, name="a.db"):
     path = tmp_path / name
     connection = sqlite3.connect(path)
     connection.executescript(script)
@@ -125,35 +125,40 @@ def database(tmp_path, script, name="a.db"):
     return path
 
 
-TWO = """
+TWO_TABLES = """
 create table people (id integer primary key, name text); insert into people (name) values ('x');
 create table "the talks" (question text, answer text, year integer);
 insert into "the talks" values ('a', 'b', 1), ('c', 'd', 2);
 """
 
 
-def rows(path, asked=""):
+def read_database(path, asked=""):
     return [dict(row.columns) for row in sqlite_rows.table(path, path.name, columns(asked)).rows()]
 
 
 def test_the_table_whose_columns_are_known_or_the_one_that_is_asked_for(tmp_path):
-    path = database(tmp_path, TWO)
-    assert rows(path) == [{"question": "a", "answer": "b", "year": 1}, {"question": "c", "answer": "d", "year": 2}]
-    assert rows(path, "table=people") == [{"id": 1, "name": "x"}]
-    assert rows(path, 'SELECT answer AS text FROM "the talks" WHERE year > 1;') == [{"text": "d"}]
-    assert rows(path, "WITH t AS (SELECT 'q' AS text) SELECT upper(text) AS text FROM t") == [{"text": "Q"}]
+    path = make_database(tmp_path, TWO_TABLES)
+    assert read_database(path) == [
+        {"question": "a", "answer": "b", "year": 1},
+        {"question": "c", "answer": "d", "year": 2},
+    ]
+    assert read_database(path, "table=people") == [{"id": 1, "name": "x"}]
+    assert read_database(path, 'SELECT answer AS text FROM "the talks" WHERE year > 1;') == [{"text": "d"}]
+    assert read_database(path, "WITH t AS (SELECT 'q' AS text) SELECT upper(text) AS text FROM t") == [
+        {"text": "Q"}
+    ]
     with pytest.raises(DataError, match=r"has no table 'x'\. It has: people, the talks"):
-        rows(path, "table=x")
+        read_database(path, "table=x")
 
 
 def test_several_tables_are_named(tmp_path):
-    path = database(
+    path = make_database(
         tmp_path, "create table a (text text); create table b (text text); create view c as select 1 as x;"
     )
     with pytest.raises(
         DataError, match=r"has several tables: a \(text\); b \(text\). Say under Columns which one: table=a"
     ):
-        rows(path)
+        read_database(path)
 
 
 @pytest.mark.parametrize(
@@ -167,32 +172,34 @@ def test_several_tables_are_named(tmp_path):
         "SELECT * FROM pragma_user_version",
     ],
 )
-def test_what_is_no_reading_is_refused(tmp_path, asked):
-    path = database(tmp_path, TWO)
+def test_statements_that_do_more_than_read_are_refused(tmp_path, asked):
+    path = make_database(tmp_path, TWO_TABLES)
     before = path.read_bytes()
     with pytest.raises(DataError, match=r"a\.db: "):
-        rows(path, asked)
+        read_database(path, asked)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path):
-    path = database(tmp_path, "pragma journal_mode = wal; create table a (text text); insert into a values ('b');")
+    path = make_database(
+        tmp_path, "pragma journal_mode = wal; create table a (text text); insert into a values ('b');"
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
-    assert rows(path) == [{"text": "b"}]
+    assert read_database(path) == [{"text": "b"}]
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ("instruction", "'instruction' is not understood"),
         ("a='b", "a quotation mark too few"),
         ("=b", "'=b' is not"),
     ],
 )
-def test_what_cannot_be_meant_by_columns(tmp_path, asked, said):
-    with pytest.raises(Exception, match=said):
+def test_columns_that_cannot_be_understood(tmp_path, asked, message):
+    with pytest.raises(Exception, match=message):
         made(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=asked)
 
 

@@ -1,4 +1,4 @@
-"""Web pages, e-books, PDF and Word documents: what is read of them, in which order, and where chapters begin."""
+"""Web pages, e-books, PDF and Word documents: the text that is read, its order, and where chapters begin."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from training_pro.data.readers.paragraphs import Paragraph, joined
 CUT = "\n@\n"
 
 
-def text(path, content=None):
+def read_text(path, content=None):
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (found,) = texts.read(path, CUT)
-    return found.text
+    (document,) = texts.read(path, CUT)
+    return document.text
 
 
-def test_what_is_seen_of_a_web_page(tmp_path):
+def test_the_visible_text_of_a_web_page(tmp_path):
     page = """<!doctype html><html><head><title>Tab</title><style>p {}</style></head><body>
     <p>One &amp; two&nbsp;three,<br>four <b>bold</b>ly. <!-- no -->
     <p>Unclosed <script>if (a < b) document.write("<p>no</p>")</script>paragraph
@@ -28,21 +28,21 @@ def test_what_is_seen_of_a_web_page(tmp_path):
     <ul><li>first</li><li>second <i>item</i></li></ul>
     <pre>  kept
     as it is</pre><table><tr><td>a</td><td>b</td></tr><tr><td>c</td><td>d</td></tr></table></body></html>"""
-    assert text(tmp_path / "a.html", page) == (
+    assert read_text(tmp_path / "a.html", page) == (
         "One & two\xa0three,\nfour boldly.\n\nUnclosed paragraph\n\nfirst\nsecond item\n\n  kept\n    as it is\n\n"
         "a\tb\nc\td"
     )
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-16"])
-def test_the_encoding_that_a_page_names(tmp_path, encoding):
+def test_the_encoding_that_a_page_declares(tmp_path, encoding):
     page = f'<meta charset="{encoding}"><p>Für Käthe – „schön“</p>'
-    assert text(tmp_path / "a.htm", page.encode(encoding)) == "Für Käthe – „schön“"
+    assert read_text(tmp_path / "a.htm", page.encode(encoding)) == "Für Käthe – „schön“"
 
 
-def test_chapters_begin_at_the_first_heading_that_is_there_more_than_once(tmp_path):
+def test_chapters_begin_at_the_first_heading_level_that_occurs_more_than_once(tmp_path):
     page = "<h1>Book</h1><h2>One</h2><p>a</p><h3>x</h3><p>b</p><h2>Two</h2><h3>y</h3><p>c</p><hr><p>d</p>"
-    assert text(tmp_path / "a.html", page) == f"Book\n\nOne\n\na\n\nx\n\nb{CUT}Two\n\ny\n\nc{CUT}d"
+    assert read_text(tmp_path / "a.html", page) == f"Book\n\nOne\n\na\n\nx\n\nb{CUT}Two\n\ny\n\nc{CUT}d"
 
 
 def test_one_heading_alone_cuts_nothing_and_an_empty_hard_cut_cuts_nothing():
@@ -51,13 +51,13 @@ def test_one_heading_alone_cuts_nothing_and_an_empty_hard_cut_cuts_nothing():
     assert joined([Paragraph("a", 1), Paragraph("b"), Paragraph("c", 1)], "") == ("a\n\nb\n\nc", 2)
 
 
-def test_the_spine_says_the_order_of_a_book(tmp_path):
+def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     path = tmp_path / "a.epub"
     files = {"z one.xhtml": "<h1>First</h1><p>a</p>", "b.xhtml": "<p>second</p>", "nav.xhtml": "<p>contents</p>"}
     write_epub(path, files, spine=["nav.xhtml", "z one.xhtml", "b.xhtml"])
-    assert text(path) == f"First\n\na{CUT}second"
-    (found,) = texts.read(path, "")
-    assert found.notes == ("a.epub was read as an e-book of 2 parts, uncut, since the hard cut is empty.",)
+    assert read_text(path) == f"First\n\na{CUT}second"
+    (document,) = texts.read(path, "")
+    assert document.notes == ("a.epub was read as an e-book of 2 parts, uncut, since the hard cut is empty.",)
 
 
 def write_epub(path, files, spine):
@@ -81,11 +81,11 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_a_table(tmp_path):
     document = docx.Document()
     document.add_heading("The Book", 0)
     document.add_heading("One", 1)
-    p = document.add_paragraph("He ")
-    space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    p._p.append(parse_xml(f"<w:ins {space}><w:r><w:t>never</w:t></w:r></w:ins>"))
-    p._p.append(parse_xml(f"<w:del {space}><w:r><w:delText>always</w:delText></w:r></w:del>"))
-    p.add_run(" came.\tSo.")
+    paragraph = document.add_paragraph("He ")
+    namespace = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    paragraph._p.append(parse_xml(f"<w:ins {namespace}><w:r><w:t>never</w:t></w:r></w:ins>"))
+    paragraph._p.append(parse_xml(f"<w:del {namespace}><w:r><w:delText>always</w:delText></w:r></w:del>"))
+    paragraph.add_run(" came.\tSo.")
     document.add_heading("Two", 1)
     document.add_paragraph("b").add_run().add_break(docx.enum.text.WD_BREAK.PAGE)
     document.add_paragraph("c")
@@ -93,15 +93,20 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_a_table(tmp_path):
     for cell, word in zip([c for row in table.rows for c in row.cells], "wxyz", strict=True):
         cell.text = word
     document.save(tmp_path / "a.docx")
-    found = text(tmp_path / "a.docx")
+    found = read_text(tmp_path / "a.docx")
     assert found == f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz"
 
 
 def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     pymupdf = pytest.importorskip("pymupdf")
     document = pymupdf.open()
-    texts = ["It was a long jour-\nney, and the road", "went on. It ended.", "A new one began.", "It is over."]
-    for number, words in enumerate(texts, 1):
+    page_texts = [
+        "It was a long jour-\nney, and the road",
+        "went on. It ended.",
+        "A new one began.",
+        "It is over.",
+    ]
+    for number, words in enumerate(page_texts, 1):
         page = document.new_page(width=300, height=300)
         page.insert_text((20, 20), f"MY BOOK {number}")
         page.insert_text((20, 60), words.split("\n"))
@@ -109,7 +114,7 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     document.set_toc([[1, "One", 1], [1, "Two", 3]])
     document.save(tmp_path / "a.pdf")
     assert (
-        text(tmp_path / "a.pdf")
+        read_text(tmp_path / "a.pdf")
         == f"It was a long journey, and the road went on. It ended.{CUT}A new one began.\n\nIt is over."
     )
 
@@ -123,7 +128,7 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
         (".pdf", "pymupdf", "pymupdf"),
     ],
 )
-def test_a_library_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, ending, module, package):
+def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, package):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     path = tmp_path / f"a{ending}"
     write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
@@ -132,7 +137,7 @@ def test_a_library_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, ending
     assert f"the library {package} has to be installed (pip install {package})" in str(error.value)
 
 
-def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_signs(tmp_path):
+def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_placeholders(tmp_path):
     for name, content in {
         "10.txt": "ten",
         "2.html": "<p>two",
@@ -140,4 +145,4 @@ def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_signs(tmp_path
         "1.MD": "one",
     }.items():
         (tmp_path / name).write_text(content)
-    assert [found.text for found in texts.read(tmp_path)] == ["one", "two", "ten"]
+    assert [document.text for document in texts.read(tmp_path)] == ["one", "two", "ten"]

@@ -1,4 +1,4 @@
-"""JSON and JSONL as people have them, and each broken one with a sentence that names its place."""
+"""JSON and JSONL as people have them, and a sentence with the place for each broken one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training_pro.data.readers.json_rows import json_table, jsonl_table
 PAIR = {"instruction": "a", "output": "b"}
 
 
-def read(tmp_path, name, content):
+def read_rows(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     table = (jsonl_table if name.endswith("l") else json_table)(path, name)
@@ -19,7 +19,7 @@ def read(tmp_path, name, content):
 
 
 @pytest.mark.parametrize(
-    "whole",
+    "value",
     [
         [PAIR, PAIR],
         {"data": [PAIR, PAIR]},
@@ -28,54 +28,54 @@ def read(tmp_path, name, content):
         {"instruction": {"0": "a", "1": "a"}, "output": {"0": "b", "1": "b"}},
     ],
 )
-def test_rows_wherever_they_stand(tmp_path, whole):
-    table, rows = read(tmp_path, "a.json", json.dumps(whole))
+def test_rows_at_any_depth(tmp_path, value):
+    table, rows = read_rows(tmp_path, "a.json", json.dumps(value))
     assert [(row.number, row.columns) for row in rows] == [(1, PAIR), (2, PAIR)]
     assert (table.unit, table.notes) == ("row", ())
 
 
-def test_texts_and_bare_chats_get_the_names_they_would_have(tmp_path):
+def test_texts_and_bare_chats_get_the_usual_column_names(tmp_path):
     talk = [{"role": "user", "content": "a"}]
-    assert [r.columns for r in read(tmp_path, "a.json", json.dumps(["one"]))[1]] == [{"text": "one"}]
-    assert [r.columns for r in read(tmp_path, "a.json", json.dumps([talk]))[1]] == [{"messages": talk}]
+    assert [r.columns for r in read_rows(tmp_path, "a.json", json.dumps(["one"]))[1]] == [{"text": "one"}]
+    assert [r.columns for r in read_rows(tmp_path, "a.json", json.dumps([talk]))[1]] == [{"messages": talk}]
 
 
 def test_a_single_chat_is_one_row(tmp_path):
-    whole = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    assert [r.columns for r in read(tmp_path, "a.json", json.dumps(whole))[1]] == [whole]
+    value = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    assert [r.columns for r in read_rows(tmp_path, "a.json", json.dumps(value))[1]] == [value]
 
 
 def test_lines(tmp_path):
-    table, rows = read(tmp_path, "a.jsonl", '\ufeff{"text": "é"}\r\n\n  \n{"text": "b"}\n')
+    table, rows = read_rows(tmp_path, "a.jsonl", '\ufeff{"text": "é"}\r\n\n  \n{"text": "b"}\n')
     assert [(row.number, row.columns) for row in rows] == [(1, {"text": "é"}), (4, {"text": "b"})]
     assert (table.unit, table.notes) == ("line", ())
 
 
 def test_an_array_misnamed_as_lines(tmp_path):
-    table, rows = read(tmp_path, "a.jsonl", json.dumps([PAIR, PAIR], indent=1))
+    table, rows = read_rows(tmp_path, "a.jsonl", json.dumps([PAIR, PAIR], indent=1))
     assert [row.columns for row in rows] == [PAIR, PAIR]
     assert table.notes == ("a.jsonl does not hold a row on each line: it was read as JSON.",)
 
 
 def test_lines_misnamed_as_an_array(tmp_path):
-    table, rows = read(tmp_path, "a.json", f"{json.dumps(PAIR)}\n{json.dumps(PAIR)}\n")
+    table, rows = read_rows(tmp_path, "a.json", f"{json.dumps(PAIR)}\n{json.dumps(PAIR)}\n")
     assert [(row.number, row.columns) for row in rows] == [(1, PAIR), (2, PAIR)]
     assert table.notes == ("a.json holds a row on each line: it was read as JSONL.",)
 
 
 def test_lines_that_are_chats(tmp_path):
     talk = [{"role": "user", "content": "a"}]
-    _, rows = read(tmp_path, "a.jsonl", f"{json.dumps(talk)}\n{json.dumps(talk)}\n")
+    _, rows = read_rows(tmp_path, "a.jsonl", f"{json.dumps(talk)}\n{json.dumps(talk)}\n")
     assert [row.columns for row in rows] == [{"messages": talk}] * 2
 
 
-def test_sixteen_bits_a_letter(tmp_path):
-    _, rows = read(tmp_path, "a.jsonl", '{"text": "é"}\n{"text": "b"}\n'.encode("utf-16"))
+def test_utf_16(tmp_path):
+    _, rows = read_rows(tmp_path, "a.jsonl", '{"text": "é"}\n{"text": "b"}\n'.encode("utf-16"))
     assert [row.columns for row in rows] == [{"text": "é"}, {"text": "b"}]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (
             '[{"a": "b"}, {"a"',
@@ -106,15 +106,15 @@ def test_sixteen_bits_a_letter(tmp_path):
         ("hello", "a.json, line 1: at column 1 ('hello'): expecting value."),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path, content, said):
+def test_files_that_cannot_be_read(tmp_path, content, message):
     with pytest.raises(DataError) as error:
-        read(tmp_path, "a.json", content)
-    assert said in str(error.value)
+        read_rows(tmp_path, "a.json", content)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"a": "b"', "ends in the middle. A row is one whole JSON object on its line."),
         ("{", "only opens an object. Put each row on one line, or save all of them as an array in a .json file."),
@@ -132,26 +132,26 @@ def test_files_that_cannot_be_read(tmp_path, content, said):
         ("a,b,c", "at column 1 ('a,b,c'): expecting value."),
     ],
 )
-def test_lines_that_cannot_be_read(tmp_path, line, said):
-    bad = line if isinstance(line, bytes) else line.encode()
-    _, (first, second, third) = read(tmp_path, "a.jsonl", b'{"a": "b"}\n' + bad + b'\n{"a": "c"}\n')
+def test_lines_that_cannot_be_read(tmp_path, line, message):
+    line_bytes = line if isinstance(line, bytes) else line.encode()
+    _, (first, second, third) = read_rows(tmp_path, "a.jsonl", b'{"a": "b"}\n' + line_bytes + b'\n{"a": "c"}\n')
     assert (first.problem, third.problem) == ("", "")
     assert (second.number, dict(second.columns)) == (2, {})
-    assert said in second.problem
+    assert message in second.problem
 
 
-def test_what_loads_although_it_is_odd(tmp_path):
-    long = "x" * 10_000_000
-    _, rows = read(tmp_path, "a.jsonl", json.dumps({"text": long}) + '\n{"a": 1, "a": 2}\n')
+def test_odd_rows_that_load(tmp_path):
+    long_text = "x" * 10_000_000
+    _, rows = read_rows(tmp_path, "a.jsonl", json.dumps({"text": long_text}) + '\n{"a": 1, "a": 2}\n')
     assert [len(rows[0].columns["text"]), rows[1].columns] == [10_000_000, {"a": 2}]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf", b"\x00\x00"])
-def test_empty_lines(tmp_path, content):
+def test_empty_files(tmp_path, content):
     with pytest.raises(DataError, match=r"a\.jsonl is empty\. Put rows into it, or take it out"):
-        read(tmp_path, "a.jsonl", content)
+        read_rows(tmp_path, "a.jsonl", content)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"a\.jsonl cannot be read"):
         jsonl_table(tmp_path / "a.jsonl", "a.jsonl")

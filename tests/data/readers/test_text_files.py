@@ -1,4 +1,4 @@
-"""Reading: encodings, line ends, natural order, and one clear sentence for what is no text."""
+"""Reading texts: encodings, line ends, natural order, and one clear sentence for files that are not text."""
 
 from __future__ import annotations
 
@@ -23,63 +23,63 @@ LEGACY = {
 }
 
 
-def written(folder: Path, data: bytes, name: str = "story.txt") -> Path:
+def write_file(folder: Path, data: bytes, name: str = "story.txt") -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
-def refused(path: Path) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(DataError) as error:
         read(path)
     return str(error.value)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_unicode_with_and_without_a_mark(tmp_path: Path, encoding: str):
+def test_unicode_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: str):
     text = "Grüße, 世界 👋\n"
-    [found] = read(written(tmp_path, text.encode(encoding)))
-    assert found.text == text
-    assert bool(found.notes) == (not encoding.startswith("utf-8"))
+    [loaded] = read(write_file(tmp_path, text.encode(encoding)))
+    assert loaded.text == text
+    assert bool(loaded.notes) == (not encoding.startswith("utf-8"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf_16_without_a_mark_is_guessed_and_said(tmp_path: Path, encoding: str):
-    [found] = read(written(tmp_path, "A plain story.\n".encode(encoding)))
-    assert found.text == "A plain story.\n"
-    assert encoding in found.notes[0] and "guessed" in found.notes[0]
+def test_utf_16_without_a_byte_order_mark_is_guessed_with_a_note(tmp_path: Path, encoding: str):
+    [loaded] = read(write_file(tmp_path, "A plain story.\n".encode(encoding)))
+    assert loaded.text == "A plain story.\n"
+    assert encoding in loaded.notes[0] and "guessed" in loaded.notes[0]
 
 
-def test_big_endian_with_a_mark(tmp_path: Path):
-    [found] = read(written(tmp_path, codecs.BOM_UTF16_BE + "Häuser".encode("utf-16-be")))
-    assert found.text == "Häuser"
+def test_big_endian_with_a_byte_order_mark(tmp_path: Path):
+    [loaded] = read(write_file(tmp_path, codecs.BOM_UTF16_BE + "Häuser".encode("utf-16-be")))
+    assert loaded.text == "Häuser"
 
 
 @pytest.mark.parametrize("encoding", LEGACY)
 @pytest.mark.parametrize("times", [1, 200])
-def test_an_old_code_page_is_guessed_and_said(tmp_path: Path, encoding: str, times: int):
+def test_a_legacy_code_page_is_guessed_with_a_note(tmp_path: Path, encoding: str, times: int):
     text = LEGACY[encoding] * times
-    [found] = read(written(tmp_path, text.encode(encoding)))
-    assert found.text == text
-    assert "story.txt was read as" in found.notes[0] and "guessed" in found.notes[0]
+    [loaded] = read(write_file(tmp_path, text.encode(encoding)))
+    assert loaded.text == text
+    assert "story.txt was read as" in loaded.notes[0] and "guessed" in loaded.notes[0]
 
 
 def test_a_few_broken_bytes_do_not_spoil_a_text_in_utf_8(tmp_path: Path):
-    [found] = read(written(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
-    assert found.text.startswith("Grüße aus Köln")
-    assert any("2 places could not be read" in note for note in found.notes)
+    [loaded] = read(write_file(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
+    assert loaded.text.startswith("Grüße aus Köln")
+    assert any("2 places could not be read" in note for note in loaded.notes)
 
 
 def test_line_ends_become_one_kind(tmp_path: Path):
-    [found] = read(written(tmp_path, b"one\r\ntwo\rthree\nfour\r\n\r\n"))
-    assert found.text == "one\ntwo\nthree\nfour\n\n"
+    [loaded] = read(write_file(tmp_path, b"one\r\ntwo\rthree\nfour\r\n\r\n"))
+    assert loaded.text == "one\ntwo\nthree\nfour\n\n"
 
 
 def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
     for name in ("chapter 10.txt", "chapter 2.md", "Chapter 1.txt", "cover.png", ".hidden.txt", "part 2/a.txt"):
-        written(tmp_path, b"text", name)
-    assert [found.name for found in read(tmp_path)] == [
+        write_file(tmp_path, b"text", name)
+    assert [loaded.name for loaded in read(tmp_path)] == [
         "Chapter 1.txt",
         "chapter 2.md",
         "chapter 10.txt",
@@ -88,7 +88,7 @@ def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "expected"),
     [
         (b"%PDF-1.7 ...", "a PDF document"),
         (b"PK\x03\x04rest", "a ZIP archive"),
@@ -97,31 +97,33 @@ def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
         (b"\x10\x00\x07\x00\x1f\x02" * 100, "control bytes"),
     ],
 )
-def test_what_is_no_text_is_refused_by_name(tmp_path: Path, data: bytes, what: str):
-    said = refused(written(tmp_path, data))
-    assert "story.txt" in said and what in said and ".txt file (UTF-8)" in said
-    assert "\n" not in said
+def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path, data: bytes, expected: str):
+    message = refusal(write_file(tmp_path, data))
+    assert "story.txt" in message and expected in message and ".txt file (UTF-8)" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("data", [b"", b" \r\n\t", codecs.BOM_UTF8])
 def test_an_empty_file_is_refused(tmp_path: Path, data: bytes):
-    assert refused(written(tmp_path, data)) == "story.txt is empty. Put text into it, or take it out of the data."
+    assert (
+        refusal(write_file(tmp_path, data)) == "story.txt is empty. Put text into it, or take it out of the data."
+    )
 
 
 def test_a_folder_without_texts_is_refused(tmp_path: Path):
-    assert "the folder holds no text (.txt, .md, .html" in refused(tmp_path)
+    assert "the folder holds no text (.txt, .md, .html" in refusal(tmp_path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
-    assert "gone.txt cannot be read" in refused(tmp_path / "gone.txt")
+def test_a_missing_file_is_refused(tmp_path: Path):
+    assert "gone.txt cannot be read" in refusal(tmp_path / "gone.txt")
 
 
 def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path: Path):
-    written(tmp_path, b"", "1.txt")
-    written(tmp_path, b"fine", "2.txt")
-    written(tmp_path, b"%PDF", "3.txt")
-    said = refused(tmp_path).splitlines()
-    assert [line.split()[0] for line in said] == ["1.txt", "3.txt"]
+    write_file(tmp_path, b"", "1.txt")
+    write_file(tmp_path, b"fine", "2.txt")
+    write_file(tmp_path, b"%PDF", "3.txt")
+    problems = refusal(tmp_path).splitlines()
+    assert [line.split()[0] for line in problems] == ["1.txt", "3.txt"]
 
 
 @pytest.mark.parametrize(
@@ -139,19 +141,19 @@ def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path: Path):
     ],
     ids=["title", "list", "quotes", "table", "far down", "far down and long"],
 )
-def test_letters_after_the_last_line_end_are_looked_at_too(tmp_path: Path, text: str, encoding: str):
+def test_letters_after_the_last_line_end_count_too(tmp_path: Path, text: str, encoding: str):
     text = text.strip()
-    (found,) = read(written(tmp_path, text.encode(encoding)))
-    assert found.text == text
-    assert not any("could not be read" in note for note in found.notes)
+    (loaded,) = read(write_file(tmp_path, text.encode(encoding)))
+    assert loaded.text == text
+    assert not any("could not be read" in note for note in loaded.notes)
 
 
-def test_a_file_that_another_program_keeps_to_itself_is_said(tmp_path, monkeypatch):
-    """As Word and Excel do on Windows."""
+def test_a_file_locked_by_another_program_is_reported(tmp_path, monkeypatch):
+    """Word and Excel lock files like this on Windows."""
 
-    def kept(path, *_):
+    def deny(path, *_):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", kept)
+    monkeypatch.setattr(Path, "open", deny)
     with pytest.raises(DataError, match=r"^a\.docx cannot be read \(Permission denied\)\. Close the program"):
         text_of(tmp_path / "a.docx", "a.docx")

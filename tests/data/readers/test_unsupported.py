@@ -1,4 +1,4 @@
-"""Files that are not read are named, with what to do; OpenDocument texts and subtitles are read."""
+"""Unsupported files are named with what to do; OpenDocument texts and subtitles are read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ and nobody said a word
 """
 
 
-def odt(path, body=BODY, **more: bytes):
+def write_odt(path, body=BODY, **more: bytes):
     styles = '<style:style style:name="P1"><style:paragraph-properties fo:break-before="page"/></style:style>'
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
@@ -82,43 +82,46 @@ def odt(path, body=BODY, **more: bytes):
     return path
 
 
-def text(path, content: str = "") -> str:
+def read_text(path, content: str = "") -> str:
     if content:
         path.write_text(content, encoding="utf-8")
-    [found] = texts.read(path, "\n@\n")
-    return found.text
+    [document] = texts.read(path, "\n@\n")
+    return document.text
 
 
 def test_an_open_document(tmp_path):
-    assert text(odt(tmp_path / "a.odt")) == (
+    assert read_text(write_odt(tmp_path / "a.odt")) == (
         "One\n\nA bold  step,\na second line.\n\nfirst\nsecond\na\tb\n@\nTwo\n\nEnd.\n@\nNew page."
     )
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: path.write_bytes(b"no archive"), "is no whole OpenDocument text"),
         (lambda path: path.write_bytes(b""), "is no whole OpenDocument text"),
-        (lambda path: path.write_bytes(odt(path).read_bytes()[:300]), "is no whole OpenDocument text"),
-        (lambda path: odt(path, "<text:p>unclosed"), "is no whole OpenDocument text"),
+        (lambda path: path.write_bytes(write_odt(path).read_bytes()[:300]), "is no whole OpenDocument text"),
+        (lambda path: write_odt(path, "<text:p>unclosed"), "is no whole OpenDocument text"),
         (
-            lambda path: odt(path, "<text:section>" * 5000 + "</text:section>" * 5000),
+            lambda path: write_odt(path, "<text:section>" * 5000 + "</text:section>" * 5000),
             "is no whole OpenDocument text",
         ),
-        (lambda path: odt(path, ""), "without any text"),
-        (lambda path: odt(path, **{"META-INF__manifest_xml": b"<encryption-data/>"}), "is locked with a password"),
+        (lambda path: write_odt(path, ""), "without any text"),
+        (
+            lambda path: write_odt(path, **{"META-INF__manifest_xml": b"<encryption-data/>"}),
+            "is locked with a password",
+        ),
         (lambda path: zipfile.ZipFile(path, "w").close(), "is no whole OpenDocument text"),
     ],
 )
-def test_broken_open_documents(tmp_path, make, said):
+def test_broken_open_documents(tmp_path, make, message):
     make(tmp_path / "a.odt")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         texts.read(tmp_path / "a.odt")
 
 
-def test_a_sheet_by_this_name_is_told(tmp_path):
-    odt(tmp_path / "a.odt")
+def test_a_sheet_with_this_suffix_is_refused(tmp_path):
+    write_odt(tmp_path / "a.odt")
     with zipfile.ZipFile(tmp_path / "a.odt", "w") as archive:
         archive.writestr(
             "content.xml", f"<office:document-content {SPACES}><office:body/></office:document-content>"
@@ -128,16 +131,16 @@ def test_a_sheet_by_this_name_is_told(tmp_path):
 
 
 def test_subtitles(tmp_path):
-    assert text(tmp_path / "a.srt", SRT) == "Where is the boat?\n- Gone.\n- When?\nAt nine"
-    assert text(tmp_path / "b.srt", SRT.replace("\n", "\r\n")) == text(tmp_path / "a.srt")
-    assert text(tmp_path / "c.srt", SRT.replace("\n\n", "\n")) == text(tmp_path / "a.srt")
-    assert text(tmp_path / "a.vtt", VTT) == (
+    assert read_text(tmp_path / "a.srt", SRT) == "Where is the boat?\n- Gone.\n- When?\nAt nine"
+    assert read_text(tmp_path / "b.srt", SRT.replace("\n", "\r\n")) == read_text(tmp_path / "a.srt")
+    assert read_text(tmp_path / "c.srt", SRT.replace("\n\n", "\n")) == read_text(tmp_path / "a.srt")
+    assert read_text(tmp_path / "a.vtt", VTT) == (
         "Anna: Where is the boat & the crew?\nGone at nine\nand nobody said a word"
     )
-    assert text(tmp_path / "d.srt", "1\n0:00:01,0 --> 0:00:02,0\n船は\nどこ？\n") == "船はどこ？"
+    assert read_text(tmp_path / "d.srt", "1\n0:00:01,0 --> 0:00:02,0\n船は\nどこ？\n") == "船はどこ？"
 
 
-def test_what_holds_no_times_is_no_subtitles(tmp_path):
+def test_a_file_without_times_is_no_subtitles(tmp_path):
     (tmp_path / "a.srt").write_text("Only some words.")
     with pytest.raises(DataError, match=r"a\.srt holds no times, .* rename it to \.txt"):
         texts.read(tmp_path / "a.srt")
@@ -145,7 +148,7 @@ def test_what_holds_no_times_is_no_subtitles(tmp_path):
 
 @pytest.fixture
 def folders(tmp_path):
-    made = made_folders(tmp_path)
+    result = made_folders(tmp_path)
     for name in (
         "a.rtf",
         "b.AZW3",
@@ -156,13 +159,13 @@ def folders(tmp_path):
         "book/two.doc",
         "book/one.txt",
     ):
-        path = made.datasets / name
+        path = result.datasets / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("Some words. And more of them.")
-    return made
+    return result
 
 
-def test_what_is_not_read_is_named_with_what_to_do(folders):
+def test_unsupported_files_are_named_with_what_to_do(folders):
     assert unsupported.said(folders.datasets) == (
         "Not read: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (turn it into an .epub "
         "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is "
@@ -175,25 +178,25 @@ def test_what_is_not_read_is_named_with_what_to_do(folders):
 
 
 @pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc"])
-def test_one_that_is_asked_for_is_refused_by_its_kind(folders, name):
+def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
     with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not read\. To learn from it, "):
         dataset_index.found([name], folders)
     with pytest.raises(DataError, match="files are not read"):
         texts.read(folders.datasets / name)
 
 
-def test_plain_text_by_another_name_is_read_when_it_is_asked_for(folders):
+def test_plain_text_with_another_suffix_is_read_when_asked_for(folders):
     assert [data.name for data in dataset_index.found(["log"], folders)] == ["log"]
     assert texts.read(folders.datasets / "log")
 
 
-def test_a_folder_of_nothing_else_names_what_it_holds(folders):
+def test_a_folder_of_unsupported_files_names_them(folders):
     (folders.datasets / "book" / "one.txt").unlink()
     with pytest.raises(DataError, match=r"Not read: two\.doc \(save it as \.docx"):
         texts.read(folders.datasets / "book")
 
 
-def test_check_says_what_of_a_folder_is_not_read(tmp_path):
+def test_check_names_the_unsupported_files_of_a_folder(tmp_path):
     files = {"book/one.txt": "Some words. And more of them.", "book/two.doc": "x"}
-    made = rowing.made(tmp_path, family("ChatML"), files, data=["book"])
-    assert "book/: not read: two.doc (save it as .docx or .odt, or its text as .txt)." in made.report.advice
+    data = rowing.made(tmp_path, family("ChatML"), files, data=["book"])
+    assert "book/: not read: two.doc (save it as .docx or .odt, or its text as .txt)." in data.report.advice

@@ -1,4 +1,4 @@
-"""Texts that are made of lines: logs, scripts and verse end their blocks at lines, prose at sentences as ever."""
+"""Texts made of lines: logs, scripts and verse end their blocks at lines, prose at sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training_pro.engine.tokenizer.tokenizer import working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import assert_laws, letters
 
-SAID = [
+CHAT_LINES = [
     *("hi there", "hey. how are you", "so the ferry is late again", "lol", "ok", "yes!", "who was that"),
     "is it? i thought it left at nine. ah well",
     "they said on the radio that the whole line is closed until the storm is through",
@@ -68,36 +68,36 @@ PROSE = (
 )
 
 
-def irc(lines: int = 90, seed: int = 1) -> str:
-    chance = random.Random(seed)
-    return "\n".join(f"<{chance.choice(['Anna', 'bob', 'k_7'])}> {chance.choice(SAID)}" for _ in range(lines))
+def irc_log(lines: int = 90, seed: int = 1) -> str:
+    rng = random.Random(seed)
+    return "\n".join(f"<{rng.choice(['Anna', 'bob', 'k_7'])}> {rng.choice(CHAT_LINES)}" for _ in range(lines))
 
 
-def clocked() -> str:
-    return irc().replace("<Anna>", "[21.11.26, 22:03:11] Anna:").replace("<bob>", "[21.11.26, 22:04:00] Bob:")
+def timed_log() -> str:
+    return irc_log().replace("<Anna>", "[21.11.26, 22:03:11] Anna:").replace("<bob>", "[21.11.26, 22:04:00] Bob:")
 
 
-def discord() -> str:
-    chance = random.Random(2)
-    return "\n\n".join(f"anna — Today at 5:0{n % 10} PM\n{chance.choice(SAID)}" for n in range(40))
+def discord_log() -> str:
+    rng = random.Random(2)
+    return "\n\n".join(f"anna — Today at 5:0{n % 10} PM\n{rng.choice(CHAT_LINES)}" for n in range(40))
 
 
-def role_play() -> str:
+def role_play_log() -> str:
     return "\n".join(f"{('Mira', 'The Stranger')[n % 2]}: {TURNS[n % 3]}" for n in range(90))
 
 
-def bare() -> str:
-    """A log without names, in small letters."""
-    chance = random.Random(3)
-    return "\n".join(chance.choice(SAID) for _ in range(90))
+def nameless_log() -> str:
+    """A log without names, in lowercase."""
+    rng = random.Random(3)
+    return "\n".join(rng.choice(CHAT_LINES) for _ in range(90))
 
 
 BY_LINES: dict[str, str] = {
-    "irc": irc(),
-    "with times": clocked(),
-    "discord": discord(),
-    "role-play": role_play(),
-    "no names": bare(),
+    "irc": irc_log(),
+    "with times": timed_log(),
+    "discord": discord_log(),
+    "role-play": role_play_log(),
+    "no names": nameless_log(),
     "free verse": "\n\n".join([VERSE] * 6),
     "script": "\n\n".join([SCENE] * 4),
 }
@@ -119,14 +119,14 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
 
 
 def line_ends(text: str) -> set[int]:
-    """Places at which a line and the blank ones behind it are over."""
-    return {at for at in range(1, len(text) + 1) if text[at - 1] == "\n" or at == len(text)}
+    """Places where a line and the blank lines after it end."""
+    return {end for end in range(1, len(text) + 1) if text[end - 1] == "\n" or end == len(text)}
 
 
-def within_a_line(found: Sliced) -> list[int]:
+def ends_within_lines(sliced: Sliced) -> list[int]:
     """Ends of blocks that lie within a line."""
-    ends = line_ends(found.text) | {len(found.text.rstrip())}
-    return [block.end for block in found if block.end not in ends]
+    ends = line_ends(sliced.text) | {len(sliced.text.rstrip())}
+    return [block.end for block in sliced if block.end not in ends]
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -136,31 +136,31 @@ def encoder(request):
 
 @pytest.mark.parametrize("name", BY_LINES)
 def test_no_block_ends_within_a_line(name: str, encoder):
-    cutoff = 160  # the tokenizer trained on the spot needs many for a line
+    cutoff = 160  # the small trained tokenizer needs many tokens for a line
     for chunking in ("blocks", "dementor"):
-        found = slices(BY_LINES[name], encoder, Cutting(cutoff=cutoff, chunking=chunking, eos=2))
-        assert len(found) > 3 and found.sections.by_lines.all()
-        assert within_a_line(found) == []
+        sliced = slices(BY_LINES[name], encoder, Cutting(cutoff=cutoff, chunking=chunking, eos=2))
+        assert len(sliced) > 3 and sliced.sections.by_lines.all()
+        assert ends_within_lines(sliced) == []
         if chunking == "blocks":
-            assert_laws(found, encoder)
+            assert_laws(sliced, encoder)
 
 
 @pytest.mark.parametrize("name", BY_SENTENCES)
-def test_prose_is_cut_at_its_sentences_as_ever(name: str):
+def test_prose_is_cut_at_its_sentences(name: str):
     text = BY_SENTENCES[name]
-    found = bounds(text, sections_of(text, "\n\n\n"))
-    assert found.ends.tolist() == sentence_ends(text).tolist()
-    assert not found.by_lines.any() and not len(found.inner)
+    unit_bounds = bounds(text, sections_of(text, "\n\n\n"))
+    assert unit_bounds.ends.tolist() == sentence_ends(text).tolist()
+    assert not unit_bounds.by_lines.any() and not len(unit_bounds.inner)
 
 
 def test_a_line_longer_than_a_block_is_divided_at_its_sentences(encoder):
-    long = f"<anna> {PROSE} {PROSE}"
-    text = f"{irc(20)}\n{long}\n{irc(20, seed=4)}"
-    found = slices(text, encoder, Cutting(cutoff=160, overlap=False))
-    cuts, first = within_a_line(found), text.index(long)
-    assert cuts and all(first < cut < first + len(long) for cut in cuts)
+    long_line = f"<anna> {PROSE} {PROSE}"
+    text = f"{irc_log(20)}\n{long_line}\n{irc_log(20, seed=4)}"
+    sliced = slices(text, encoder, Cutting(cutoff=160, overlap=False))
+    cuts, line_start = ends_within_lines(sliced), text.index(long_line)
+    assert cuts and all(line_start < cut < line_start + len(long_line) for cut in cuts)
     assert all(text[:cut].rstrip().endswith((".", "?")) for cut in cuts)
-    assert_laws(found, encoder)
+    assert_laws(sliced, encoder)
 
 
 def by_lines(parts: list[str]) -> list[bool]:
@@ -170,60 +170,62 @@ def by_lines(parts: list[str]) -> list[bool]:
 
 def test_each_part_is_judged_by_its_own_lines_and_a_short_one_by_all():
     prose = "\n\n".join([textwrap.fill(PROSE, 72)] * 4)
-    assert by_lines([prose, irc(40), "A note\nfrom me", bare()]) == [False, True, True, True]
+    assert by_lines([prose, irc_log(40), "A note\nfrom me", nameless_log()]) == [False, True, True, True]
     assert by_lines([prose, "Chapter Two\nThe Storm", prose]) == [False] * 3
 
 
-def test_wrapped_paragraphs_among_lines_run_on():
-    notes = "\n".join(f"- {said}" for said in SAID)
+def test_wrapped_paragraphs_among_lines_stay_whole():
+    notes = "\n".join(f"- {line}" for line in CHAT_LINES)
     text = "\n\n".join([f"Notes\n\n{textwrap.fill(PROSE, 72)}\n\n{notes}"] * 5)
-    found = bounds(text, sections_of(text, ""))
-    assert found.by_lines.all()
-    assert "The road went on past the mill and the old school until it met the\n" not in parts_of(text, found.ends)
+    unit_bounds = bounds(text, sections_of(text, ""))
+    assert unit_bounds.by_lines.all()
+    assert "The road went on past the mill and the old school until it met the\n" not in split_at(
+        text, unit_bounds.ends
+    )
 
 
-def parts_of(text: str, ends) -> list[str]:
+def split_at(text: str, ends) -> list[str]:
     places = [0, *ends.tolist()]
     return [text[a:b] for a, b in pairwise(places)]
 
 
-def test_the_author_may_say_which():
-    log, prose = irc(), textwrap.fill(PROSE, 72)
-    found = bounds(log, sections_of(log, ""), "sentences")
-    assert found.ends.tolist() == sentence_ends(log).tolist() and not found.by_lines.any()
-    found = bounds(prose, sections_of(prose, ""), "lines")
-    assert parts_of(prose, found.ends) == prose.splitlines(keepends=True)
+def test_the_setting_decides():
+    log, prose = irc_log(), textwrap.fill(PROSE, 72)
+    unit_bounds = bounds(log, sections_of(log, ""), "sentences")
+    assert unit_bounds.ends.tolist() == sentence_ends(log).tolist() and not unit_bounds.by_lines.any()
+    unit_bounds = bounds(prose, sections_of(prose, ""), "lines")
+    assert split_at(prose, unit_bounds.ends) == prose.splitlines(keepends=True)
 
 
-def test_what_is_kept_aside_ends_at_lines_too():
-    learned, kept = divided([ReadText("log.txt", irc(400))], 0.2, Cutting(), seed=1, name="log.txt")
-    assert all(part.text.startswith("<") for part in [*learned, *kept])
+def test_validation_data_end_at_lines_too():
+    training, validation = divided([ReadText("log.txt", irc_log(400))], 0.2, Cutting(), seed=1, name="log.txt")
+    assert all(part.text.startswith("<") for part in [*training, *validation])
 
 
-def test_check_says_which_was_taken(place):
-    place.write("log.txt", irc())
+def test_check_says_whether_lines_or_sentences_were_used(place):
+    place.write("log.txt", irc_log())
     place.write("road.txt", BY_SENTENCES["wrapped at 72"])
     card = place.host().card()
-    given = (place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
-    said = checked(place.settings(data=["log.txt", "road.txt"], cutoff=64), *given).text()
-    assert "90 lines -> " in said and "blocks end at lines; each line is seen" in said
-    assert "many lines end without a full stop or begin with who speaks ('Blocks end at' changes that)" in said
-    assert "blocks end at sentences; each sentence is seen" in said
-    said = checked(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *given).text()
-    assert "blocks end at sentences" in said and "changes that" not in said
+    arguments = (place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
+    report = checked(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
+    assert "90 lines -> " in report and "blocks end at lines; each line is seen" in report
+    assert "many lines end without a full stop or begin with who speaks ('Blocks end at' changes that)" in report
+    assert "blocks end at sentences; each sentence is seen" in report
+    report = checked(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
+    assert "blocks end at sentences" in report and "changes that" not in report
 
 
-def test_the_map_counts_lines_and_sentences_apart():
-    text = irc(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
-    found = build_slice_map(slices(text, letters, Cutting(cutoff=300)))
-    assert (found.lines, found.sentences, found.parts_by_lines) == (40, 48, 1)
-    assert found.ends == "sentences, in 1 of 2 parts at lines"
+def test_the_map_counts_lines_and_sentences_separately():
+    text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
+    slice_map = build_slice_map(slices(text, letters, Cutting(cutoff=300)))
+    assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
+    assert slice_map.ends == "sentences, in 1 of 2 parts at lines"
 
 
 @pytest.mark.parametrize(
     "part", ["a: b\n", "<a> b. c\n", "x" * 90 + "\n", "word \n", " \n", "12:30 ", ": : ", "<\n"]
 )
-def test_time_grows_with_the_text_and_no_faster(part: str):
+def test_time_grows_linearly_with_the_text(part: str):
     def seconds(size: int) -> float:
         text = part * (size // len(part))
         sections = sections_of(text, "")
