@@ -1,4 +1,4 @@
-"""What Check says beside the numbers: suggestions, padding, stop tokens, memory, and the examples themselves."""
+"""What Check reports besides figures: suggestions, padding, stop tokens, memory, and the examples themselves."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def pair(words):
 
 def suggested(tmp_path, rows, **values):
     data = made(tmp_path, CHATML, {"rows.json": rows}, **values)
-    return {s.key: s.value for s in data.report.suggestions}
+    return {suggestion.key: suggestion.value for suggestion in data.report.suggestions}
 
 
-def test_nothing_is_suggested_where_all_is_well(tmp_path):
+def test_good_settings_get_no_suggestions(tmp_path):
     assert suggested(tmp_path, [pair(n % 9 + 1) for n in range(100)]) == {}
 
 
-def test_a_cutoff_that_cuts_rows(tmp_path):
+def test_a_cutoff_that_truncates_rows(tmp_path):
     data = made(
         tmp_path, CHATML, {"rows.json": [pair(n % 90 + 1) for n in range(99)]}, cutoff=64, too_long="cut_end"
     )
@@ -67,9 +67,9 @@ def test_suggestions(tmp_path, rows, values, expected):
 
 def test_padding_under_each_order():
     lengths = [10, 20, 10, 20, 10, 20, 10, 20]
-    found = padding(lengths, 2, 1)
-    assert (found["sequential"], found["by_length"], found["packed"]) == (0.25, 0.0, 0.0)
-    assert 0 <= found["shuffled"] <= 0.25
+    shares = padding(lengths, 2, 1)
+    assert (shares["sequential"], shares["by_length"], shares["packed"]) == (0.25, 0.0, 0.0)
+    assert 0 <= shares["shuffled"] <= 0.25
     assert padding([5, 5, 5], 2, 1) == {"shuffled": 0, "by_length": 0, "sequential": 0, "packed": 0}
 
 
@@ -83,7 +83,7 @@ def test_rows_that_stop_and_rows_that_do_not(tmp_path):
     assert any("0 of 1 examples end in a stop token" in sentence for sentence in data.report.advice)
 
 
-def test_ends_of_parts_that_stop(tmp_path):
+def test_ends_of_sections_that_stop(tmp_path):
     text = "One is here. Two is here.\n\n\nThree is here."
     data = made(tmp_path / "a", CHATML, {"a.txt": text})
     assert (data.report.stops.stopping, data.report.stops.of) == (2, 2)
@@ -91,13 +91,13 @@ def test_ends_of_parts_that_stop(tmp_path):
     assert (data.report.stops.stopping, data.report.stops.of) == (0, 2)
 
 
-def test_a_long_text_with_one_end_is_said(tmp_path):
+def test_a_long_text_with_one_end_token_gets_advice(tmp_path):
     text = "A sentence of a few words is here. " * 300
     (sentence,) = made(tmp_path, CHATML, {"a.txt": text}, cutoff=64).report.advice
     assert sentence.startswith("a.txt: no hard cut was found, so an end token stands only at the end")
 
 
-def test_where_the_only_end_is_kept_aside_no_end_is_learned_and_that_is_said(tmp_path):
+def test_advice_where_the_only_end_token_is_in_the_validation_data(tmp_path):
     text = "A sentence of a few words is here. " * 300
     report = made(tmp_path, CHATML, {"a.txt": text}, cutoff=64, eval_share=0.1).report
     assert (report.stops.stopping, report.stops.of) == (0, 0)
@@ -119,16 +119,16 @@ def test_where_the_only_end_is_kept_aside_no_end_is_learned_and_that_is_said(tmp
         ("", ""),
     ],
 )
-def test_what_divides_a_text_already_is_offered_as_its_hard_cut(tmp_path, line, mark):
+def test_a_repeated_divider_is_suggested_as_the_hard_cut(tmp_path, line, mark):
     parts = (f"{line.format(n)}\n\nIt rained. The cat slept on.\n" for n in range(1, 5))
     text = {"a.txt": "".join(["Once.\n", *parts])}
-    offered = [s for s in made(tmp_path, CHATML, text).report.suggestions if s.key == "hard_cut"]
-    assert [s.value for s in offered] == ([mark] if mark else [])
+    suggestions = [s for s in made(tmp_path, CHATML, text).report.suggestions if s.key == "hard_cut"]
+    assert [s.value for s in suggestions] == ([mark] if mark else [])
     if mark:
-        assert "4 times at the beginning of a line" in offered[0].why
-        cut = made(tmp_path / "b", CHATML, text, hard_cut=mark).report
-        assert cut.stops.of == 5
-        assert not [s for s in cut.suggestions if s.key == "hard_cut"]
+        assert "4 times at the beginning of a line" in suggestions[0].why
+        report = made(tmp_path / "b", CHATML, text, hard_cut=mark).report
+        assert report.stops.of == 5
+        assert not [s for s in report.suggestions if s.key == "hard_cut"]
 
 
 def test_examples_are_shown_with_what_is_learned(tmp_path):
@@ -150,7 +150,7 @@ def test_examples_are_shown_with_what_is_learned(tmp_path):
     assert (row.source, row.place, text.source) == ("rows.jsonl", "line 1", "a.txt")
 
 
-def test_so_many_examples_are_shown_of_each_source_in_turn(tmp_path):
+def test_examples_are_shown_of_each_source_in_turn(tmp_path):
     files = {
         "a.jsonl": [chat(f"A{n}", "No.") for n in range(5)],
         "b.jsonl": [chat(f"B{n}", "No.") for n in range(5)],
@@ -161,7 +161,7 @@ def test_so_many_examples_are_shown_of_each_source_in_turn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "numbers"),
+    ("query", "numbers"),
     [
         (Showing(2, first=3), [3, 4]),
         (Showing(9, first=5), [5]),
@@ -174,15 +174,15 @@ def test_so_many_examples_are_shown_of_each_source_in_turn(tmp_path):
         (Showing(1, first=5, holding="a CAT"), []),
     ],
 )
-def test_examples_are_leafed_through_by_number_and_by_words(tmp_path, wanted, numbers):
+def test_examples_are_browsed_by_number_and_by_words(tmp_path, query, numbers):
     rows = [chat(f"Row {n}", "No, a cat." if n % 2 == 0 else "Yes.") for n in range(1, 6)]
     data = made(tmp_path, CHATML, {"a.jsonl": rows})
-    found = shown(data.examples, wanted, CHATML.decode, CHATML.stops)
-    assert [s.number for s in found] == numbers
-    assert all(s.place == f"line {s.number}" for s in found)
+    previews = shown(data.examples, query, CHATML.decode, CHATML.stops)
+    assert [s.number for s in previews] == numbers
+    assert all(s.place == f"line {s.number}" for s in previews)
 
 
-def test_memory_is_expected_by_the_settings(tmp_path):
+def test_memory_is_estimated_from_the_settings(tmp_path):
     def total(name, machine=None, loading="auto", **values):
         folders = made_folders(tmp_path / name)
         (folders.datasets / "a.txt").write_text("A sentence is here. " * 400, encoding="utf-8")
@@ -204,7 +204,7 @@ def test_memory_is_expected_by_the_settings(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("loading", "on_card", "held"),
+    ("loading", "on_card", "dtype"),
     [
         ("auto", True, "bfloat16"),
         ("auto", False, "float32"),
@@ -212,15 +212,15 @@ def test_memory_is_expected_by_the_settings(tmp_path):
         ("float16", False, "float16"),
     ],
 )
-def test_how_weights_are_held(loading, on_card, held):
-    assert weights_as(ModelCard("toy", SMOL, None, loading), on_card=on_card) == held
+def test_how_weights_are_held(loading, on_card, dtype):
+    assert weights_as(ModelCard("toy", SMOL, None, loading), on_card=on_card) == dtype
 
 
 def test_a_model_of_unknown_size_has_no_estimate(tmp_path):
     assert made(tmp_path, CHATML, {"rows.json": [pair(3)]}).report.memory is None
 
 
-def test_the_report_says_all_of_it(tmp_path):
+def test_the_report_contains_all_of_it(tmp_path):
     data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 2}, config=SMOL)
     text = data.report.text()
     for line in (
@@ -231,9 +231,9 @@ def test_the_report_says_all_of_it(tmp_path):
         "Memory",
     ):
         assert line in text
-    known = data.report.as_json()
-    assert known["suggestions"][0]["key"] == "epochs"
-    assert known["memory"]["total"] == data.report.memory.total
+    as_json = data.report.as_json()
+    assert as_json["suggestions"][0]["key"] == "epochs"
+    assert as_json["memory"]["total"] == data.report.memory.total
 
 
 def test_a_hard_cut_is_suggested_on_one_line_of_the_console(tmp_path):

@@ -1,4 +1,4 @@
-"""Which data sets there are, whose, and which names are refused."""
+"""The datasets that exist, the user's and the project's, and the names that are refused."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from training_pro.tests.fakes import made_folders
 
 @pytest.fixture
 def folders(tmp_path):
-    made = made_folders(tmp_path)
+    result = made_folders(tmp_path)
     for name in ("chapter 10.txt", "chapter 2.txt", "notes.MD", "rows.jsonl", "table.csv", "picture.png"):
-        (made.datasets / name).write_text("text")
-    (made.datasets / "put-trainer-datasets-here.txt").write_text("")
-    (made.datasets / ".hidden.txt").write_text("")
-    (made.datasets / "empty").mkdir()
-    (made.datasets / "book" / "part").mkdir(parents=True)
-    (made.datasets / "book" / "part" / "one.txt").write_text("text")
-    (made.datasets / "signs").mkdir()
-    (made.datasets / "signs" / "put-trainer-datasets-here.txt").write_text("")
-    (made.examples / "story.txt").write_text("the example's")
-    (made.examples / "notes.MD").write_text("the example's")
-    return made
+        (result.datasets / name).write_text("text")
+    (result.datasets / "put-trainer-datasets-here.txt").write_text("")
+    (result.datasets / ".hidden.txt").write_text("")
+    (result.datasets / "empty").mkdir()
+    (result.datasets / "book" / "part").mkdir(parents=True)
+    (result.datasets / "book" / "part" / "one.txt").write_text("text")
+    (result.datasets / "signs").mkdir()
+    (result.datasets / "signs" / "put-trainer-datasets-here.txt").write_text("")
+    (result.examples / "story.txt").write_text("the example's")
+    (result.examples / "notes.MD").write_text("the example's")
+    return result
 
 
 def test_the_users_own_come_first_in_natural_order_then_the_examples_they_do_not_hide(folders):
@@ -41,17 +41,17 @@ def test_the_users_own_come_first_in_natural_order_then_the_examples_they_do_not
     ]
 
 
-def test_without_a_folder_there_are_the_examples(folders, tmp_path):
+def test_without_a_folder_only_the_examples_are_listed(folders, tmp_path):
     for path in sorted(folders.datasets.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     folders.datasets.rmdir()
     assert [data.name for data in listed(folders)] == ["notes.MD", "story.txt"]
 
 
-def test_names_are_looked_for_among_the_users_then_among_the_examples(folders):
+def test_names_are_searched_among_the_users_then_among_the_examples(folders):
     names = ["notes.MD", "story.txt", "book/", "book/part/one.txt"]
-    bare = [replace(data, share=EVERYTHING) for data in found(names, folders)]
-    assert bare == [
+    datasets = [replace(data, share=EVERYTHING) for data in found(names, folders)]
+    assert datasets == [
         DataSet("notes.MD", folders.datasets / "notes.MD"),
         DataSet("story.txt", folders.examples / "story.txt", example=True),
         DataSet("book/", folders.datasets / "book"),
@@ -74,7 +74,7 @@ def test_names_are_looked_for_among_the_users_then_among_the_examples(folders):
         "/",
     ],
 )
-def test_what_leads_out_of_the_folder_is_refused(folders, name):
+def test_paths_out_of_the_folder_are_refused(folders, name):
     (folders.user_data / "training" / "secret.txt").write_text("secret")
     with pytest.raises(DataError) as refusal:
         found([name], folders)
@@ -83,25 +83,25 @@ def test_what_leads_out_of_the_folder_is_refused(folders, name):
     )
 
 
-def test_what_is_named_twice_is_refused_with_how_to_learn_it_twice(folders):
+def test_a_dataset_named_twice_is_refused_with_how_to_learn_it_twice(folders):
     with pytest.raises(DataError, match=r"'book' is named twice. Name it once; book:200 learns from it twice."):
         found(["book", "notes.MD", "book/"], folders)
-    assert [one.share.per_cent for one in found(["book:200"], folders)] == [200]
+    assert [data.share.per_cent for data in found(["book:200"], folders)] == [200]
 
 
-def test_all_that_cannot_be_had_is_named_at_once(folders):
+def test_all_missing_datasets_are_named_at_once(folders):
     with pytest.raises(DataError) as refusal:
         found(["missing.txt", "story.txt", "x" * 300], folders)
-    there = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
+    existing = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
     assert str(refusal.value).splitlines() == [
-        f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {there}.",
-        f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {there}.",
+        f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {existing}.",
+        f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {existing}.",
     ]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A current folder beside the data sets, with a file of the same name as one of these, and as an example."""
+def current_folder(tmp_path, monkeypatch):
+    """A current folder next to the datasets, with a file of the same name as one of these and as an example."""
     folder = tmp_path / "here"
     folder.mkdir()
     for name in ("chapter 2.txt", "story.txt", "mine.txt"):
@@ -110,24 +110,33 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-def test_what_a_command_line_names_is_a_data_set_else_a_path_else_an_example(folders, here):
+def test_a_command_line_argument_is_a_dataset_else_a_path_else_an_example(folders, current_folder):
     own, examples = folders.datasets, folders.examples
-    asked = ["chapter 2.txt", "./chapter 2.txt", "story.txt", "mine.txt", "book/", str(here / "mine.txt")]
-    found = [located(name, folders) for name in asked]
-    assert found[:3] == [own / "chapter 2.txt", here / "chapter 2.txt", here / "story.txt"]
-    assert found[3:] == [here / "mine.txt", own / "book", here / "mine.txt"]
-    (here / "story.txt").unlink()
+    names = [
+        "chapter 2.txt",
+        "./chapter 2.txt",
+        "story.txt",
+        "mine.txt",
+        "book/",
+        str(current_folder / "mine.txt"),
+    ]
+    paths = [located(name, folders) for name in names]
+    assert paths[:3] == [own / "chapter 2.txt", current_folder / "chapter 2.txt", current_folder / "story.txt"]
+    assert paths[3:] == [current_folder / "mine.txt", own / "book", current_folder / "mine.txt"]
+    (current_folder / "story.txt").unlink()
     assert located("story.txt", folders) == examples / "story.txt"
-    assert located("../here/mine.txt", folders) == here / "mine.txt"
+    assert located("../here/mine.txt", folders) == current_folder / "mine.txt"
     with pytest.raises(DataError) as error:
         located("no.txt", folders)
     assert str(own) in str(error.value)
-    assert str(here / "no.txt") in str(error.value)
+    assert str(current_folder / "no.txt") in str(error.value)
     assert "chapter 10.txt" in str(error.value)
 
 
-def test_a_run_takes_a_path_into_the_data_sets_by_its_name_and_refuses_one_elsewhere(folders, here, monkeypatch):
-    (folders.datasets / "link.txt").symlink_to(here / "mine.txt")
+def test_a_run_takes_a_path_into_the_datasets_by_its_name_and_refuses_one_elsewhere(
+    folders, current_folder, monkeypatch
+):
+    (folders.datasets / "link.txt").symlink_to(current_folder / "mine.txt")
     assert named_at("chapter 2.txt:50", folders) == "chapter 2.txt:50"
     assert named_at(f"{folders.datasets / 'chapter 10.txt'}:50", folders) == "chapter 10.txt:50"
     assert named_at(str(folders.datasets / "link.txt"), folders) == "link.txt"
@@ -136,17 +145,17 @@ def test_a_run_takes_a_path_into_the_data_sets_by_its_name_and_refuses_one_elsew
     assert named_at("part", folders) == "book/part"
     assert named_at("../notes.MD", folders) == "notes.MD"
     with pytest.raises(DataError, match=r"mine\.txt' is .*, and a run learns from what lies in .*Put it there"):
-        named_at(str(here / "mine.txt"), folders)
+        named_at(str(current_folder / "mine.txt"), folders)
     with pytest.raises(DataError, match="asks for 0 per cent"):
         named_at("notes.MD:0", folders)
     assert from_here("x") == folders.datasets / "book" / "x"
 
 
-@pytest.mark.parametrize("beside", ["~$ok.docx", "Thumbs.db", "ehthumbs.db", "._ok.docx"])
-def test_what_programs_put_beside_a_users_own_is_not_seen(folders, beside):
-    """Word while a document is open, the Explorer, the Finder: none of it is a document or a database."""
+@pytest.mark.parametrize("name", ["~$ok.docx", "Thumbs.db", "ehthumbs.db", "._ok.docx"])
+def test_files_that_programs_leave_behind_are_not_listed(folders, name):
+    """Files of Word with a document open, of Explorer and of Finder are neither documents nor databases."""
     before = listed(folders)
     for folder in (folders.datasets, folders.datasets / "book"):
-        (folder / beside).write_bytes(b"\x00\x01\x02")
+        (folder / name).write_bytes(b"\x00\x01\x02")
     assert listed(folders) == before
     assert [file.name for file in files(folders.datasets / "book")] == ["one.txt"]

@@ -1,6 +1,6 @@
-"""Broken files of every kind: each loads or gets one message that names it; no hang, nothing changed."""
+"""Broken files of every kind: each loads or gets one message that names it, without hanging or changing anything."""
 
-# ruff: noqa: E501 - a case is a line
+# ruff: noqa: E501 - one line per case
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ LONG = "word " * 2_000_000
 
 
 @cache
-def whole(name: str) -> bytes:
+def example_bytes(name: str) -> bytes:
     return (EXAMPLES / name).read_bytes()
 
 
 def patched(name: str, old: bytes, new: bytes) -> bytes:
-    assert old in whole(name)
-    return whole(name).replace(old, new)
+    assert old in example_bytes(name)
+    return example_bytes(name).replace(old, new)
 
 
-def damaged(name: str, at: float, with_: bytes = b"\xff" * 64) -> bytes:
-    data = whole(name)
-    place = int(len(data) * at)
-    return data[:place] + with_ + data[place + len(with_) :]
+def damaged(name: str, position: float, replacement: bytes = b"\xff" * 64) -> bytes:
+    data = example_bytes(name)
+    offset = int(len(data) * position)
+    return data[:offset] + replacement + data[offset + len(replacement) :]
 
 
 def nested(opening: str, closing: str = "", inside: str = "x") -> str:
@@ -48,9 +48,9 @@ def nested(opening: str, closing: str = "", inside: str = "x") -> str:
 
 
 def repacked(name: str, change: dict[str, bytes | None], *, level: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """An archive with some files changed, added or (None) taken away."""
+    """An archive with some files changed, added or (None) removed."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(whole(name))) as old, zipfile.ZipFile(stream, "w", level) as new:
+    with zipfile.ZipFile(io.BytesIO(example_bytes(name))) as old, zipfile.ZipFile(stream, "w", level) as new:
         for entry in old.namelist():
             if entry not in change:
                 new.writestr(entry, old.read(entry))
@@ -61,44 +61,44 @@ def repacked(name: str, change: dict[str, bytes | None], *, level: int = zipfile
 
 
 def flagged_as_encrypted(name: str) -> bytes:
-    data = bytearray(whole(name))
-    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        place = data.find(mark)
-        while place >= 0:
-            data[place + at] |= 1
-            place = data.find(mark, place + 4)
+    data = bytearray(example_bytes(name))
+    for signature, flag_offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        offset = data.find(signature)
+        while offset >= 0:
+            data[offset + flag_offset] |= 1
+            offset = data.find(signature, offset + 4)
     return bytes(data)
 
 
-def swollen(name: str) -> bytes:
-    """An archive whose first file says that it unpacks to 4 GB."""
-    data = bytearray(whole(name))
-    place = data.find(b"PK\x01\x02")
-    data[place + 24 : place + 28] = b"\xf0\xff\xff\xff"
+def oversized(name: str) -> bytes:
+    """An archive whose first file claims to unpack to 4 GB."""
+    data = bytearray(example_bytes(name))
+    offset = data.find(b"PK\x01\x02")
+    data[offset + 24 : offset + 28] = b"\xf0\xff\xff\xff"
     return bytes(data)
 
 
-def database(script: str, path: Path) -> None:
+def write_database(script: str, path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(script)
     connection.close()
 
 
-def locked(path: Path) -> sqlite3.Connection:
-    """A database in which another program is just writing."""
-    database("create table a (text text); insert into a values ('b c d')", path)
+def locked_database(path: Path) -> sqlite3.Connection:
+    """A database that another program is writing to."""
+    write_database("create table a (text text); insert into a values ('b c d')", path)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("begin exclusive")
     return connection
 
 
-def parquet(rows: list[dict], path: Path, **more) -> None:
+def write_parquet(rows: list[dict], path: Path, **more) -> None:
     pa = pytest.importorskip("pyarrow")
-    written = pytest.importorskip("pyarrow.parquet").write_table
-    written(pa.Table.from_pylist(rows), path, **more)
+    write_table = pytest.importorskip("pyarrow.parquet").write_table
+    write_table(pa.Table.from_pylist(rows), path, **more)
 
 
-def bad_letters(path: Path) -> None:
+def parquet_of_bad_letters(path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     column = pa.array([b"\xff\xfe", b"fine words"], pa.binary()).view(pa.string())
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({"text": column}), path)
@@ -106,7 +106,7 @@ def bad_letters(path: Path) -> None:
 
 def locked_pdf(path: Path) -> None:
     pymupdf = pytest.importorskip("pymupdf")
-    with pymupdf.open(stream=whole("geese.pdf"), filetype="pdf") as document:
+    with pymupdf.open(stream=example_bytes("geese.pdf"), filetype="pdf") as document:
         document.save(path, encryption=pymupdf.PDF_ENCRYPT_AES_256, user_pw="x", owner_pw="y")
 
 
@@ -117,22 +117,22 @@ def empty_pdf(path: Path) -> None:
         document.save(path)
 
 
-def epub_text(text: str | bytes) -> bytes:
+def epub_with_text(text: str | bytes) -> bytes:
     return repacked(
         "fourth-stroke.epub", {"OEBPS/text/chapter 1.xhtml": text.encode() if isinstance(text, str) else text}
     )
 
 
-def epub_opf(old: bytes, new: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(whole("fourth-stroke.epub"))) as book:
+def epub_with_opf(old: bytes, new: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(example_bytes("fourth-stroke.epub"))) as book:
         opf = book.read("OEBPS/book.opf")
     assert old in opf
     return repacked("fourth-stroke.epub", {"OEBPS/book.opf": opf.replace(old, new)})
 
 
-def docx_body(body: str) -> bytes:
-    space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    document = f"<w:document {space}><w:body>{body}</w:body></w:document>"
+def docx_with_body(body: str) -> bytes:
+    namespace = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    document = f"<w:document {namespace}><w:body>{body}</w:body></w:document>"
     return repacked("winter-rope.docx", {"word/document.xml": document.encode()})
 
 
@@ -154,7 +154,7 @@ CASES: dict[str, list[tuple[str, object, str]]] = {
         ("broken bytes", b"Many good words \xff\xfe\xfd here and there. \xc3\xa4" * 20, LOADS),
     ],
     "json": [
-        ("cut off", whole("ferry-questions.json")[:700], "ends in the middle"),
+        ("cut off", example_bytes("ferry-questions.json")[:700], "ends in the middle"),
         ("wrong quotes", "[{'instruction': 'a', 'output': 'b'}]", "straight double quotes"),
         ("NUL bytes", b'[{"text": "a\x00b"}]', "control bytes"),
         ("a wrong encoding", '[{"text": "Käthe größer Straße schön"}]'.encode("cp1252"), LOADS),
@@ -229,39 +229,39 @@ CASES: dict[str, list[tuple[str, object, str]]] = {
         ("commas after all", "question,answer\na,b\n", LOADS),
     ],
     "db": [
-        ("cut off", whole("ferry-log.db")[:1500], "damaged"),
+        ("cut off", example_bytes("ferry-log.db")[:1500], "damaged"),
         ("a damaged page", damaged("ferry-log.db", 0.4, b"\xff" * 900), "ferry-log.db"),
         ("no database", b"question,answer\na,b\n", "is no SQLite database"),
         ("NUL bytes", b"\x00" * 4096, "is no SQLite database"),
-        ("a head alone", whole("ferry-log.db")[:100], "a.db"),
+        ("a head alone", example_bytes("ferry-log.db")[:100], "a.db"),
         ("empty", b"", "is empty"),
-        ("no tables", partial(database, "create table a (b); drop table a"), "has no tables"),
-        ("a table without rows", partial(database, "create table a (text text)"), "no row"),
-        ("several tables", partial(database, "create table a (text text); create table b (text text)"), "several tables"),
-        ("unknown columns", partial(database, "create table a (x text, y text); insert into a values ('b', 'c')"), "none that are known"),
-        ("null", partial(database, "create table a (question, answer); insert into a values ('b', null)"), "row 1: 'answer' is null"),
-        ("numbers for text", partial(database, "create table a (question, answer); insert into a values (1, 2)"), "is a number (1)"),
-        ("binary data", partial(database, "create table a (text); insert into a values (x'ff00')"), "a.db"),
-        ("letters that are none", partial(database, "create table a (text); insert into a values (cast(x'61ff62' as text))"), "half of a character"),
-        ("locked", locked, "another program is writing to this database"),
-        ("a view on nothing", partial(database, "create table t (text); create view a as select * from t; drop table t"), "a.db"),
+        ("no tables", partial(write_database, "create table a (b); drop table a"), "has no tables"),
+        ("a table without rows", partial(write_database, "create table a (text text)"), "no row"),
+        ("several tables", partial(write_database, "create table a (text text); create table b (text text)"), "several tables"),
+        ("unknown columns", partial(write_database, "create table a (x text, y text); insert into a values ('b', 'c')"), "none that are known"),
+        ("null", partial(write_database, "create table a (question, answer); insert into a values ('b', null)"), "row 1: 'answer' is null"),
+        ("numbers for text", partial(write_database, "create table a (question, answer); insert into a values (1, 2)"), "is a number (1)"),
+        ("binary data", partial(write_database, "create table a (text); insert into a values (x'ff00')"), "a.db"),
+        ("letters that are none", partial(write_database, "create table a (text); insert into a values (cast(x'61ff62' as text))"), "half of a character"),
+        ("locked", locked_database, "another program is writing to this database"),
+        ("a view on nothing", partial(write_database, "create table t (text); create view a as select * from t; drop table t"), "a.db"),
     ],
     "parquet": [
-        ("cut off", whole("ferry-talk.parquet")[:-20], "no Parquet file"),
-        ("half", whole("ferry-talk.parquet")[:700], "no Parquet file"),
+        ("cut off", example_bytes("ferry-talk.parquet")[:-20], "no Parquet file"),
+        ("half", example_bytes("ferry-talk.parquet")[:700], "no Parquet file"),
         ("a damaged page", damaged("ferry-talk.parquet", 0.2), "a.parquet"),
         ("a damaged foot", damaged("ferry-talk.parquet", 0.8), "a.parquet"),
         ("signs alone", b"PAR1PAR1", "no Parquet file"),
         ("text", b"question,answer\na,b\n", "no Parquet file"),
         ("empty", b"", "is empty"),
         ("NUL bytes", b"\x00" * 4000, "no Parquet file"),
-        ("no rows", partial(parquet, []), "a.parquet"),
-        ("null", partial(parquet, [{"question": "a", "answer": None}, {"question": "a", "answer": "b"}]), "row 1: 'answer' is null"),
-        ("numbers for text", partial(parquet, [{"question": 1, "answer": 2}]), "is a number (1)"),
-        ("unknown columns", partial(parquet, [{"x": "a", "y": "b"}]), "none that are known"),
-        ("letters that are none", bad_letters, "row 1: byte 1 of a text is not UTF-8"),
-        ("10 MB in a row", partial(parquet, [{"text": LONG}]), "row 1: the row has"),
-        ("lists for text", partial(parquet, [{"text": ["a", "b"]}]), "is a list"),
+        ("no rows", partial(write_parquet, []), "a.parquet"),
+        ("null", partial(write_parquet, [{"question": "a", "answer": None}, {"question": "a", "answer": "b"}]), "row 1: 'answer' is null"),
+        ("numbers for text", partial(write_parquet, [{"question": 1, "answer": 2}]), "is a number (1)"),
+        ("unknown columns", partial(write_parquet, [{"x": "a", "y": "b"}]), "none that are known"),
+        ("letters that are none", parquet_of_bad_letters, "row 1: byte 1 of a text is not UTF-8"),
+        ("10 MB in a row", partial(write_parquet, [{"text": LONG}]), "row 1: the row has"),
+        ("lists for text", partial(write_parquet, [{"text": ["a", "b"]}]), "is a list"),
     ],
     "html": [
         ("cut off in a tag", b"<html><body><p>Some words and more of them.</p><div cla", LOADS),
@@ -277,29 +277,29 @@ CASES: dict[str, list[tuple[str, object, str]]] = {
         ("many tags that do not end", "<p>Some words</p>" + "<a" * 500_000, LOADS),
         ("nothing to see", "<html><script>x</script></html>", "without any text"),
         ("empty", b"", "without any text"),
-        ("a PDF by this name", whole("geese.pdf"), "is a PDF document"),
+        ("a PDF by this name", example_bytes("geese.pdf"), "is a PDF document"),
         ("the same attribute twice", '<p id="a" id="b">Some words</p>', LOADS),
     ],
     "epub": [
-        ("cut off", whole("fourth-stroke.epub")[:1500], "the archive is broken"),
+        ("cut off", example_bytes("fourth-stroke.epub")[:1500], "the archive is broken"),
         ("no archive", b"Some words", "the archive is broken"),
         ("damaged inside", damaged("fourth-stroke.epub", 0.45, b"\xff" * 300), "a.epub"),
         ("empty", b"", "the archive is broken"),
         ("no container", repacked("fourth-stroke.epub", {"META-INF/container.xml": None}), "container.xml is not in the archive"),
         ("an empty container", repacked("fourth-stroke.epub", {"META-INF/container.xml": b""}), "container.xml"),
         ("no package", repacked("fourth-stroke.epub", {"OEBPS/book.opf": None}), "OEBPS/book.opf is not in the archive"),
-        ("no spine", epub_opf(b"itemref", b"nothing"), "lists nothing to read"),
+        ("no spine", epub_with_opf(b"itemref", b"nothing"), "lists nothing to read"),
         ("a chapter that is not there", repacked("fourth-stroke.epub", {"OEBPS/text/chapter 2.xhtml": None}), "chapter 2.xhtml is not in the archive"),
-        ("a chapter of NUL bytes", epub_text(b"\x00" * 1000), LOADS),
-        ("a chapter in a wrong encoding", epub_text("<p>größer Käthe</p>".encode("cp1252")), LOADS),
-        ("a chapter that is nested deeply", epub_text(nested("<div>", "</div>")), LOADS),
-        ("a bomb", lambda path: path.write_bytes(epub_text(b"<p>" + b"word " * 11_000_000)), "unpacks to more than 50 MB"),
+        ("a chapter of NUL bytes", epub_with_text(b"\x00" * 1000), LOADS),
+        ("a chapter in a wrong encoding", epub_with_text("<p>größer Käthe</p>".encode("cp1252")), LOADS),
+        ("a chapter that is nested deeply", epub_with_text(nested("<div>", "</div>")), LOADS),
+        ("a bomb", lambda path: path.write_bytes(epub_with_text(b"<p>" + b"word " * 11_000_000)), "unpacks to more than 50 MB"),
         ("locked with a password", flagged_as_encrypted("fourth-stroke.epub"), "locked with a password"),
         ("locked by its seller", repacked("fourth-stroke.epub", {"META-INF/encryption.xml": b'<a><CipherReference URI="OEBPS/text/chapter%201.xhtml"/></a>'}), "locked (DRM)"),
-        ("entities that grow", epub_opf(b"<?xml version=\"1.0\" encoding=\"utf-8\"?>", b'<!DOCTYPE a [<!ENTITY b "xxxxxxxxxx"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;">]>'), LOADS),
+        ("entities that grow", epub_with_opf(b"<?xml version=\"1.0\" encoding=\"utf-8\"?>", b'<!DOCTYPE a [<!ENTITY b "xxxxxxxxxx"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;">]>'), LOADS),
     ],
     "docx": [
-        ("cut off", whole("winter-rope.docx")[:9000], "is no whole Word document"),
+        ("cut off", example_bytes("winter-rope.docx")[:9000], "is no whole Word document"),
         ("no archive", b"Some words", "is no whole Word document"),
         ("damaged inside", damaged("winter-rope.docx", 0.3, b"\xff" * 3000), "a.docx"),
         ("empty", b"", "is no whole Word document"),
@@ -307,32 +307,32 @@ CASES: dict[str, list[tuple[str, object, str]]] = {
         ("no document inside", repacked("winter-rope.docx", {"word/document.xml": None}), "is no whole Word document"),
         ("no types", repacked("winter-rope.docx", {"[Content_Types].xml": None}), "is no whole Word document"),
         ("broken markup", repacked("winter-rope.docx", {"word/document.xml": b"<w:document><w:body>"}), "is no whole Word document"),
-        ("an e-book by this name", whole("fourth-stroke.epub"), "is no whole Word document"),
-        ("no text", docx_body("<w:p/>"), "without any text"),
+        ("an e-book by this name", example_bytes("fourth-stroke.epub"), "is no whole Word document"),
+        ("no text", docx_with_body("<w:p/>"), "without any text"),
         ("NUL bytes", repacked("winter-rope.docx", {"word/document.xml": b"\x00" * 500}), "is no whole Word document"),
-        ("deep nesting", docx_body(nested("<w:sdt>", "</w:sdt>", "")), "a.docx"),
-        ("a bomb", swollen("winter-rope.docx"), "which no document has"),
+        ("deep nesting", docx_with_body(nested("<w:sdt>", "</w:sdt>", "")), "a.docx"),
+        ("a bomb", oversized("winter-rope.docx"), "which no document has"),
         ("locked with a password", flagged_as_encrypted("winter-rope.docx"), "is no whole Word document"),
     ],
     "pdf": [
-        ("cut off", whole("geese.pdf")[:1500], "a.pdf"),
+        ("cut off", example_bytes("geese.pdf")[:1500], "a.pdf"),
         ("a head alone", b"%PDF-1.7\n", "a.pdf"),
         ("no document", b"Some words", "a.pdf"),
         ("empty", b"", "a.pdf"),
         ("NUL bytes", b"\x00" * 4000, "a.pdf"),
         ("damaged inside", damaged("geese.pdf", 0.2, b"\xff" * 1200), LOADS),
-        ("no end", whole("geese.pdf").replace(b"%%EOF", b""), LOADS),
+        ("no end", example_bytes("geese.pdf").replace(b"%%EOF", b""), LOADS),
         ("a wrong table of objects", patched("geese.pdf", b"startxref", b"startxxxx"), LOADS),
         ("locked with a password", locked_pdf, "is locked with a password"),
         ("pictures of pages", empty_pdf, "holds no text in its 1 pages"),
-        ("10 MB behind its end", whole("geese.pdf") + LONG.encode(), LOADS),
+        ("10 MB behind its end", example_bytes("geese.pdf") + LONG.encode(), LOADS),
         ("a loop of pages", b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[2 0 R]/Count 1>>endobj\ntrailer<</Root 1 0 R>>", "a.pdf"),
     ],
 }  # fmt: skip
 ALL = [
-    pytest.param(kind, content, said, id=f"{kind}: {what}")
+    pytest.param(kind, content, message, id=f"{kind}: {case}")
     for kind, cases in CASES.items()
-    for what, content, said in cases
+    for case, content, message in cases
 ]
 
 
@@ -341,27 +341,27 @@ def test_there_are_ten_of_each_kind():
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("kind", "content", "said"), ALL)
-def test_it_loads_or_gets_its_message(tmp_path, kind, content, said):
+@pytest.mark.parametrize(("kind", "content", "message"), ALL)
+def test_it_loads_or_gets_its_message(tmp_path, kind, content, message):
     folders = made_folders(tmp_path)
     path = folders.datasets / f"a.{kind}"
-    held = content(path) if callable(content) else path.write_bytes(_bytes(content))
-    before, begun = tree(tmp_path), time.monotonic()
+    connection = content(path) if callable(content) else path.write_bytes(_bytes(content))
+    before, started = tree(tmp_path), time.monotonic()
     tokenizer = family("ChatML")
     settings = training_settings({"name": "a", "data": [path.name], "too_long": "cut_end"})
     report = checked(
         settings, folders, ModelCard("toy", {}, tokenizer.tokenizer, "auto"), tokenizer, lambda *_: None
     )
-    assert time.monotonic() - begun < SLOWEST
-    if isinstance(held, sqlite3.Connection):
-        held.close()
+    assert time.monotonic() - started < SLOWEST
+    if isinstance(connection, sqlite3.Connection):
+        connection.close()
     assert tree(tmp_path) == before
-    if said == LOADS:
+    if message == LOADS:
         assert (report.problems, report.examples > 0) == ((), True)
         return
     problem, *skipping = report.problems
-    assert [way.partition(":")[0] for way in skipping] in ([], ["Rows that cannot be read"])
-    assert said.replace("ferry-log.db", path.name) in problem
+    assert [advice.partition(":")[0] for advice in skipping] in ([], ["Rows that cannot be read"])
+    assert message.replace("ferry-log.db", path.name) in problem
     assert path.name in problem and problem.endswith((".", ")")) and len(problem) < 600
 
 
