@@ -1,4 +1,4 @@
-"""Chapters of a novel that a single empty line divides, as Project Gutenberg has them; in the public domain."""
+"""Chapters of a public-domain novel, divided by single empty lines as in Project Gutenberg's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of dataclasses and named tuples made from their declared types, with texts that would be markup."""
+"""Values of dataclasses and named tuples, generated from their declared types, with texts that contain markup."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hypothesis import strategies as st
+from training_pro import chunking
 from training_pro.core.jobs.events import Event
 from training_pro.settings.definitions import SETTINGS
 
@@ -33,9 +34,9 @@ STEP_ENTRIES = st.fixed_dictionaries(
         "seconds": FINITE,
     }
 )
-"""Steps as they stand in training_graph.json, which says null for what is no number."""
+"""Steps as in training_graph.json, where null stands for anything that is not a number."""
 NAMED: Mapping[str, Any] = {
-    # What a type alone does not say: a moment is one of a calendar, no run has no steps, a share is of something.
+    # Limits that types do not express: a moment has a date, a run has steps.
     "at": MOMENTS,
     "when": MOMENTS,
     "steps": st.integers(1, 10**9),
@@ -56,25 +57,25 @@ NAMED: Mapping[str, Any] = {
 
 
 def of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
-    """Values of this type, or of a field of this name."""
+    """Values of this type, or of a field with this name."""
     if name in NAMED:
         return NAMED[name]
-    known = {str: TEXTS, int: COUNTS, float: FINITE, bool: st.booleans(), type(None): st.none(), Path: PATHS}
-    if kind in known:
-        return known[kind]
+    strategies = {str: TEXTS, int: COUNTS, float: FINITE, bool: st.booleans(), type(None): st.none(), Path: PATHS}
+    if kind in strategies:
+        return strategies[kind]
     if kind in (Any, object):
         return PLAIN
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
-        return st.sampled_from(inside)
+        return st.sampled_from(arguments)
     if origin in (typing.Union, types.UnionType):
-        return st.one_of([of_type(one) for one in inside])
-    if origin is tuple and inside[-1] is Ellipsis:
-        return st.lists(of_type(inside[0]), max_size=3).map(tuple)
+        return st.one_of([of_type(argument) for argument in arguments])
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return st.lists(of_type(arguments[0]), max_size=3).map(tuple)
     if origin is tuple:
-        return st.tuples(*map(of_type, inside))
+        return st.tuples(*map(of_type, arguments))
     if origin in (Mapping, dict):
-        return st.dictionaries(of_type(inside[0]), of_type(inside[1]), max_size=2)
+        return st.dictionaries(of_type(arguments[0]), of_type(arguments[1]), max_size=2)
     return declared(kind)
 
 
@@ -84,29 +85,23 @@ PATHS = TEXTS.map(lambda text: Path("loras") / text.replace("\0", ""))
 def declared(kind: type) -> st.SearchStrategy[Any]:
     """Any value of a dataclass or named tuple."""
     hints = typing.get_type_hints(kind, localns=LATER)
-    names = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
-    return st.builds(kind, **{name: of_type(hints[name], name) for name in names})
+    field_names = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
+    return st.builds(kind, **{name: of_type(hints[name], name) for name in field_names})
 
 
 def kinds_of_events(kind: type[Event] = Event) -> Iterator[type[Event]]:
-    """Every kind of event that there is, those of later versions too."""
-    for one in kind.__subclasses__():
-        yield one
-        yield from kinds_of_events(one)
+    """Every type of event, including ones added later."""
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from kinds_of_events(subclass)
 
 
-def _later() -> dict[str, Any]:
-    """Types that modules name only for the type checker."""
-    from training_pro.chunking import Kind
-
-    return {"Kind": Kind}
-
-
-LATER = _later()
+LATER = vars(chunking)
+"""Names that modules import only under TYPE_CHECKING."""
 
 
 class Escaped(HTMLParser):
-    """Asserts that no text became markup: no element that runs, no attribute that does."""
+    """Asserts that no text became markup: no script element, no event handler."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

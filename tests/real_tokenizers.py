@@ -1,4 +1,4 @@
-"""Real tokenizers without a network: out of mistral-common's wheel, and one trained on the spot."""
+"""Real tokenizers without a network: from mistral-common's wheel, and one trained here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SENTENCES = Path(__file__).with_name("sentences.json")
 
 
 def mistral_file(pattern: str) -> Path:
-    """A tokenizer file of mistral-common, or a skipped test."""
+    """A tokenizer file of mistral-common; the test is skipped where there is none."""
     package = pytest.importorskip(
         "mistral_common", reason="mistral-common, which carries real tokenizers, is not here"
     )
-    found = sorted((Path(package.__file__).parent / "data").glob(pattern))
-    if not found:
+    files = sorted((Path(package.__file__).parent / "data").glob(pattern))
+    if not files:
         pytest.skip(f"this mistral-common carries no {pattern}")
-    return found[0]
+    return files[0]
 
 
 @cache
@@ -50,20 +50,20 @@ def metaspace() -> Any:
 
 
 def _merges(model: Any, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to make a piece out of two others, the best piece first."""
-    found = []
+    """Every way to make a piece from two others, the best piece first."""
+    candidates = []
     for piece, number in vocabulary.items():
-        halves = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
+        halves = [(piece[:split], piece[split:]) for split in range(1, len(piece))]
         pairs = [pair for pair in halves if pair[0] in vocabulary and pair[1] in vocabulary]
         pairs.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-        found += [(-model.get_score(number), number, pair) for pair in pairs]
-    found.sort(key=lambda row: row[:2])
-    return [pair for _, _, pair in found]
+        candidates += [(-model.get_score(number), number, pair) for pair in pairs]
+    candidates.sort(key=lambda row: row[:2])
+    return [pair for _, _, pair in candidates]
 
 
 @cache
 def small_byte_level() -> Any:
-    """Byte-level, trained here on this project's test sentences; its offsets leave spaces out, as GPT-2's do."""
+    """Byte-level, trained here on this project's test sentences; its offsets exclude spaces, as GPT-2's do."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -81,7 +81,7 @@ def small_byte_level() -> Any:
 
 @cache
 def lower_cased() -> Any:
-    """A normalizing one: its tokens' bytes are not the text's, so it has to be asked for offsets."""
+    """A normalizing tokenizer: its tokens' bytes differ from the text's, so its offsets are needed."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -95,7 +95,7 @@ def lower_cased() -> Any:
 
 @cache
 def slow() -> Any:
-    """One that is written in Python and knows no offsets: bytes."""
+    """A tokenizer written in Python without offsets: one id per byte."""
     from transformers import ByT5Tokenizer
 
     return ByT5Tokenizer()
@@ -103,7 +103,7 @@ def slow() -> Any:
 
 @cache
 def mistral_s_own() -> Any:
-    """What transformers itself loads for Mistral's newer models: no Rust tokenizer inside."""
+    """The backend that transformers loads for Mistral's newer models, without a Rust tokenizer."""
     transformers = pytest.importorskip("transformers")
     if not hasattr(transformers, "MistralCommonBackend"):
         pytest.skip("this transformers has no MistralCommonBackend")
@@ -111,7 +111,7 @@ def mistral_s_own() -> Any:
 
 
 class NoOffsets:
-    """A tokenizer of Python's that changes its text and says nothing of places: the worst case."""
+    """A Python tokenizer that changes its text and has no offsets: the worst case."""
 
     bos_token_id = unk_token_id = None
     eos_token_id = 1

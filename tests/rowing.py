@@ -1,4 +1,4 @@
-"""Rows on their way to examples: tokenizers with chat templates, and a data set in a folder."""
+"""Helpers for tests of rows: tokenizers with chat templates, and datasets written to a folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MISTRAL = (
     "{% elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}"
     "{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}"
 )
-THINKING = (  # as Qwen 3 does: what a reply thought is shown of the last reply only
+THINKING = (  # as Qwen 3 does: thoughts are kept in the last reply only
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' %}{% set parts = m.content.split('</think>') %}"
     "{% if loop.last %}<think>{{ parts[0].split('<think>')[-1] if parts | length > 1 }}</think>\n\n{% endif %}"
@@ -45,17 +45,17 @@ LLAMA_3_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 def with_template(
     tokenizer: Any, template: str | None, tokens: Sequence[str] = (), eos: str = ""
 ) -> WorkingTokenizer:
-    own = copy.deepcopy(tokenizer)
-    own.add_tokens(list(tokens), special_tokens=True)
-    own.chat_template = template
+    copied = copy.deepcopy(tokenizer)
+    copied.add_tokens(list(tokens), special_tokens=True)
+    copied.chat_template = template
     if eos:
-        own.eos_token = eos
-    return working_tokenizer(own)
+        copied.eos_token = eos
+    return working_tokenizer(copied)
 
 
 @cache
 def family(name: str) -> WorkingTokenizer:
-    """A tokenizer with its chat template: byte-level ones, and Metaspace with byte fallback for Mistral's."""
+    """A tokenizer with its chat template: byte-level ones, and Metaspace with byte fallback for Mistral."""
     if name == "ChatML":
         return with_template(real_tokenizers.small_byte_level(), CHATML, CHATML_TOKENS, "<|im_end|>")
     if name == "Llama-3":
@@ -69,7 +69,7 @@ FAMILIES = ("ChatML", "Llama-3", "Mistral")
 def made(
     root: Path, tokenizer: WorkingTokenizer, files: dict[str, Any], *, config: Any = None, **values: Any
 ) -> TrainingData:
-    """What a run would learn from these files: texts as they are, lists as JSON (or JSONL, by their name)."""
+    """The training data of these files: texts as they are, lists as JSON (or JSONL, by their suffix)."""
     folders = made_folders(root)
     for name, content in files.items():
         path = folders.datasets / name
@@ -95,12 +95,12 @@ def chat(*contents: str, system: str = "", **more: Any) -> dict[str, Any]:
 
 
 def pieces(tokenizer: WorkingTokenizer, ids: Any) -> list[str]:
-    """Each id's own text."""
+    """The token string of each id."""
     return [tokenizer.tokenizer.convert_ids_to_tokens(int(number)) for number in ids]
 
 
 def learned(tokenizer: WorkingTokenizer, example: Any) -> str:
-    """What is learned of an example, decoded in one piece for each unbroken run."""
+    """The learned text of an example, with a | between unbroken runs."""
     return "|".join(learned_parts(tokenizer, example))
 
 

@@ -1,4 +1,4 @@
-"""The laws of slicing, in one place, and the texts that they are tried on."""
+"""The laws of slicing, and the texts they are tested on."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ SPACES = [" ", " ", " ", " ", "  ", "\n", "\n\n", "\t", "\u00a0", "\u3000", "", 
 
 
 def random_text(seed: int, words: int = 120) -> str:
-    """A text in one, two or all scripts, with every kind of space and end between the words."""
-    chance = random.Random(seed)
-    scripts = chance.sample(sorted(WORDS), chance.choice([1, 1, 2, 3, len(WORDS)]))
+    """A text in one, two or all scripts, with every kind of space and ending between the words."""
+    rng = random.Random(seed)
+    scripts = rng.sample(sorted(WORDS), rng.choice([1, 1, 2, 3, len(WORDS)]))
     stock = [word for script in scripts for word in WORDS[script].split(" ")]
-    dense = chance.random() < 0.2
+    without_spaces = rng.random() < 0.2
     parts = []
-    for _ in range(chance.randrange(words)):
-        parts.append(chance.choice(stock))
-        parts.append(chance.choice(ENDS) if chance.random() < 0.25 else "")
-        parts.append("" if dense else chance.choice(SPACES) if chance.random() < 0.3 else " ")
+    for _ in range(rng.randrange(words)):
+        parts.append(rng.choice(stock))
+        parts.append(rng.choice(ENDS) if rng.random() < 0.25 else "")
+        parts.append("" if without_spaces else rng.choice(SPACES) if rng.random() < 0.3 else " ")
     return "".join(parts)
 
 
@@ -65,17 +65,17 @@ ODD_TEXTS = {
 
 
 def random_rules(seed: int, bos: int | None, eos: int | None) -> Cutting:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return Cutting(
-        cutoff=chance.choice([16, 17, 24, 32, 64, 256]),
-        chunking=chance.choice(["blocks", "dementor"]),
-        overlap=chance.random() < 0.7,
-        dementor_repeats=chance.choice([0, 0, 1, 2, 3, 7]),
-        hard_cut=chance.choice(["\n\n\n", "\n\n\n", "", "###", "e"]),
-        min_chars=chance.choice([0, 0, 0, 5, 40]),
-        bos=bos if chance.random() < 0.5 else None,
-        eos=eos if chance.random() < 0.8 else None,
-        add_eos=chance.choice(["hard_cut", "every_block", "never"]),
+        cutoff=rng.choice([16, 17, 24, 32, 64, 256]),
+        chunking=rng.choice(["blocks", "dementor"]),
+        overlap=rng.random() < 0.7,
+        dementor_repeats=rng.choice([0, 0, 1, 2, 3, 7]),
+        hard_cut=rng.choice(["\n\n\n", "\n\n\n", "", "###", "e"]),
+        min_chars=rng.choice([0, 0, 0, 5, 40]),
+        bos=bos if rng.random() < 0.5 else None,
+        eos=eos if rng.random() < 0.8 else None,
+        add_eos=rng.choice(["hard_cut", "every_block", "never"]),
     )
 
 
@@ -94,28 +94,28 @@ def assert_laws(sliced: Sliced, encoder: Encoder) -> None:
 
 
 def _assert_ids(sliced: Sliced, encoder: Encoder) -> None:
-    """Without BOS and EOS a block is a slice of its section's ids, tokenized alone in its pieces."""
+    """Without BOS and EOS, a block is a slice of its section's ids, tokenized by itself in its pieces."""
     rules, sections, text = sliced.rules, sliced.sections, sliced.text
     places = [(int(s), int(e)) for s, e in zip(sections.start, sections.end, strict=True)]
-    parts = [
+    section_ids = [
         [number for low, high in pieces_of(text, *place) for number in encoder([text[low:high]])[0].ids.tolist()]
         for place in places
     ]
-    before = np.cumsum([0, *map(len, parts)])
+    offsets = np.cumsum([0, *map(len, section_ids)])
     for block in sliced:
         ids = sliced.ids_of(block).tolist()
         if rules.bos is not None:
             assert ids.pop(0) == rules.bos
         if rules.closes(block.ends_section):
             assert ids.pop() == rules.eos
-        first = block.first - int(before[block.section])
-        assert first >= 0 and parts[block.section][first : first + len(ids)] == ids
+        first = block.first - int(offsets[block.section])
+        assert first >= 0 and section_ids[block.section][first : first + len(ids)] == ids
         start, end = places[block.section]
         assert start <= block.start and block.end <= end
 
 
 def _assert_ends(sliced: Sliced) -> None:
-    """`ends_section` says of a block that no text of its section lies behind it."""
+    """`ends_section` is true exactly if no text of its section follows the block."""
     for block in sliced:
         rest = sliced.text[block.end : int(sliced.sections.end[block.section])]
         assert block.ends_section == (not rest.strip())
@@ -125,54 +125,54 @@ def _assert_nothing_lost(sliced: Sliced) -> None:
     covered = np.zeros(len(sliced.text) + 1, bool)
     for block in sliced:
         covered[block.start : block.end] = True
-    cut = sliced.rules.hard_cut
-    for match in re.finditer(re.escape(cut), sliced.text) if cut else ():
+    hard_cut = sliced.rules.hard_cut
+    for match in re.finditer(re.escape(hard_cut), sliced.text) if hard_cut else ():
         covered[match.start() : match.end()] = True
-    missing = sum(not covered[at] for at, letter in enumerate(sliced.text) if not letter.isspace())
+    missing = sum(not covered[position] for position, letter in enumerate(sliced.text) if not letter.isspace())
     assert missing == sliced.left_out_characters + sliced.lost
     assert sliced.rules.min_chars or missing == sliced.lost
 
 
 def _assert_kinds(sliced: Sliced) -> None:
     units = sliced.units
-    opens = set(units.start[units.opens].tolist())
-    closes = set(units.end[units.closes].tolist())
-    plain = [block for block in sliced if block.kind == "block"]
-    assert all(left.end <= right.start for left, right in pairwise(plain))
-    spans = {(block.start, block.end) for block in plain}
+    sentence_starts = set(units.start[units.opens].tolist())
+    sentence_ends = set(units.end[units.closes].tolist())
+    blocks = [block for block in sliced if block.kind == "block"]
+    assert all(left.end <= right.start for left, right in pairwise(blocks))
+    spans = {(block.start, block.end) for block in blocks}
     for block in sliced:
         if block.kind == "overlap":
-            assert block.start in opens and block.end in closes
+            assert block.start in sentence_starts and block.end in sentence_ends
             assert not any(start <= block.start and block.end <= end for start, end in spans)
 
 
 def words(texts: Sequence[str]) -> list[Encoded]:
-    """One word, one id; a word brings the spaces before it along."""
-    return [_words(text) for text in texts]
+    """One id per word; a word includes the spaces before it."""
+    return [_encode_words(text) for text in texts]
 
 
-def _words(text: str) -> Encoded:
-    found = list(re.finditer(r"\s*\S+|\s+$", text))
-    ids = [10 + sum(map(ord, match[0].strip())) % 1000 for match in found]
+def _encode_words(text: str) -> Encoded:
+    matches = list(re.finditer(r"\s*\S+|\s+$", text))
+    ids = [10 + sum(map(ord, match[0].strip())) % 1000 for match in matches]
     return Encoded(
         np.array(ids, np.int32),
-        np.array([match.start() for match in found], np.int64),
-        np.array([match.end() for match in found], np.int64),
+        np.array([match.start() for match in matches], np.int64),
+        np.array([match.end() for match in matches], np.int64),
     )
 
 
 def letters(texts: Sequence[str]) -> list[Encoded]:
-    """One byte of UTF-8, one id: many bounds between ids lie inside a character."""
-    return [_letters(text) for text in texts]
+    """One id per UTF-8 byte: many bounds between ids lie inside a character."""
+    return [_encode_bytes(text) for text in texts]
 
 
-def _letters(text: str) -> Encoded:
-    places = [(at, byte) for at, letter in enumerate(text) for byte in letter.encode()]
-    starts = np.array([at for at, _ in places], np.int64)
+def _encode_bytes(text: str) -> Encoded:
+    places = [(position, byte) for position, letter in enumerate(text) for byte in letter.encode()]
+    starts = np.array([position for position, _ in places], np.int64)
     return Encoded(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
 
 
 def at_stops(text: str, sections: Sections) -> Bounds:
-    """Sentences for toys: they end behind . ! ? and at line ends."""
+    """A simple finder of sentences: they end after . ! ? and at line ends."""
     ends = np.array([match.end() for match in re.finditer(r"[.!?](?=\s)|\n+", text)], np.int64)
     return Bounds(ends, ends[:0], np.zeros(len(sections), bool))

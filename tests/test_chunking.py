@@ -1,4 +1,4 @@
-"""Blocks: exact small cases with one word a token, then the laws over random and odd texts."""
+"""Blocks: exact small cases with one token per word, then the laws over random and odd texts."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ BOS, EOS = 1, 2
 STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
 
 
-def cut(text: str, **rules: object) -> Sliced:
+def slice_words(text: str, **rules: object) -> Sliced:
     return sliced(text, words, Cutting(**{"cutoff": 6, "overlap": False, **rules}), at_stops)
 
 
-def texts(found: Sliced, kind: str | None = None) -> list[str]:
-    return [found.text_of(block) for block in found if kind in (None, block.kind)]
+def block_texts(result: Sliced, kind: str | None = None) -> list[str]:
+    return [result.text_of(block) for block in result if kind in (None, block.kind)]
 
 
 def test_blocks_take_whole_sentences_up_to_the_cutoff():
-    assert texts(cut(STORY)) == ["One two three. Four five six.", " Seven eight nine. Ten eleven twelve."]
+    assert block_texts(slice_words(STORY)) == [
+        "One two three. Four five six.",
+        " Seven eight nine. Ten eleven twelve.",
+    ]
 
 
 def test_a_block_is_never_over_the_cutoff():
-    assert texts(cut(STORY, cutoff=5)) == [
+    assert block_texts(slice_words(STORY, cutoff=5)) == [
         "One two three.",
         " Four five six.",
         " Seven eight nine.",
@@ -46,24 +49,24 @@ def test_a_block_is_never_over_the_cutoff():
 
 
 def test_bos_and_eos_count():
-    found = cut(STORY, bos=BOS, eos=EOS, cutoff=7)
-    assert texts(found) == ["One two three. Four five six.", " Seven eight nine.", " Ten eleven twelve."]
-    assert [block.tokens for block in found] == [7, 4, 5]
+    result = slice_words(STORY, bos=BOS, eos=EOS, cutoff=7)
+    assert block_texts(result) == ["One two three. Four five six.", " Seven eight nine.", " Ten eleven twelve."]
+    assert [block.tokens for block in result] == [7, 4, 5]
 
 
 @pytest.mark.parametrize(
     ("add_eos", "ends"), [("hard_cut", [False, True, True]), ("every_block", [True] * 3), ("never", [False] * 3)]
 )
-def test_eos_stands_where_it_was_asked_for_and_once(add_eos: str, ends: list[bool]):
-    found = cut("One two three. Four five six.\n\n\nSeven eight.", cutoff=4, eos=EOS, add_eos=add_eos)
-    ids = [found.ids_of(block).tolist() for block in found]
+def test_eos_stands_once_where_the_setting_puts_it(add_eos: str, ends: list[bool]):
+    result = slice_words("One two three. Four five six.\n\n\nSeven eight.", cutoff=4, eos=EOS, add_eos=add_eos)
+    ids = [result.ids_of(block).tolist() for block in result]
     assert [row[-1] == EOS for row in ids] == ends
     assert [row.count(EOS) for row in ids] == [int(end) for end in ends]
 
 
 def test_only_the_last_block_before_a_hard_cut_ends_a_section():
-    found = cut(STORY + "\n\n\n" + STORY)
-    assert [(block.section, block.ends_section) for block in found] == [
+    result = slice_words(STORY + "\n\n\n" + STORY)
+    assert [(block.section, block.ends_section) for block in result] == [
         (0, False),
         (0, True),
         (1, False),
@@ -72,25 +75,25 @@ def test_only_the_last_block_before_a_hard_cut_ends_a_section():
 
 
 def test_no_block_crosses_a_hard_cut():
-    assert texts(cut("One.\n\n\nTwo.\n\n\n\n\n\nThree.")) == ["One.", "Two.", "Three."]
+    assert block_texts(slice_words("One.\n\n\nTwo.\n\n\n\n\n\nThree.")) == ["One.", "Two.", "Three."]
 
 
 def test_an_empty_hard_cut_cuts_nothing():
-    found = cut("One.\n\n\nTwo.", hard_cut="")
-    assert texts(found) == ["One.\n\n\nTwo."]
-    assert len(found.sections) == 1
+    result = slice_words("One.\n\n\nTwo.", hard_cut="")
+    assert block_texts(result) == ["One.\n\n\nTwo."]
+    assert len(result.sections) == 1
 
 
 def test_the_hard_cut_is_counted_and_never_tokenized():
     seen: list[str] = []
 
-    def watched(pieces):
+    def recording_encoder(pieces):
         seen.extend(pieces)
         return words(pieces)
 
-    found = sliced("One.##Two.####", watched, Cutting(cutoff=16, hard_cut="##"), at_stops)
+    result = sliced("One.##Two.####", recording_encoder, Cutting(cutoff=16, hard_cut="##"), at_stops)
     assert seen == ["One.", "Two."]
-    assert found.sections.cuts.tolist() == [4, 10, 12]
+    assert result.sections.cuts.tolist() == [4, 10, 12]
 
 
 @pytest.mark.parametrize(
@@ -100,64 +103,66 @@ def test_escapes_of_the_hard_cut(typed: str, meant: str):
     assert unescaped(typed) == meant
 
 
-def test_blank_lines_at_a_section_s_edges_are_in_no_block():
-    found = sliced("\n \n One two.\n\n  ", letters, Cutting(cutoff=16), at_stops)
-    assert texts(found) == [" One two."]
+def test_blank_lines_at_the_edges_of_a_section_are_in_no_block():
+    result = sliced("\n \n One two.\n\n  ", letters, Cutting(cutoff=16), at_stops)
+    assert block_texts(result) == [" One two."]
 
 
 def test_a_long_sentence_is_divided_at_a_clause_and_kept_whole():
-    long = "a b c d, e f g h i j k l m n."
-    assert texts(cut(long, cutoff=6)) == ["a b c d,", " e f g h i j", " k l m n."]
+    long_sentence = "a b c d, e f g h i j k l m n."
+    assert block_texts(slice_words(long_sentence, cutoff=6)) == ["a b c d,", " e f g h i j", " k l m n."]
 
 
 def test_a_word_longer_than_a_block_is_divided_between_two_letters():
-    found = sliced("é" * 21, letters, Cutting(cutoff=16, overlap=False), at_stops)
-    assert texts(found) == ["é" * 8, "é" * 8, "é" * 5]
-    assert found.lost == 0
+    result = sliced("é" * 21, letters, Cutting(cutoff=16, overlap=False), at_stops)
+    assert block_texts(result) == ["é" * 8, "é" * 8, "é" * 5]
+    assert result.lost == 0
 
 
-def test_a_cut_never_parts_a_letter_from_its_accent():
-    found = sliced("e\u0301" * 40, letters, Cutting(cutoff=16, overlap=False), at_stops)
-    assert all(found.text_of(block).startswith("e") for block in found)
+def test_a_cut_never_separates_a_letter_from_its_accent():
+    result = sliced("e\u0301" * 40, letters, Cutting(cutoff=16, overlap=False), at_stops)
+    assert all(result.text_of(block).startswith("e") for block in result)
 
 
 def test_a_character_that_no_block_can_hold_is_counted_as_lost():
     def heavy(pieces):
         return [Encoded(np.arange(20), np.zeros(20, int), np.full(20, len(piece))) for piece in pieces]
 
-    found = sliced("x", heavy, Cutting(cutoff=16), at_stops)
-    assert (len(found), found.lost) == (0, 1)
+    result = sliced("x", heavy, Cutting(cutoff=16), at_stops)
+    assert (len(result), result.lost) == (0, 1)
 
 
 def test_a_section_whose_last_character_no_block_can_hold_still_ends():
     def heavy_at_the_end(pieces):
-        """A letter an id, and forty for the last one."""
-        found = []
+        """One id per letter, and forty for the last one."""
+        results = []
         for piece in pieces:
             places = np.array([*range(len(piece) - 1), *[len(piece) - 1] * 40])
-            found.append(Encoded(np.arange(len(places)), places, places + 1))
-        return found
+            results.append(Encoded(np.arange(len(places)), places, places + 1))
+        return results
 
-    found = sliced("x" * 16 + "\n#", heavy_at_the_end, Cutting(cutoff=16, eos=EOS), at_stops)
-    assert [block.tokens for block in found] == [16, 1]
-    assert found.lost == 1 and not any(block.ends_section for block in found)
+    results = sliced("x" * 16 + "\n#", heavy_at_the_end, Cutting(cutoff=16, eos=EOS), at_stops)
+    assert [block.tokens for block in results] == [16, 1]
+    assert results.lost == 1 and not any(block.ends_section for block in results)
 
 
-def test_overlaps_start_near_the_middle_and_run_on():
-    found = cut(STORY, overlap=True)
-    assert texts(found, "overlap") == [" Four five six. Seven eight nine."]
-    assert [block.kind for block in found] == ["block", "overlap", "block"]
+def test_overlaps_start_near_the_middle_and_cross_the_border():
+    result = slice_words(STORY, overlap=True)
+    assert block_texts(result, "overlap") == [" Four five six. Seven eight nine."]
+    assert [block.kind for block in result] == ["block", "overlap", "block"]
 
 
 def test_no_overlap_across_a_hard_cut_or_inside_a_single_sentence():
-    assert not texts(cut("One two three. Four.\n\n\nFive six seven. Eight.", overlap=True), "overlap")
-    assert not texts(cut("a b c d e f g h i j k l m n o.", overlap=True), "overlap")
+    assert not block_texts(
+        slice_words("One two three. Four.\n\n\nFive six seven. Eight.", overlap=True), "overlap"
+    )
+    assert not block_texts(slice_words("a b c d e f g h i j k l m n o.", overlap=True), "overlap")
 
 
 def test_min_chars_leaves_out_and_counts():
-    found = cut("One two three.\n\n\nHi.\n\n\nFour five six.", min_chars=3)
-    assert texts(found) == ["One two three.", "Four five six."]
-    assert (found.left_out, found.left_out_characters, found.lost) == (1, 3, 0)
+    result = slice_words("One two three.\n\n\nHi.\n\n\nFour five six.", min_chars=3)
+    assert block_texts(result) == ["One two three.", "Four five six."]
+    assert (result.left_out, result.left_out_characters, result.lost) == (1, 3, 0)
 
 
 def test_a_bound_inside_a_token_moves_to_its_end():
@@ -170,8 +175,8 @@ def test_a_bound_inside_a_token_moves_to_its_end():
             for p in pieces
         ]
 
-    found = sliced("Aa bb. Cc dd. Ee ff.", pairs, Cutting(cutoff=16), at_stops)
-    assert [(s.start, s.end) for s in found.sentences()] == [(0, 6), (6, 18), (18, 20)]
+    result = sliced("Aa bb. Cc dd. Ee ff.", pairs, Cutting(cutoff=16), at_stops)
+    assert [(s.start, s.end) for s in result.sentences()] == [(0, 6), (6, 18), (18, 20)]
 
 
 def test_no_room_for_text_is_refused():
@@ -182,16 +187,16 @@ def test_no_room_for_text_is_refused():
 def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
     seen: list[str] = []
 
-    def watched(pieces):
+    def recording_encoder(pieces):
         seen.extend(pieces)
         return words(pieces)
 
     lines, spaces, solid = "line of words\n" * 6_000, "word " * 15_000, "x" * 70_000
-    for text, begins in ((lines, "line"), (spaces, " word"), (solid, "x")):
+    for text, piece_start in ((lines, "line"), (spaces, " word"), (solid, "x")):
         seen.clear()
-        sliced(text, watched, Cutting(cutoff=64), at_stops)
+        sliced(text, recording_encoder, Cutting(cutoff=64), at_stops)
         assert "".join(seen) == text and max(map(len, seen)) <= PIECE_CHARS
-        assert all(piece.startswith(begins) for piece in seen[1:])
+        assert all(piece.startswith(piece_start) for piece in seen[1:])
 
 
 @pytest.mark.parametrize("name", ODD_TEXTS)
@@ -223,12 +228,12 @@ def test_same_input_same_output():
 
 
 def test_a_megabyte_in_one_line_without_a_space():
-    found = slices("x" * 1_000_000, letters, Cutting(cutoff=256, eos=EOS))
-    assert found.lost == 0 and max(block.tokens for block in found) == 256
-    assert sum(block.end - block.start for block in found) == 1_000_000
+    result = slices("x" * 1_000_000, letters, Cutting(cutoff=256, eos=EOS))
+    assert result.lost == 0 and max(block.tokens for block in result) == 256
+    assert sum(block.end - block.start for block in result) == 1_000_000
 
 
 def test_importing_loads_no_numpy():
     code = "import sys; sys.path.insert(0, sys.argv[1]); import chunking; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"

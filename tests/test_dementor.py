@@ -1,4 +1,4 @@
-"""DEMENTOR: which windows there are, how often sentences are seen, and the laws."""
+"""DEMENTOR: the windows, how often sentences are seen, and the laws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training_pro.tests.slicing_laws import assert_laws, at_stops, random_text, 
 EOS = 2
 
 
-def cut(text: str, **rules: object) -> Sliced:
+def slice_words(text: str, **rules: object) -> Sliced:
     return sliced(text, words, Cutting(**{"cutoff": 9, "chunking": "dementor", **rules}), at_stops)
 
 
@@ -21,51 +21,56 @@ def sentences(letters: str) -> str:
     return " ".join(f"{letter}1 {letter}2 {letter}3." for letter in letters)
 
 
-def windows(found: Sliced) -> list[str]:
-    """Each window by the letters of its sentences."""
-    return ["".join(sorted({word[0] for word in found.text_of(block).split()})) for block in found]
+def window_letters(sliced_text: Sliced) -> list[str]:
+    """Each window as the letters of its sentences."""
+    return ["".join(sorted({word[0] for word in sliced_text.text_of(block).split()})) for block in sliced_text]
 
 
 def test_a_window_starts_at_every_sentence_and_the_first_to_reach_the_end_is_the_last():
-    assert windows(cut(sentences("abcdef"))) == ["abc", "bcd", "cde", "def"]
+    assert window_letters(slice_words(sentences("abcdef"))) == ["abc", "bcd", "cde", "def"]
 
 
 def test_at_a_hard_cut_a_window_ends_and_the_next_starts_beyond():
-    found = cut(sentences("abcd") + "\n\n\n" + sentences("xy"))
-    assert windows(found) == ["abc", "bcd", "xy"]
-    assert [block.ends_section for block in found] == [False, True, True]
+    result = slice_words(sentences("abcd") + "\n\n\n" + sentences("xy"))
+    assert window_letters(result) == ["abc", "bcd", "xy"]
+    assert [block.ends_section for block in result] == [False, True, True]
 
 
 def test_a_section_that_fits_is_one_window():
-    assert windows(cut(sentences("abc"))) == ["abc"]
+    assert window_letters(slice_words(sentences("abc"))) == ["abc"]
 
 
 def test_no_run_of_ever_shorter_windows_before_a_long_sentence():
-    long = "z1 z2 z3 z4 z5 z6 z7 z8."
-    assert windows(cut(sentences("abc") + " " + long + " " + sentences("de"))) == ["abc", "bc", "z", "de"]
+    long_sentence = "z1 z2 z3 z4 z5 z6 z7 z8."
+    assert window_letters(slice_words(sentences("abc") + " " + long_sentence + " " + sentences("de"))) == [
+        "abc",
+        "bc",
+        "z",
+        "de",
+    ]
 
 
 def test_eos_only_where_a_section_ends():
-    found = cut(sentences("abcdef"), eos=EOS, cutoff=10)
-    assert [found.ids_of(block)[-1] == EOS for block in found] == [False, False, False, True]
+    result = slice_words(sentences("abcdef"), eos=EOS, cutoff=10)
+    assert [result.ids_of(block)[-1] == EOS for block in result] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(("repeats", "mean"), [(1, 1.0), (2, 2.0), (3, 3.0), (6, 6.0)])
 def test_repeats_say_how_often_a_sentence_is_seen(repeats: int, mean: float):
     text = " ".join(sentences("abcdefghij") for _ in range(40))
-    seen = build_slice_map(cut(text, cutoff=60, dementor_repeats=repeats)).seen
+    seen = build_slice_map(slice_words(text, cutoff=60, dementor_repeats=repeats)).seen
     assert seen.least >= 1 and seen.most <= repeats + 1
     assert seen.mean == pytest.approx(mean, rel=0.1)
 
 
 def test_more_repeats_than_sentences_in_a_window_are_a_window_at_every_sentence():
     text = sentences("abcdefghijklmnop")
-    assert list(cut(text, dementor_repeats=50)) == list(cut(text))
+    assert list(slice_words(text, dementor_repeats=50)) == list(slice_words(text))
 
 
 def test_windows_advance_evenly():
     text = " ".join(sentences("abcdefghij") for _ in range(20))
-    starts = [block.first for block in cut(text, cutoff=60, dementor_repeats=4)]
+    starts = [block.first for block in slice_words(text, cutoff=60, dementor_repeats=4)]
     steps = {right - left for left, right in pairwise(starts)}
     assert steps <= {12, 15, 18}
 
@@ -73,6 +78,6 @@ def test_windows_advance_evenly():
 @pytest.mark.parametrize("seed", range(60))
 def test_laws(seed: int):
     for repeats in (0, 2):
-        found = cut(random_text(1000 + seed), cutoff=16 + seed % 30, dementor_repeats=repeats, eos=EOS)
-        assert_laws(found, words)
-        assert len({(block.start, block.end) for block in found}) == len(found)
+        result = slice_words(random_text(1000 + seed), cutoff=16 + seed % 30, dementor_repeats=repeats, eos=EOS)
+        assert_laws(result, words)
+        assert len({(block.start, block.end) for block in result}) == len(result)

@@ -1,4 +1,4 @@
-"""A schedule of one's own: straight lines between points, by shares of the run or ends of epochs."""
+"""Schedules by points: straight lines between points given by shares of the run or ends of epochs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def test_up_hold_and_down_at_every_step():
 
 
 def test_no_step_has_rate_0_on_the_way_up_and_a_fall_begins_at_its_top():
-    found = rates("0:0 0.5:1 1:0", 20)
-    assert found[:10] == [round((s + 1) / 10, 6) for s in range(10)]
-    assert found[10:] == [round(1 - s / 10, 6) for s in range(10)]
+    values = rates("0:0 0.5:1 1:0", 20)
+    assert values[:10] == [round((s + 1) / 10, 6) for s in range(10)]
+    assert values[10:] == [round(1 - s / 10, 6) for s in range(10)]
 
 
 def test_ends_of_epochs():
@@ -26,7 +26,7 @@ def test_ends_of_epochs():
     assert rates("0:1 1e:1 2e:0.5 3e:0.5", 30) == [1.0] * 10 + falling + [0.5] * 10
 
 
-def test_shares_and_epochs_together():
+def test_shares_and_epochs_mixed():
     assert rates("0:0 0.1:1 2e:1 1:0", 40)[20:] == [round(1 - s / 20, 6) for s in range(20)]
 
 
@@ -41,23 +41,23 @@ def test_two_points_at_one_place_are_a_jump():
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
 @pytest.mark.parametrize("text", ["0:0 0.05:1 0.5:1 1:0", "0:1", "1:0.5", "3e:1", "0:0 1:1"])
 def test_short_runs_have_a_rate_for_each_step(text, steps):
-    found = rates(text, steps, epoch=2)
-    assert len(found) == steps
-    assert all(0 <= rate <= 1 for rate in found)
+    values = rates(text, steps, epoch=2)
+    assert len(values) == steps
+    assert all(0 <= rate <= 1 for rate in values)
 
 
 def test_beyond_the_end_of_the_run_a_line_is_cut():
     assert rates("0:1 4e:0", 20) == [round(1 - s / 40, 6) for s in range(20)]
 
 
-def test_in_words():
+def test_the_description():
     phases = schedule_named("0:0 0.1:1 0.5:1 1:0").phases(Plan(100, 50))
     assert (
         described(phases) == "rise straight to 1 to step 10, hold at 1 to step 50, fall straight to 0 to step 100"
     )
 
 
-def test_names_are_names():
+def test_known_names_are_schedules():
     assert all(schedule_named(name) is schedule for name, schedule in SCHEDULES.items())
 
 
@@ -72,7 +72,7 @@ def test_names_are_names():
         ("0:0 nan:1", "'nan:1' is neither"),
     ],
 )
-def test_what_is_wrong_is_said(text, sentence):
+def test_malformed_points_are_explained(text, sentence):
     assert schedule_problem(text).startswith(sentence)
 
 
@@ -80,6 +80,6 @@ def test_a_run_by_points(place):
     from training_pro.tests.engine.architectures import graph, log
 
     place.train(schedule="0:0 0.5:1 1:0", learning_rate=1e-2, max_steps=4)
-    found = [entry["learning_rate"] for entry in graph(place)]
-    assert found == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
+    values = [entry["learning_rate"] for entry in graph(place)]
+    assert values == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
     assert log(place)["schedule"] == "0:0 0.5:1 1:0: rise straight to 1 to step 2, fall straight to 0 to step 4"

@@ -1,4 +1,4 @@
-"""Each schedule's rate at every step, against its definition written down once more."""
+"""The rate of each schedule at every step, against a second, independent definition."""
 
 from math import cos, exp, pi, sin, sqrt
 
@@ -14,26 +14,26 @@ PLANS = [
 ]
 
 
-def named(plan):
+def plan_id(plan):
     return f"{plan.steps}of{plan.steps_per_epoch}warm{plan.warmup}"
 
 
-def warmed(s, w, otherwise):
+def with_warmup(s, w, otherwise):
     return (s + 1) / w if s < w else otherwise()
 
 
-def down(s, start, end):
+def cosine_down(s, start, end):
     """A cosine from 1 at `start` to 0 at `end`."""
     return (1 + cos(pi * (s - start) / (end - start))) / 2
 
 
-def up(s, end):
-    """A cosine from 0 to 1 in the first `end` steps, counted so that the first is not 0."""
+def cosine_up(s, end):
+    """A cosine from 0 to 1 in the first `end` steps, counted so that the first step is not 0."""
     return (1 - cos(pi * (s + 1) / end)) / 2
 
 
-def hold_then_down(s, n, w, until):
-    return warmed(s, min(w, until), lambda: 1 if s < until else down(s, until, n))
+def hold_then_down(s, n, w, hold_end):
+    return with_warmup(s, min(w, hold_end), lambda: 1 if s < hold_end else cosine_down(s, hold_end, n))
 
 
 def raise_hold_fall(s, n, e):
@@ -43,40 +43,40 @@ def raise_hold_fall(s, n, e):
     return 1 if s < 2 * e else cos(pi / 2 * (s - 2 * e) / (n - 2 * e))
 
 
-def up_and_down(s, n, top):
-    return up(s, top) if s < top else down(s, top, n)
+def up_and_down(s, n, peak):
+    return cosine_up(s, peak) if s < peak else cosine_down(s, peak, n)
 
 
 def restarts(s, n, e, w):
-    begin, end = s // e * e, min((s // e + 1) * e, n)
-    return warmed(s, min(w, n), lambda: down(s, max(begin, w), end))
+    start, end = s // e * e, min((s // e + 1) * e, n)
+    return with_warmup(s, min(w, n), lambda: cosine_down(s, max(start, w), end))
 
 
 def stable_then_down(s, n, w):
-    turn = max(w, n - round(n / 5))
-    return warmed(s, w, lambda: 1 if s < turn else 1 - (s - turn) / (n - turn))
+    decay_start = max(w, n - round(n / 5))
+    return with_warmup(s, w, lambda: 1 if s < decay_start else 1 - (s - decay_start) / (n - decay_start))
 
 
-def share(s, n, w):
-    """How much of the run after the warm-up is over."""
+def completed_share(s, n, w):
+    """The completed share of the run after the warm-up."""
     return (s - w) / (n - w)
 
 
-# s: the step, n: all steps, e: the steps of an epoch, w: the warm-up asked for.
+# s: the step, n: all steps, e: the steps of an epoch, w: the warm-up setting.
 DEFINITIONS = {
     "FP_low_epoch_annealing": lambda s, n, e, w: hold_then_down(s, n, w, min(e, n)),
     "FP_half_time_annealing": lambda s, n, e, w: hold_then_down(s, n, w, max(1, n // 2)),
     "FP_raise_fall_creative": lambda s, n, e, w: up_and_down(s, n, max(1, n // 2)),
     "FP_3epoch_raise_hold_fall": lambda s, n, e, w: raise_hold_fall(s, n, e),
-    "FP_step_decay_with_warmup": lambda s, n, e, w: warmed(s, min(w, e, n), lambda: 1 / 2 ** (s // e)),
-    "constant": lambda s, n, e, w: warmed(s, min(w, n), lambda: 1),
-    "linear": lambda s, n, e, w: warmed(s, min(w, n), lambda: 1 - share(s, n, w)),
-    "cosine": lambda s, n, e, w: warmed(s, min(w, n), lambda: down(s, w, n)),
+    "FP_step_decay_with_warmup": lambda s, n, e, w: with_warmup(s, min(w, e, n), lambda: 1 / 2 ** (s // e)),
+    "constant": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: 1),
+    "linear": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: 1 - completed_share(s, n, w)),
+    "cosine": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: cosine_down(s, w, n)),
     "cosine_with_restarts": restarts,
-    "polynomial": lambda s, n, e, w: warmed(s, min(w, n), lambda: (1 - share(s, n, w)) ** 2),
-    "inverse_sqrt": lambda s, n, e, w: warmed(s, min(w, n), lambda: sqrt(max(w, 1) / (s + 1))),
-    "step_decay": lambda s, n, e, w: warmed(s, min(w, n), lambda: 1 / 2 ** (s // e)),
-    "exponential": lambda s, n, e, w: warmed(s, min(w, n), lambda: exp(-3 * share(s, n, w))),
+    "polynomial": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: (1 - completed_share(s, n, w)) ** 2),
+    "inverse_sqrt": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: sqrt(max(w, 1) / (s + 1))),
+    "step_decay": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: 1 / 2 ** (s // e)),
+    "exponential": lambda s, n, e, w: with_warmup(s, min(w, n), lambda: exp(-3 * completed_share(s, n, w))),
     "one_cycle": lambda s, n, e, w: up_and_down(s, n, max(1, round(0.3 * n))),
     "warmup_stable_decay": lambda s, n, e, w: stable_then_down(s, n, min(w, n)),
 }
@@ -115,12 +115,12 @@ def test_no_rate_is_0_or_above_1(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_what_rises_rises_to_the_peak(name):
+def test_rising_phases_rise_to_the_peak(name):
     for plan in PLANS:
         for phase in SCHEDULES[name].phases(plan):
-            within = [phase.at(s) for s in range(phase.start, phase.end)]
-            assert within == sorted(within, reverse=not phase.rising), plan
-            assert not phase.rising or within[-1] == pytest.approx(1), plan
+            phase_rates = [phase.at(s) for s in range(phase.start, phase.end)]
+            assert phase_rates == sorted(phase_rates, reverse=not phase.rising), plan
+            assert not phase.rising or phase_rates[-1] == pytest.approx(1), plan
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -141,15 +141,15 @@ def test_which_schedules_reach_0_where_the_run_ends(name, epochs):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("plan", [Plan(8, 4), Plan(8, 4, 2), Plan(8, 4, 50), Plan(1, 1)], ids=named)
+@pytest.mark.parametrize("plan", [Plan(8, 4), Plan(8, 4, 2), Plan(8, 4, 50), Plan(1, 1)], ids=plan_id)
 def test_after_the_last_step_the_rate_stays(name, plan):
-    found = rates(name, plan, steps=plan.steps + 3)
-    assert found[: plan.steps] == rates(name, plan)
-    assert len(set(found[plan.steps :])) == 1
-    assert 0 <= found[-1] <= found[plan.steps - 1]
+    values = rates(name, plan, steps=plan.steps + 3)
+    assert values[: plan.steps] == rates(name, plan)
+    assert len(set(values[plan.steps :])) == 1
+    assert 0 <= values[-1] <= values[plan.steps - 1]
 
 
-# Written out by hand, so that a slip in the definitions above is seen too.
+# Written out by hand, to catch mistakes in the definitions above too.
 @pytest.mark.parametrize(
     ("name", "plan", "expected"),
     [

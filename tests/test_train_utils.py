@@ -1,4 +1,4 @@
-"""The arithmetic and the names of a run."""
+"""The arithmetic and names of a run."""
 
 import random
 from datetime import datetime
@@ -52,7 +52,7 @@ def test_steps_with_every_rounding(examples, batch, accumulation, epochs, batche
 
 
 @pytest.mark.parametrize(("max_steps", "steps"), [(0, 20), (1, 1), (7, 7), (50, 50)])
-def test_steps_at_most_take_the_place_of_epochs(max_steps, steps):
+def test_maximum_steps_replace_epochs(max_steps, steps):
     plan = StepPlan(examples=10, batch_size=1, accumulation=1, epochs=2, max_steps=max_steps)
     assert plan.steps == steps
     assert plan.steps_per_epoch == 10
@@ -154,7 +154,7 @@ def test_natural_order(names):
         (0, "loss-1_80", "checkpoint-0-loss-1_80"),
     ],
 )
-def test_checkpoint_names_say_their_step(step, reason, name):
+def test_checkpoint_names_contain_their_step(step, reason, name):
     assert checkpoint_name(step, reason) == name
     assert checkpoint_step(name) == step
 
@@ -167,29 +167,29 @@ def test_other_folders_are_no_checkpoints(name):
 
 
 @pytest.mark.parametrize(
-    ("now", "then", "words"),
+    ("now", "moment", "words"),
     [
         ((2026, 11, 21, 22, 15), (2026, 11, 21, 23, 59), "23:59"),
         ((2026, 11, 21, 22, 15), (2026, 11, 22, 0, 5), "00:05 tomorrow"),
         ((2026, 12, 30, 22, 15), (2027, 1, 2, 6, 40), "06:40 in 3 days"),
     ],
 )
-def test_the_time_of_day_when_it_will_be_done(now, then, words):
-    assert time_of_day(datetime(*then).timestamp(), datetime(*now).timestamp()) == words
+def test_the_time_of_day_when_it_will_be_done(now, moment, words):
+    assert time_of_day(datetime(*moment).timestamp(), datetime(*now).timestamp()) == words
 
 
 @pytest.mark.parametrize(
     ("vocabulary", "on_card", "rows"), [(49152, False, 160), (49152, True, 672), (262144, False, 32)]
 )
-def test_so_many_rows_go_through_the_head_that_their_logits_stay_small(vocabulary, on_card, rows):
+def test_the_rows_of_a_head_pass_keep_the_logits_small(vocabulary, on_card, rows):
     assert rows_at_once(vocabulary, on_card=on_card) == rows
 
 
-def test_one_is_no_plural():
+def test_plurals():
     assert [f"{n} {plural(n, 'step')}" for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     assert [several(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
     assert [times_seen(*seen) for seen in ((1, 1), (2, 2), (1, 3))] == ["once", "2 times", "1 to 3 times"]
 
 
-def test_a_time_that_no_calendar_has_is_told_in_years():
+def test_a_time_beyond_the_calendar_is_given_in_years():
     assert time_of_day(1.8e9 + 1e12, 1.8e9) == "in 31,688 years"
