@@ -128,11 +128,11 @@ def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> S
     """Blocks of whole sentences or lines and, if the rules ask for it, overlap blocks between neighbors."""
     units = units_of(text, encoder, rules, find)
     blocks = blocks_of(units)
-    kept, left_out = blocks.parted(units)
+    spans, left_out = blocks.parted(units)
     if rules.overlap:
-        overlaps, _ = _find_overlaps(units, kept).parted(units)
-        kept = kept.merged(overlaps)
-    return Sliced(units, kept, left_out)
+        overlaps, _ = _find_overlaps(units, spans).parted(units)
+        spans = spans.merged(overlaps)
+    return Sliced(units, spans, left_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,7 +492,7 @@ def _tokenize(text: str, sections: Sections, encoder: Encoder) -> Tokens:
     batches = [_encode_batch(text, batch, encoder) for batch in _batches(text, sections)]
     if not batches:
         return Tokens(np.zeros(0, np.int32), np.zeros(0, np.int64), np.ones(1, bool), np.zeros(1, np.int64))
-    ids, ends, whole = (np.concatenate([batch[column] for batch in batches]) for column in range(3))
+    ids, ends, is_bound = (np.concatenate([batch[column] for batch in batches]) for column in range(3))
     first: Ints = np.zeros(len(sections) + 1, np.int64)
     for _, _, _, section, counts in batches:
         np.add.at(first, section + 1, counts)
@@ -500,7 +500,7 @@ def _tokenize(text: str, sections: Sections, encoder: Encoder) -> Tokens:
     filled = np.flatnonzero(first[1:] > first[:-1])
     # Characters that a tokenizer drops belong to the token before them.
     ends[first[filled + 1] - 1] = sections.end[filled]
-    return Tokens(ids, ends, np.append(whole, True), first)
+    return Tokens(ids, ends, np.append(is_bound, True), first)
 
 
 def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int]]]:
@@ -542,10 +542,10 @@ def _encode_batch(
     shift: Ints = np.repeat(np.array([start for start, _, _ in batch], np.int64), counts)
     starts = np.concatenate([np.asarray(piece.starts, np.int64) for piece in pieces]) + shift
     ends = np.maximum.accumulate(np.concatenate([np.asarray(piece.ends, np.int64) for piece in pieces]) + shift)
-    whole = np.append(True, starts[1:] >= ends[:-1])[: len(ends)]
+    is_bound = np.append(True, starts[1:] >= ends[:-1])[: len(ends)]
     ids = np.concatenate([np.asarray(piece.ids, np.int32) for piece in pieces])
     place_type = np.int32 if len(text) < 2**31 else np.int64
-    return ids, ends.astype(place_type), whole, np.array([section for _, _, section in batch], np.int64), counts
+    return ids, ends.astype(place_type), is_bound, np.array([section for _, _, section in batch], np.int64), counts
 
 
 def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
@@ -574,9 +574,11 @@ def _refine_long_lines(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutti
         return lines
     rows = _sentence_tokens(np.union1d(bounds.ends, bounds.inner), sections, tokens)
     in_long_line = is_long[np.searchsorted(lines[0], rows[0], side="right") - 1]
-    both = [np.concatenate([row[~is_long], finer[in_long_line]]) for row, finer in zip(lines, rows, strict=True)]
-    order = np.argsort(both[0], kind="stable")
-    return both[0][order], both[1][order], both[2][order]
+    columns = [
+        np.concatenate([row[~is_long], finer[in_long_line]]) for row, finer in zip(lines, rows, strict=True)
+    ]
+    order = np.argsort(columns[0], kind="stable")
+    return columns[0][order], columns[1][order], columns[2][order]
 
 
 def dividing(places: Ints, sections: Sections) -> Ints:
@@ -642,11 +644,11 @@ def _last_division(text: str, tokens: Tokens, first: int, limit: int) -> int:
         bounds = bounds[bounds <= limit]
         if len(bounds):
             return int(bounds[-1])
-    whole = first + 1 + np.flatnonzero(tokens.whole[first + 1 : limit + 1])
-    if not len(whole):
+    char_bounds = first + 1 + np.flatnonzero(tokens.whole[first + 1 : limit + 1])
+    if not len(char_bounds):
         return first + 1 + int(np.argmax(tokens.whole[first + 1 :]))
-    separable = [bound for bound in whole[-8:].tolist() if not _is_joined(text, int(tokens.ends[bound - 1]))]
-    return separable[-1] if separable else int(whole[-1])
+    separable = [bound for bound in char_bounds[-8:].tolist() if not _is_joined(text, int(tokens.ends[bound - 1]))]
+    return separable[-1] if separable else int(char_bounds[-1])
 
 
 def _is_joined(text: str, place: int) -> bool:

@@ -26,8 +26,8 @@ def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> S
     units = units_of(text, encoder, rules, find)
     starts = _spread_starts(units, rules.dementor_repeats) if rules.dementor_repeats else _all_starts(units)
     windows = Spans.of(starts, units.reach[starts], "dementor")
-    kept, left_out = windows.only(_is_worthwhile(units, windows)).parted(units)
-    return Sliced(units, kept, left_out)
+    spans, left_out = windows.only(_is_worthwhile(units, windows)).parted(units)
+    return Sliced(units, spans, left_out)
 
 
 def _all_starts(units: Units) -> Ints:

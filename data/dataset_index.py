@@ -104,17 +104,17 @@ def from_here(name: str) -> Path:
     return path.resolve() if ".." in path.parts else path.absolute()  # resolve() would also follow links
 
 
-def named_at(asked: str, folders: Folders) -> str:
+def named_at(name_with_share: str, folders: Folders) -> str:
     """The name of the dataset at this path, with its per cent: a run learns only from the datasets' folders."""
     try:
-        name = dataset_share.asked(asked).name
+        name = dataset_share.asked(name_with_share).name
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
     located_path = located(name, folders)
     for root in (folders.datasets, folders.examples):
         for path in (located_path, located_path.resolve()):
             if path.is_relative_to(root):
-                return asked.replace(name, path.relative_to(root).as_posix(), 1)
+                return name_with_share.replace(name, path.relative_to(root).as_posix(), 1)
     raise DataError(
         f"Data: {name!r} is {located_path}, and a run learns from what lies in {folders.datasets}. Put it there, "
         "or a link to it."

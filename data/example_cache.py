@@ -45,7 +45,7 @@ def _row_set_entry(row_set: RowSet) -> Entry:
 def _restore_row_set(entry: Entry, tokenizer: RowTokenizer) -> RowSet:
     metadata = entry.metadata
     source = RowSource(**metadata["source"], **entry.arrays, decode=tokenizer.decode)
-    bad = [(int(number), str(what)) for number, what in metadata["counts"]["bad"]]
+    bad = [(int(number), str(problem)) for number, problem in metadata["counts"]["bad"]]
     counts = Counts(**{**metadata["counts"], "bad": bad})
     return RowSet(source, counts, metadata["what"], tuple(metadata["notes"]), (), tuple(metadata["advice"]))
 

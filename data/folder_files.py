@@ -15,8 +15,10 @@ def is_hidden(name: str) -> bool:
     return name.lower().startswith(UNSEEN)
 
 
-def seen(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+def seen(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
     """The wanted files, also those in folders inside it, in natural order: chapter 2 before chapter 10."""
-    parts = {path: path.relative_to(folder).parts for path in folder.rglob("*") if wanted(path) and path.is_file()}
+    parts = {
+        path: path.relative_to(folder).parts for path in folder.rglob("*") if is_wanted(path) and path.is_file()
+    }
     visible = [path for path in parts if not any(map(is_hidden, parts[path]))]
     return sorted(visible, key=lambda path: [natural_key(part) for part in parts[path]])

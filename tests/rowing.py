@@ -89,9 +89,9 @@ def as_json(name: str, rows: Any) -> str:
     return json.dumps(rows, ensure_ascii=False)
 
 
-def chat(*contents: str, system: str = "", **more: Any) -> dict[str, Any]:
+def chat(*contents: str, system: str = "", **columns: Any) -> dict[str, Any]:
     turns = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(contents)]
-    return {"messages": [*([{"role": "system", "content": system}] if system else []), *turns], **more}
+    return {"messages": [*([{"role": "system", "content": system}] if system else []), *turns], **columns}
 
 
 def pieces(tokenizer: WorkingTokenizer, ids: Any) -> list[str]:

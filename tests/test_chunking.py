@@ -85,14 +85,14 @@ def test_an_empty_hard_cut_cuts_nothing():
 
 
 def test_the_hard_cut_is_counted_and_never_tokenized():
-    seen: list[str] = []
+    encoded_pieces: list[str] = []
 
     def recording_encoder(pieces):
-        seen.extend(pieces)
+        encoded_pieces.extend(pieces)
         return words(pieces)
 
     result = sliced("One.##Two.####", recording_encoder, Cutting(cutoff=16, hard_cut="##"), at_stops)
-    assert seen == ["One.", "Two."]
+    assert encoded_pieces == ["One.", "Two."]
     assert result.sections.cuts.tolist() == [4, 10, 12]
 
 
@@ -185,18 +185,18 @@ def test_no_room_for_text_is_refused():
 
 
 def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
-    seen: list[str] = []
+    encoded_pieces: list[str] = []
 
     def recording_encoder(pieces):
-        seen.extend(pieces)
+        encoded_pieces.extend(pieces)
         return words(pieces)
 
     lines, spaces, solid = "line of words\n" * 6_000, "word " * 15_000, "x" * 70_000
     for text, piece_start in ((lines, "line"), (spaces, " word"), (solid, "x")):
-        seen.clear()
+        encoded_pieces.clear()
         sliced(text, recording_encoder, Cutting(cutoff=64), at_stops)
-        assert "".join(seen) == text and max(map(len, seen)) <= PIECE_CHARS
-        assert all(piece.startswith(piece_start) for piece in seen[1:])
+        assert "".join(encoded_pieces) == text and max(map(len, encoded_pieces)) <= PIECE_CHARS
+        assert all(piece.startswith(piece_start) for piece in encoded_pieces[1:])
 
 
 @pytest.mark.parametrize("name", ODD_TEXTS)
@@ -222,9 +222,9 @@ def test_laws_over_every_example():
 
 
 def test_same_input_same_output():
-    first, again = (slices(random_text(7), letters, random_rules(7, BOS, EOS)) for _ in range(2))
-    assert list(first) == list(again)
-    assert all((first.ids_of(block) == again.ids_of(block)).all() for block in first)
+    first, second = (slices(random_text(7), letters, random_rules(7, BOS, EOS)) for _ in range(2))
+    assert list(first) == list(second)
+    assert all((first.ids_of(block) == second.ids_of(block)).all() for block in first)
 
 
 def test_a_megabyte_in_one_line_without_a_space():

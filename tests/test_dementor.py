@@ -58,9 +58,9 @@ def test_eos_only_where_a_section_ends():
 @pytest.mark.parametrize(("repeats", "mean"), [(1, 1.0), (2, 2.0), (3, 3.0), (6, 6.0)])
 def test_repeats_say_how_often_a_sentence_is_seen(repeats: int, mean: float):
     text = " ".join(sentences("abcdefghij") for _ in range(40))
-    seen = build_slice_map(slice_words(text, cutoff=60, dementor_repeats=repeats)).seen
-    assert seen.least >= 1 and seen.most <= repeats + 1
-    assert seen.mean == pytest.approx(mean, rel=0.1)
+    coverage = build_slice_map(slice_words(text, cutoff=60, dementor_repeats=repeats)).seen
+    assert coverage.least >= 1 and coverage.most <= repeats + 1
+    assert coverage.mean == pytest.approx(mean, rel=0.1)
 
 
 def test_more_repeats_than_sentences_in_a_window_are_a_window_at_every_sentence():

@@ -89,13 +89,13 @@ def opened(file: Path, name: str) -> Iterator[BinaryIO]:
         raise DataError(f"{name} cannot be read ({error.strerror}). {remedy}") from error
 
 
-def library(module: str, package: str, name: str, what: str) -> Any:
+def library(module: str, package: str, name: str, kind: str) -> Any:
     """Import a library that this kind of file needs; a DataError says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise DataError(
-            f"{name}: to read {what}, the library {package} has to be installed (pip install {package})."
+            f"{name}: to read {kind}, the library {package} has to be installed (pip install {package})."
         ) from error
 
 
@@ -179,9 +179,9 @@ def _is_mostly_utf_8(data: bytes) -> bool:
 
 def refuse_other_formats(data: bytes, name: str) -> None:
     """A DataError where the first bytes are those of a document or an archive."""
-    what = next((what for beginning, what in NO_TEXTS if data.startswith(beginning)), None)
-    if what:
-        raise DataError(f"{name} is {what}, not plain text. Save its text as a .txt file (UTF-8) and use that.")
+    kind = next((kind for beginning, kind in NO_TEXTS if data.startswith(beginning)), None)
+    if kind:
+        raise DataError(f"{name} is {kind}, not plain text. Save its text as a .txt file (UTF-8) and use that.")
 
 
 def _refuse_binary(data: bytes, name: str) -> None:

@@ -33,18 +33,18 @@ TAG = re.compile(
 )
 
 
-def bounds(text: str, sections: Sections, asked: Ends = "auto") -> Bounds:
-    """Where blocks may end: at sentences or lines, as asked, or as the lines and stops of each section suggest."""
+def bounds(text: str, sections: Sections, block_ends: Ends = "auto") -> Bounds:
+    """Where blocks may end: at sentences or lines by the setting, or by the lines and stops of each section."""
     import numpy as np
 
-    results = [_read_stretch(text[start:end], start, asked) for start, end in sentences.stretches(text)]
-    by_lines = np.full(len(sections), asked == "lines")
-    if asked == "auto":
+    results = [_read_stretch(text[start:end], start, block_ends) for start, end in sentences.stretches(text)]
+    by_lines = np.full(len(sections), block_ends == "lines")
+    if block_ends == "auto":
         by_lines = _sections_by_lines([stats for _, stats in results if stats], sections)
     ends: Ints = np.concatenate([np.zeros(0, np.int64), *(sentence_ends for sentence_ends, _ in results)])
     if not by_lines.any():
         return Bounds(ends, ends[:0], by_lines)
-    lines = np.concatenate([stats.ends[~stats.full | (asked == "lines")] for _, stats in results if stats])
+    lines = np.concatenate([stats.ends[~stats.full | (block_ends == "lines")] for _, stats in results if stats])
     lines, inner = _places_by_lines(lines, sections, by_lines), _places_by_lines(ends, sections, by_lines)
     return Bounds(np.union1d(lines, np.setdiff1d(ends, inner, assume_unique=True)), inner, by_lines)
 
@@ -60,11 +60,11 @@ class Seen(NamedTuple):
     stops: Ints  # without the line ends after them
 
 
-def _read_stretch(text: str, start: int, asked: Ends) -> tuple[Ints, Seen | None]:
+def _read_stretch(text: str, start: int, block_ends: Ends) -> tuple[Ints, Seen | None]:
     """The ends of the sentences in a stretch, and its lines where they may be units."""
     lines, stops = sentences.lines_of(text), sentences.stop_ends(text)
     ends = sentences.ends_of(lines, stops) + start
-    return ends, None if asked == "sentences" else _line_stats(lines, stops, start)
+    return ends, None if block_ends == "sentences" else _line_stats(lines, stops, start)
 
 
 def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> Seen:

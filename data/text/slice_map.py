@@ -92,7 +92,7 @@ def ends_said(by_lines: int, parts: int) -> str:
 def units_said(sentences: int, lines: int) -> str:
     """The number of sentences and lines: '340 sentences, 12 lines'."""
     counts = ((sentences, "sentence"), (lines, "line"))
-    return ", ".join(f"{n:,} {plural(n, what)}" for n, what in counts if n) or "0 sentences"
+    return ", ".join(f"{n:,} {plural(n, unit)}" for n, unit in counts if n) or "0 sentences"
 
 
 def unit_said(sentences: int, lines: int) -> str:

@@ -11,7 +11,7 @@ from .block_bounds import bounds
 
 def slices(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
     """The blocks of a text by the rules."""
-    find_unit_bounds = partial(bounds, asked=rules.block_ends)
+    find_unit_bounds = partial(bounds, block_ends=rules.block_ends)
     if rules.chunking == "dementor":
         return dementor.sliced(text, encoder, rules, find_unit_bounds)
     return chunking.sliced(text, encoder, rules, find_unit_bounds)

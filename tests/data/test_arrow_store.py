@@ -155,9 +155,9 @@ def test_the_second_start_encodes_nothing(folders, monkeypatch):
 def test_settings_that_matter_are_part_of_the_key(folders, change):
     data = ["ferry-questions.json", "book.txt"]
     prepare_data(folders, data=data)
-    again, cached = prepare_data(folders, data=data, **change)
+    second, cached = prepare_data(folders, data=data, **change)
     assert len(cached) < 2
-    assert all_of(again) == all_of(prepare_data(folders, keep=False, data=data, **change)[0])
+    assert all_of(second) == all_of(prepare_data(folders, keep=False, data=data, **change)[0])
 
 
 def test_another_tokenizer_or_content_is_prepared_again_and_other_settings_are_not(folders):

@@ -46,9 +46,9 @@ def test_a_cutoff_that_truncates_rows(tmp_path):
     data = made(
         tmp_path, CHATML, {"rows.json": [pair(n % 90 + 1) for n in range(99)]}, cutoff=64, too_long="cut_end"
     )
-    whole = made(tmp_path / "b", CHATML, {"rows.json": [pair(90)]}).report
+    untruncated = made(tmp_path / "b", CHATML, {"rows.json": [pair(90)]}).report
     assert data.report.suggestions[0] == Suggestion(
-        "cutoff", whole.cutoff, f"The longest row has {whole.longest} tokens, the cutoff is 64."
+        "cutoff", untruncated.cutoff, f"The longest row has {untruncated.longest} tokens, the cutoff is 64."
     )
 
 

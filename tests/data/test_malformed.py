@@ -92,10 +92,10 @@ def locked_database(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def write_parquet(rows: list[dict], path: Path, **more) -> None:
+def write_parquet(rows: list[dict], path: Path, **options) -> None:
     pa = pytest.importorskip("pyarrow")
     write_table = pytest.importorskip("pyarrow.parquet").write_table
-    write_table(pa.Table.from_pylist(rows), path, **more)
+    write_table(pa.Table.from_pylist(rows), path, **options)
 
 
 def parquet_of_bad_letters(path: Path) -> None:

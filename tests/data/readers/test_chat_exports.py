@@ -13,12 +13,12 @@ from training_pro.tests import rowing
 from training_pro.tests.rowing import family, learned
 
 
-def node(parent: str | None, role: str = "", *parts: Any, **more: Any) -> dict[str, Any]:
+def node(parent: str | None, role: str = "", *parts: Any, **fields: Any) -> dict[str, Any]:
     """A message of a ChatGPT export; without a role, the empty root."""
     if not role:
         return {"parent": parent, "message": None, "children": []}
-    content = more.pop("content", {"content_type": "text", "parts": list(parts)})
-    message = {"author": {"role": role}, "content": content, "recipient": "all", "metadata": {}, **more}
+    content = fields.pop("content", {"content_type": "text", "parts": list(parts)})
+    message = {"author": {"role": role}, "content": content, "recipient": "all", "metadata": {}, **fields}
     return {"parent": parent, "message": message, "children": []}
 
 
@@ -44,8 +44,8 @@ def claude_conversation(*messages: Any) -> dict[str, Any]:
     return {"uuid": "1", "name": "Knots", "chat_messages": list(messages)}
 
 
-def claude_message(sender: str, *parts: Any, **more: Any) -> dict[str, Any]:
-    return {"sender": sender, "text": "shown", "content": [*parts], "attachments": [], "files": [], **more}
+def claude_message(sender: str, *parts: Any, **fields: Any) -> dict[str, Any]:
+    return {"sender": sender, "text": "shown", "content": [*parts], "attachments": [], "files": [], **fields}
 
 
 def text_part(content: str) -> dict[str, str]:

@@ -132,8 +132,8 @@ insert into "the talks" values ('a', 'b', 1), ('c', 'd', 2);
 """
 
 
-def read_database(path, asked=""):
-    return [dict(row.columns) for row in sqlite_rows.table(path, path.name, columns(asked)).rows()]
+def read_database(path, columns_setting=""):
+    return [dict(row.columns) for row in sqlite_rows.table(path, path.name, columns(columns_setting)).rows()]
 
 
 def test_the_table_whose_columns_are_known_or_the_one_that_is_asked_for(tmp_path):
@@ -162,7 +162,7 @@ def test_several_tables_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "statement",
     [
         "WITH x AS (SELECT 1) DELETE FROM people",
         "WITH x AS (SELECT 1) INSERT INTO people (name) SELECT 'y'",
@@ -172,11 +172,11 @@ def test_several_tables_are_named(tmp_path):
         "SELECT * FROM pragma_user_version",
     ],
 )
-def test_statements_that_do_more_than_read_are_refused(tmp_path, asked):
+def test_statements_that_do_more_than_read_are_refused(tmp_path, statement):
     path = make_database(tmp_path, TWO_TABLES)
     before = path.read_bytes()
     with pytest.raises(DataError, match=r"a\.db: "):
-        read_database(path, asked)
+        read_database(path, statement)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
@@ -191,16 +191,16 @@ def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("columns_setting", "message"),
     [
         ("instruction", "'instruction' is not understood"),
         ("a='b", "a quotation mark too few"),
         ("=b", "'=b' is not"),
     ],
 )
-def test_columns_that_cannot_be_understood(tmp_path, asked, message):
+def test_columns_that_cannot_be_understood(tmp_path, columns_setting, message):
     with pytest.raises(Exception, match=message):
-        made(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=asked)
+        made(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=columns_setting)
 
 
 @pytest.mark.parametrize(

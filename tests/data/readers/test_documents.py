@@ -93,8 +93,8 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_a_table(tmp_path):
     for cell, word in zip([c for row in table.rows for c in row.cells], "wxyz", strict=True):
         cell.text = word
     document.save(tmp_path / "a.docx")
-    found = read_text(tmp_path / "a.docx")
-    assert found == f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz"
+    content = read_text(tmp_path / "a.docx")
+    assert content == f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz"
 
 
 def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):

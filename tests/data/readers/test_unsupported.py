@@ -69,7 +69,7 @@ and nobody said a word
 """
 
 
-def write_odt(path, body=BODY, **more: bytes):
+def write_odt(path, body=BODY, **files: bytes):
     styles = '<style:style style:name="P1"><style:paragraph-properties fo:break-before="page"/></style:style>'
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
@@ -77,7 +77,7 @@ def write_odt(path, body=BODY, **more: bytes):
             f"<office:document-content {SPACES}><office:automatic-styles>{styles}</office:automatic-styles>"
             f"<office:body><office:text>{body}</office:text></office:body></office:document-content>",
         )
-        for name, content in more.items():
+        for name, content in files.items():
             archive.writestr(name.replace("__", "/").replace("_xml", ".xml"), content)
     return path
 
