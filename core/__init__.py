@@ -1,4 +1,4 @@
-"""What every part shares: errors, jobs and their events, files, and the protocols Host and Engine."""
+"""Code that every package shares: errors, jobs with their events, files, and the protocols Host and Engine."""
 
 __all__ = [
     "dist_env",

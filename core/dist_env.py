@@ -1,4 +1,4 @@
-"""Several processes that train together, as torchrun or accelerate starts them: told by the environment."""
+"""Rank and world size of distributed training, read from the environment that torchrun or accelerate sets."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 
 
 def count() -> int:
-    """How many processes train together; 1 without a launcher."""
-    return max(1, _number("WORLD_SIZE", 1))
+    """Number of processes that train together; 1 without a launcher."""
+    return max(1, _read_int("WORLD_SIZE", 1))
 
 
 def rank() -> int:
-    """Which of them this one is; the first one is 0, and only it writes."""
-    return _number("RANK", 0)
+    """Rank of this process; only the process with rank 0 writes files."""
+    return _read_int("RANK", 0)
 
 
 def local_rank() -> int:
-    """Which of those on this machine this one is: its card."""
-    return _number("LOCAL_RANK", 0)
+    """Rank among the processes on this machine: the index of its GPU."""
+    return _read_int("LOCAL_RANK", 0)
 
 
 def is_first() -> bool:
     return rank() == 0
 
 
-def _number(name: str, otherwise: int) -> int:
+def _read_int(name: str, default: int) -> int:
     text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else otherwise
+    return int(text) if text.isdecimal() else default

@@ -1,4 +1,4 @@
-"""The seam to whoever works on the model; without a torch type in it, and torch not loaded by it."""
+"""The Engine protocol: everything that works on a model. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ Report = TypeVar("Report", covariant=True)
 
 @dataclass(frozen=True)
 class Showing:
-    """Which examples are to be shown: so many from a number on (the first is 1), forwards or back, and only those
-    that hold some words. A first of 0: the first ones of each data set in turn."""
+    """Which training examples a preview shows.
+
+    `count` examples, starting with number `first` (counted from 1) and going forward or, with `back`, backward;
+    only those that contain the words in `holding`. With `first` 0: the first examples of each dataset in turn.
+    """
 
     count: int = 0
     first: int = 0
@@ -30,7 +33,7 @@ NOTHING_SHOWN = Showing()
 
 @dataclass(frozen=True)
 class Question:
-    """What the model is asked to go on with, and how."""
+    """A prompt for the model, with the LoRA to use and the generation settings."""
 
     prompt: str
     lora: str = ""
@@ -44,9 +47,12 @@ class Question:
 
 @dataclass(frozen=True)
 class PerplexityOf:
-    """Of which data (a path, or a data set's name), without a LoRA and with each of some (a name or
-    NAME/checkpoint-40; a Path is the command line's). A text goes by in windows, a row is one: a length of 0 is
-    what the model takes, at most 2048; a stride of 0 half of that, and rows have none."""
+    """Request to measure the perplexity of a dataset, without a LoRA and with each of `loras`.
+
+    `data` is a path or the name of a dataset. A LoRA is a name or NAME/checkpoint-40; a Path comes from the
+    command line. A text is scored in sliding windows, a row as one window. A `max_length` of 0 means the model's
+    context, at most 2048 tokens; a `stride` of 0 means half of that. Rows have no stride.
+    """
 
     data: str
     loras: tuple[str | Path, ...] = ()
@@ -58,8 +64,10 @@ class PerplexityOf:
 
 @dataclass(frozen=True)
 class Merge:
-    """Which LoRA (a name or NAME/checkpoint-40; a Path is the command line's) is baked into the model, and the
-    folder of the result."""
+    """Request to merge a LoRA into the model, and the folder of the result.
+
+    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
+    """
 
     lora: str | Path
     out: str
@@ -67,10 +75,11 @@ class Merge:
 
 @dataclass(frozen=True)
 class GgufLora:
-    """Which LoRA (a name or NAME/checkpoint-40; a Path is the command line's) becomes a GGUF file, and where;
-    empty: in its folder.
+    """Request to write a LoRA as a GGUF file.
 
-    `model` is the one that it was made on, or the GGUF file that it is for; empty: the one that the LoRA names.
+    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line. An empty `out` is a file in the
+    LoRA's folder. `model` is the base model, or the GGUF file that the LoRA is for; if empty, the base model that
+    the LoRA names.
     """
 
     lora: str | Path
@@ -79,42 +88,45 @@ class GgufLora:
 
 
 class Engine(Protocol[Settings, Report]):
-    """Trains on and answers with the model that a host lends, and gives it back as it was."""
+    """Trains and runs the model that a host lends, and leaves it as it was."""
 
     def check(self, settings: Settings, host: Host, *, show: Showing = NOTHING_SHOWN) -> Report:
-        """What a run with these settings would learn from, with some of its examples; touches no weights."""
+        """Report what a run with these settings would learn, with a preview of its examples; loads no weights."""
         ...
 
     def foresee(self, settings: Settings, host: Host, *, resume: str = "") -> Report:
-        """Check's report, and with it what only the start of a run would say: that its name is taken."""
+        """Return the report of `check` with the problems of a start added, such as a name that is in use."""
         ...
 
     def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> Ended:
-        """One run; `resume` names a checkpoint to go on from, or is 'newest'."""
+        """Train one run; `resume` is the name of a checkpoint to resume from, or 'newest'."""
         ...
 
     def probe(self, settings: Settings, host: Host, job: Job) -> Ended:
-        """One step on the longest batch, as a Probed event: what a run would take. No weight changes."""
+        """Try one step on the longest batch; report time and memory as a Probed event. Changes no weights."""
         ...
 
     def layers(self, host: Host) -> Mapping[str, int]:
-        """The names of the model's layers that a LoRA can sit on, and how often each occurs; loads no weights."""
+        """Count the model's layers that can hold a LoRA, by name; loads no weights."""
         ...
 
     def answer(self, question: Question, host: Host, job: Job) -> Ended:
-        """An answer as Answer events: with the LoRA and, if wanted, without."""
+        """Generate an answer as Answer events, with the LoRA and, if `both` is set, also without it."""
         ...
 
     def perplexity(self, asked: PerplexityOf, settings: Settings, host: Host, job: Job) -> Ended:
-        """PerplexityFound events, each a row in the host's table of evaluations; rows are read by the settings."""
+        """Measure perplexity as PerplexityFound events and add each to the host's table of evaluations.
+
+        The settings say how rows are read.
+        """
         ...
 
     def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
-        """A full model on disk; the one in memory stays as it is."""
+        """Write the merged model to disk; the model in memory stays as it is."""
         ...
 
     def gguf(self, asked: GgufLora, host: Host) -> Path:
-        """The LoRA as a file for llama.cpp; touches no weights of the model, so it needs no job."""
+        """Write the LoRA as a file for llama.cpp; needs no job because it does not touch the model's weights."""
         ...
 
     def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended: ...

@@ -1,11 +1,11 @@
-"""The errors whose message may be shown to the user as it is.
+"""Errors whose message can be shown to the user unchanged.
 
 TrainingProError
-├── SettingsError   what was asked for does not fit; every problem at once
-├── DataError       a file or folder cannot be used as it is
-├── ModelError      no model, or one that cannot be trained
-├── BusyError       the model is in use by another job
-└── SavingError     a LoRA or checkpoint cannot be written or read
+├── SettingsError   invalid settings; lists every problem at once
+├── DataError       a dataset cannot be read
+├── ModelError      no model, or a model that cannot be trained
+├── BusyError       another job uses the model
+└── SavingError     a run folder cannot be written or read
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Remedy:
-    """What may help, in words, and the settings that it changes: a page makes a button of it."""
+    """A change of settings that may fix an error; the page shows it as a button."""
 
     words: str
     values: Mapping[str, object]
 
 
 def in_words(error: TrainingProError | OSError) -> str:
-    """What the user is told; of a file that cannot be read or written which one, and why."""
+    """Format an error for the user; for an OSError, with the file and the reason."""
     if isinstance(error, TrainingProError):
         return str(error)
-    why = error.strerror or str(error)
-    return f"{error.filename}: {why}." if error.filename else f"A file cannot be read or written: {why}."
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}." if error.filename else f"A file cannot be read or written: {reason}."
 
 
-def failure_in_words(what: str, error: Exception) -> str:
-    """The sentence for any exception of something that was asked for, such as 'Check'."""
+def failure_in_words(action: str, error: Exception) -> str:
+    """Format any exception raised by an action of the user, such as 'Check', as a sentence."""
     if isinstance(error, TrainingProError) and str(error).strip():
         return str(error)
     if isinstance(error, OSError):
-        why = in_words(error)
+        reason = in_words(error)
     else:
-        said = first_line(error)
-        kind = type(error).__name__
-        why = f"{kind}." if said == kind else f"{kind}: {said.rstrip('.')}."
-    return f"{what} failed: {why} The console has the details."
+        message = first_line(error)
+        error_type = type(error).__name__
+        reason = f"{error_type}." if message == error_type else f"{error_type}: {message.rstrip('.')}."
+    return f"{action} failed: {reason} The console has the details."
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, or its kind where it says nothing."""
+    """First line of an error's message, or its type if it has none."""
     return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
 
 
 class TrainingProError(Exception):
-    """Something the user can understand and mend: what, which value, what to do."""
+    """Error the user can understand and fix: its message says what is wrong, which value, and what to do."""
 
     remedies: tuple[Remedy, ...] = ()
 
 
 class SettingsError(TrainingProError):
-    """All problems of the settings, so that they can be mended in one go."""
+    """All problems of the settings, so that they can be fixed in one go."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -63,11 +63,11 @@ class SettingsError(TrainingProError):
 
 
 class DataError(TrainingProError):
-    """A data set that cannot be read or that holds nothing to learn from."""
+    """A dataset that cannot be read or has nothing to learn from."""
 
 
 class ModelError(TrainingProError):
-    """No model is loaded, or the loaded one cannot be trained."""
+    """No model is loaded, or the loaded model cannot be trained."""
 
     def __init__(self, text: str, remedies: Sequence[Remedy] = ()) -> None:
         self.remedies = tuple(remedies)
@@ -75,8 +75,8 @@ class ModelError(TrainingProError):
 
 
 class BusyError(TrainingProError):
-    """Another job has the model."""
+    """Another job uses the model."""
 
 
 class SavingError(TrainingProError):
-    """A folder of a run cannot be written or read."""
+    """A run folder cannot be written or read."""

@@ -1,4 +1,4 @@
-"""logs/evaluations.csv: the table of perplexities that the webui shows too, with its columns."""
+"""logs/evaluations.csv: the table of perplexities, with the columns of the webui, which shows it too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "D
 
 @dataclass(frozen=True)
 class Row:
-    """One perplexity, and how it was worked out."""
+    """One perplexity and how it was measured."""
 
     model: str
     loras: str
@@ -29,26 +29,26 @@ class Row:
     comment: str = ""
 
     def cells(self) -> dict[str, str | float]:
-        """By the webui's columns: text, but for the perplexity itself."""
+        """Cells by the webui's column names; all are text except the perplexity itself."""
         values = (self.model, self.loras or "-", self.dataset, self.perplexity)
         numbers = (str(self.stride), str(self.max_length), self.date, self.comment)
         return dict(zip(COLUMNS, (*values, *numbers), strict=True))
 
 
 def add(row: Row, logs: Path) -> None:
-    """Write a row behind those that are there; columns of others stay."""
+    """Append a row; columns of other programs are kept."""
     file = logs / NAME
-    there, columns = _read(file)
+    existing, columns = _read(file)
     columns = [*columns, *(c for c in COLUMNS if c not in columns)]
-    made = io.StringIO(newline="")
-    table = csv.DictWriter(made, columns, restval="", lineterminator="\n")
-    table.writeheader()
-    table.writerows([*there, row.cells()])
-    write_text(file, made.getvalue())
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*existing, row.cells()])
+    write_text(file, buffer.getvalue())
 
 
 def rows(logs: Path) -> list[Mapping[str, str]]:
-    """The table as it is, oldest first, each row by its columns."""
+    """Read the table, oldest row first; each row maps columns to cells."""
     return _read(logs / NAME)[0]
 
 
@@ -56,8 +56,8 @@ def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
     if not file.is_file():
         return [], []
     try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            reader = csv.DictReader(opened, strict=True, restkey="more")
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, strict=True, restkey="more")
             rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise SavingError(f"{file} cannot be read as a table: {error}. Move it away, and try again.") from error

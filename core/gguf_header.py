@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, and of the one that it was made from: its header alone is read."""
+"""Metadata from the header of a GGUF file; the tensor data is not read."""
 
 from __future__ import annotations
 
@@ -7,82 +7,82 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-_NUMBERS: Mapping[int, str] = {
+_NUMBER_FORMATS: Mapping[int, str] = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
-_TEXT, _LIST = 8, 9
+_STRING, _ARRAY = 8, 9
 
 
 def base_model(path: Path) -> str:
-    """The model to download instead, as OWNER/NAME or a name; empty where the file does not say."""
+    """Original model of the file, as OWNER/NAME or a name; empty if the header does not say."""
     try:
-        said = header(path)
+        pairs = header(path)
     except (OSError, struct.error, ValueError):
         return ""
     for key in ("general.base_model.0.repo_url", "general.base_model.0.name", "general.basename", "general.name"):
-        if isinstance(value := said.get(key), str) and value:
+        if isinstance(value := pairs.get(key), str) and value:
             return value.removeprefix("https://huggingface.co/").strip("/")
     return ""
 
 
 def header(path: Path) -> dict[str, Any]:
-    """The key-value pairs at the head of the file; lists (the vocabulary) are passed over."""
+    """Read the key-value pairs of the header; lists, such as the vocabulary, are skipped."""
     with path.open("rb") as file:
-        _, pairs = _counts(file)
-        return dict(_pair(file) for _ in range(pairs))
+        _, pairs = _read_counts(file)
+        return dict(_read_pair(file) for _ in range(pairs))
 
 
 def tensors(path: Path) -> set[str]:
-    """The names of the tensors that it holds."""
+    """Read the names of the tensors."""
     with path.open("rb") as file:
-        count, pairs = _counts(file)
+        count, pairs = _read_counts(file)
         for _ in range(pairs):
-            _pair(file)
-        return {_tensor(file) for _ in range(count)}
+            _read_pair(file)
+        return {_read_tensor_name(file) for _ in range(count)}
 
 
-def _counts(file: BinaryIO) -> tuple[int, int]:
-    """How many tensors and how many pairs follow."""
+def _read_counts(file: BinaryIO) -> tuple[int, int]:
+    """Read the magic number; return the number of tensors and of key-value pairs."""
     if file.read(4) != b"GGUF":
         raise ValueError("it is not a GGUF file")
     _version, tensors, pairs = struct.unpack("<IQQ", file.read(20))
     return tensors, pairs
 
 
-def _tensor(file: BinaryIO) -> str:
-    """One's name; its sizes, kind and place are passed over."""
-    name = _text(file)
-    file.seek(8 * _number(file, "<I") + 4 + 8, 1)
+def _read_tensor_name(file: BinaryIO) -> str:
+    """Read the name of a tensor; its shape, type and offset are skipped."""
+    name = _read_string(file)
+    file.seek(8 * _read_number(file, "<I") + 4 + 8, 1)
     return name
 
 
-def _pair(file: BinaryIO) -> tuple[str, Any]:
-    key = _text(file)
-    return key, _value(file, _number(file, "<I"))
+def _read_pair(file: BinaryIO) -> tuple[str, Any]:
+    key = _read_string(file)
+    return key, _read_value(file, _read_number(file, "<I"))
 
 
-def _value(file: BinaryIO, kind: int) -> Any:
-    if kind == _TEXT:
-        return _text(file)
-    if kind == _LIST:
-        return _skipped_list(file)
-    if kind not in _NUMBERS:
-        raise ValueError(f"unknown kind of value {kind}")
-    return _number(file, _NUMBERS[kind])
+def _read_value(file: BinaryIO, value_type: int) -> Any:
+    if value_type == _STRING:
+        return _read_string(file)
+    if value_type == _ARRAY:
+        return _skip_array(file)
+    if value_type not in _NUMBER_FORMATS:
+        raise ValueError(f"unknown kind of value {value_type}")
+    return _read_number(file, _NUMBER_FORMATS[value_type])
 
 
-def _skipped_list(file: BinaryIO) -> None:
-    kind, count = struct.unpack("<IQ", file.read(12))
-    if kind in _NUMBERS:
-        file.seek(count * struct.calcsize(_NUMBERS[kind]), 1)
+def _skip_array(file: BinaryIO) -> None:
+    value_type, count = struct.unpack("<IQ", file.read(12))
+    if value_type in _NUMBER_FORMATS:
+        file.seek(count * struct.calcsize(_NUMBER_FORMATS[value_type]), 1)
         return
     for _ in range(count):
-        _value(file, kind)
+        _read_value(file, value_type)
 
 
-def _text(file: BinaryIO) -> str:
-    return file.read(_number(file, "<Q")).decode("utf-8", "replace")
+def _read_string(file: BinaryIO) -> str:
+    return file.read(_read_number(file, "<Q")).decode("utf-8", "replace")
 
 
-def _number(file: BinaryIO, form: str) -> Any:
+def _read_number(file: BinaryIO, form: str) -> Any:
     return struct.unpack(form, file.read(struct.calcsize(form)))[0]

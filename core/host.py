@@ -1,4 +1,4 @@
-"""The seam to whoever lends the model: the webui, our own page, or a test."""
+"""The Host protocol: a program that lends the model, such as the webui, the standalone page or a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .evaluations_table import Row
 
 @dataclass(frozen=True)
 class Folders:
-    """Where things lie; nothing of ours is read or written elsewhere."""
+    """The folders of the program; Training PRO reads and writes no others."""
 
     user_data: Path
     models: Path
@@ -25,11 +25,11 @@ class Folders:
 
     @property
     def training(self) -> Path:
-        """What is ours beside models and LoRAs."""
+        """Training PRO's own files, apart from models and LoRAs."""
         return self.user_data / "training"
 
     def kept(self, *, whole_model: bool) -> Path:
-        """Where what a run makes is kept: a LoRA among the LoRAs, a whole model among the models."""
+        """Folder for the result of a run: `models` for a fully fine-tuned model, else `loras`."""
         return self.models if whole_model else self.loras
 
     @property
@@ -38,27 +38,27 @@ class Folders:
 
     @property
     def form(self) -> Path:
-        """The form as it was left."""
+        """The last state of the form on the page."""
         return self.training / "form.json"
 
     @property
     def queue(self) -> Path:
-        """The runs that wait for their turn."""
+        """The queued runs."""
         return self.training / "queue.json"
 
     @property
     def prepared(self) -> Path:
-        """Data sets made ready, for the next start."""
+        """Prepared data, for the next start."""
         return self.training / "prepared"
 
     @property
     def formats(self) -> Path:
-        """The prompt formats of the user's own."""
+        """The user's own prompt formats."""
         return self.training / "formats"
 
     @property
     def refusals(self) -> Path:
-        """Phrases of other assistants that Check looks for, in a list of the user's own."""
+        """The user's list of assistant refusal phrases that Check looks for."""
         return self.training / "refusals.txt"
 
     @property
@@ -66,23 +66,23 @@ class Folders:
         return self.training / "presets"
 
 
-HEADS = ("ForCausalLM", "LMHead", "ForConditionalGeneration")  # in the names of classes that predict a token
+HEADS = ("ForCausalLM", "LMHead", "ForConditionalGeneration")  # parts of class names of models that predict tokens
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What can be known of a model without its weights."""
+    """What is known about a model without its weights."""
 
     name: str
     config: dict[str, Any]
     tokenizer: Any
     loading: str
     counted: Counted | None = None
-    """Its weights, where they were counted because its layers are not known."""
+    """Parameter counts; set only for an unknown architecture, where they had to be counted."""
 
     @property
     def context(self) -> int:
-        """The longest text it can read, in tokens; 0 where its config does not say."""
+        """Context length in tokens; 0 if the config does not say."""
         for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
             if isinstance(length := of_text(self.config).get(key), int):
                 return length
@@ -90,7 +90,7 @@ class ModelCard:
 
     @property
     def writes_on(self) -> bool:
-        """Whether it predicts a next token, as far as its config says: a model for pictures or search does not."""
+        """Whether the model predicts the next token, judged by its config; image and embedding models do not."""
         if "AutoModelForCausalLM" in (self.config.get("auto_map") or {}):
             return True
         classes = [str(name) for name in self.config.get("architectures") or ()]
@@ -100,7 +100,7 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory, on loan; `loras` are on it, the PEFT model around it then being `model`."""
+    """A model in memory; if `loras` is not empty, `model` is a PEFT model with these LoRAs."""
 
     card: ModelCard
     model: Any
@@ -108,13 +108,13 @@ class LoadedModel:
 
 
 def bare(model: Any) -> Any:
-    """A model without PEFT's around it; what PEFT has put into it stays there."""
+    """Return the model inside a PEFT model; layers that PEFT has replaced stay replaced."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is in memory now, for a page's first line; `problem` says why it cannot be trained, and what to do."""
+    """State of the model for the status line; `problem` says why it cannot be trained, and what to do."""
 
     model: str = ""
     precision: str = ""
@@ -123,7 +123,7 @@ class Standing:
 
 
 def precision_of(model: Any) -> str:
-    """How a model is held in memory, in words."""
+    """Precision of a model in memory, in words."""
     if getattr(model, "is_loaded_in_4bit", False):
         return "4-bit"
     if getattr(model, "is_loaded_in_8bit", False):
@@ -133,49 +133,49 @@ def precision_of(model: Any) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the device in use has, in bytes, and how much of it is taken."""
+    """Total and used memory of the device, in bytes."""
 
     device: str
     used: int
     total: int
-    held: int = 0  # of what is taken, by this process: a run may use it anew
+    held: int = 0  # part of `used` that this process has reserved: a run can use it again
 
     @property
     def free(self) -> int:
-        """What this process may take in all, a loaded model included; 0 where nothing is known."""
+        """Memory that this process can use, including the loaded model; 0 if unknown."""
         return self.total - self.used + self.held
 
 
 class Host(Protocol):
-    """Who lends the model. Every method may raise a TrainingProError that names the next click."""
+    """Lends the model. Every method may raise a TrainingProError whose message says what to click next."""
 
     @property
     def folders(self) -> Folders: ...
 
     @property
     def own_process(self) -> bool:
-        """Whether the process is Training PRO's own: it may start others, and change the model for good."""
+        """Whether Training PRO owns the process: then it may start others and change the model permanently."""
         ...
 
     @property
     def read_only(self) -> str:
-        """Why this page may only look (several people use it), or an empty text."""
+        """Why this page is read-only (several people use it); empty if it is not."""
         ...
 
     def models(self) -> list[str]:
-        """The models on disk, by name."""
+        """Names of the models on disk."""
         ...
 
     def standing(self) -> Standing:
-        """What is in memory; loads nothing and raises nothing."""
+        """State of the model in memory; loads nothing and never raises."""
         ...
 
     def card(self) -> ModelCard:
-        """The model that Check is about: the loaded one, or the one chosen."""
+        """Card of the loaded model or, if none is loaded, of the chosen one."""
         ...
 
     def loaded(self) -> LoadedModel:
-        """The model in memory; a ModelError where there is none, or none that can be trained."""
+        """The model in memory; raises ModelError if there is none, or none that can be trained."""
         ...
 
     def load(self, name: str, loading: str) -> None: ...
@@ -183,30 +183,30 @@ class Host(Protocol):
     def unload(self) -> None: ...
 
     def load_again(self, card: ModelCard) -> None:
-        """The model that was unloaded, as it was loaded then; whatever was loaded meanwhile goes."""
+        """Reload a model that was unloaded, with the same options; replaces a model loaded in the meantime."""
         ...
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
-        """From now on `model` stands for the loaded one, with these LoRAs on."""
+        """Replace the loaded model by `model`, which carries these LoRAs."""
         ...
 
     def exclusive_use(self) -> AbstractContextManager[None]:
-        """Nobody else touches the model inside; waits for whoever does now."""
+        """Context with exclusive use of the model; waits for the current user."""
         ...
 
     def chat_template(self) -> str:
-        """The template for chat where the tokenizer has none of its own; may be empty."""
+        """Chat template for tokenizers without one; may be empty."""
         ...
 
     def memory(self) -> Memory: ...
 
     def note_evaluation(self, row: Row) -> None:
-        """One more row in logs/evaluations.csv, which a host may hold in memory."""
+        """Add a row to logs/evaluations.csv, which a host may keep in memory."""
         ...
 
 
 def card_of(host: Host) -> ModelCard:
-    """What the run is about; a model that its host has put to sleep is loaded again for it."""
+    """Return the model card; reloads a model that its host has unloaded for inactivity."""
     try:
         return host.card()
     except ModelError:

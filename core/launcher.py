@@ -1,4 +1,4 @@
-"""How script.py is started on this system, for all that tells the user to."""
+"""The command that starts script.py on this system, for messages to the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def python() -> str:
-    """On Windows python3 is, for most, a sign of the Store's that starts nothing."""
+    """Name of the Python command; on Windows, python3 often only opens the Microsoft Store."""
     return "py" if os.name == "nt" else "python3"
 
 

@@ -1,4 +1,4 @@
-"""The version of Training PRO, and whether the files on disk are newer than those that run."""
+"""The version of Training PRO, and a check whether the sources on disk are newer than the loaded ones."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ PARTS = ("core", "settings", "data", "records", "hosts", "downloads", "engine", 
 
 
 def sources() -> list[Path]:
-    """Every source file of the program."""
+    """Every source file of Training PRO."""
     return [*ROOT.glob("*.py"), *(file for part in PARTS for file in (ROOT / part).rglob("*.py"))]
 
 
 def newest() -> float:
-    """The time of the latest change to a source file."""
+    """Modification time of the newest source file."""
     return max((source.stat().st_mtime for source in sources()), default=0.0)
 
 
@@ -21,5 +21,5 @@ LOADED = newest()
 
 
 def is_updated() -> bool:
-    """Whether the sources on disk are newer than those that were loaded."""
+    """Whether the sources on disk are newer than the loaded ones."""
     return newest() > LOADED

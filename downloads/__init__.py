@@ -1,3 +1,3 @@
-"""Models from the Hugging Face hub."""
+"""Download of models from the Hugging Face hub."""
 
 __all__ = ["download", "hub_models"]

@@ -1,4 +1,4 @@
-"""A model brought from the hub: aside first, on from where it broke off, and in its place when it is whole."""
+"""Resumable download of a model from the hub; it appears in the models folder only when it is complete."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ ASIDE = ".getting-"
 LOCK = "lock"
 PARTIAL_CONTENT = 206
 TOLD_SECONDS = 1.0
-SPEED_SECONDS = 10.0  # by the bytes of so long
+SPEED_SECONDS = 10.0  # the speed is measured over this time
 PAUSES_SECONDS = (1, 2, 4, 8, 16)
-"""Before the line is tried again; whenever something came they begin anew."""
+"""Pauses before retries; they start over whenever data has arrived."""
 
 Tell = Callable[[Event], object]
 Stopping = Callable[[], bool]
 
 
-class _StopAsked(Exception):  # noqa: N818 - no error
-    """Somebody asked to stop."""
+class _StopRequested(Exception):  # noqa: N818 - no error
+    """The user asked to stop."""
 
 
-def get(asked: Wanted, models: Path, tell: Tell, stopping: Stopping = lambda: False) -> Ended:
-    """Bring it into the models folder; what cannot be is said before anything is written."""
-    folder = safe_paths.child(models, asked.folder, "Model", refusal=ModelError)
-    aside = safe_paths.child(models, f"{ASIDE}{asked.folder}", "Model", refusal=ModelError)
-    _refuse_what_is_there(folder)
-    tell(Stage(text=f"Asking the hub for {asked.words}"))
-    offer = hub.offer(asked)
-    _refuse_no_room(offer, aside)
-    tell(Note(text=_announced(offer, folder, _here(offer, aside))))
-    begun = time.monotonic()
+def get(wanted: Wanted, models: Path, tell: Tell, stopping: Stopping = lambda: False) -> Ended:
+    """Download a model into the models folder; everything that can be refused is refused before writing."""
+    folder = safe_paths.child(models, wanted.folder, "Model", refusal=ModelError)
+    partial = safe_paths.child(models, f"{ASIDE}{wanted.folder}", "Model", refusal=ModelError)
+    _refuse_existing(folder)
+    tell(Stage(text=f"Asking the hub for {wanted.words}"))
+    offer = hub.offer(wanted)
+    _refuse_full_disk(offer, partial)
+    tell(Note(text=_start_message(offer, folder, _bytes_present(offer, partial))))
+    started = time.monotonic()
     try:
-        _bring(offer, folder, aside, Meter(offer, aside, tell, stopping))
-    except (KeyboardInterrupt, _StopAsked):
-        return Ended(outcome="stopped", text=f"Stopped. {_left(offer, aside)}")
+        _download_all(offer, folder, partial, Meter(offer, partial, tell, stopping))
+    except (KeyboardInterrupt, _StopRequested):
+        return Ended(outcome="stopped", text=f"Stopped. {_rest_message(offer, partial)}")
     except ModelError as error:
-        raise ModelError(f"{error} {_left(offer, aside)}") from error
+        raise ModelError(f"{error} {_rest_message(offer, partial)}") from error
     except OSError as error:
-        why = f"{models} cannot be written: {why_not_written(error, models)}."
-        raise ModelError(f"{why} {_left(offer, aside)}") from error
-    took = f"{size(offer.size)}, {duration(time.monotonic() - begun)}"
-    return Ended(outcome="finished", text=f"{asked.words} is in {folder} ({took}).", folder=folder)
+        reason = f"{models} cannot be written: {why_not_written(error, models)}."
+        raise ModelError(f"{reason} {_rest_message(offer, partial)}") from error
+    figures = f"{size(offer.size)}, {duration(time.monotonic() - started)}"
+    return Ended(outcome="finished", text=f"{wanted.words} is in {folder} ({figures}).", folder=folder)
 
 
 class Meter:
-    """How much is here, told now and then; and the place where a stop is heard."""
+    """Counts the downloaded bytes, reports them, and checks for a request to stop."""
 
-    def __init__(self, offer: Offer, aside: Path, tell: Tell, stopping: Stopping) -> None:
+    def __init__(self, offer: Offer, partial: Path, tell: Tell, stopping: Stopping) -> None:
         self.tell, self._stopping = tell, stopping
-        self._here = {part.name: _here_of(part, offer, aside) for part in offer.parts}
-        self._done, self._total = sum(self._here.values()), offer.size
+        self._bytes_present = {part.name: _part_bytes(part, offer, partial) for part in offer.parts}
+        self._done, self._total = sum(self._bytes_present.values()), offer.size
         self._recent: deque[tuple[float, int]] = deque()
-        self._told, self._seen = float("-inf"), -1
+        self._last_report, self._last_done = float("-inf"), -1
 
     def at(self, part: Part, position: int) -> None:
-        """So far of this file."""
+        """Note that a file has been downloaded up to `position`."""
         self.hear()
-        self._done += position - self._here[part.name]
-        self._here[part.name] = position
+        self._done += position - self._bytes_present[part.name]
+        self._bytes_present[part.name] = position
         now = time.monotonic()
-        if self._done == self._seen or (now - self._told < TOLD_SECONDS and self._done < self._total):
+        if self._done == self._last_done or (now - self._last_report < TOLD_SECONDS and self._done < self._total):
             return
-        self._told, self._seen = now, self._done
+        self._last_report, self._last_done = now, self._done
         self._recent.append((now, self._done))
         while now - self._recent[0][0] > SPEED_SECONDS:
             self._recent.popleft()
@@ -81,20 +81,20 @@ class Meter:
 
     def hear(self) -> None:
         if self._stopping():
-            raise _StopAsked
+            raise _StopRequested
 
     def wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
             self.hear()
-            time.sleep(min(0.1, left))
+            time.sleep(min(0.1, remaining))
 
     def _speed(self) -> float:
-        (first, before), (last, after) = self._recent[0], self._recent[-1]
-        return (after - before) / (last - first) if last > first else 0.0
+        (first_time, first_bytes), (last_time, last_bytes) = self._recent[0], self._recent[-1]
+        return (last_bytes - first_bytes) / (last_time - first_time) if last_time > first_time else 0.0
 
 
-def _refuse_what_is_there(folder: Path) -> None:
+def _refuse_existing(folder: Path) -> None:
     if (folder / "config.json").is_file():
         raise ModelError(
             f"{folder.name} is there already, in {folder.parent}: choose it. To bring it anew, delete or rename "
@@ -104,65 +104,66 @@ def _refuse_what_is_there(folder: Path) -> None:
         raise ModelError(f"{folder} is there but holds no model: delete or rename it, then try again.")
 
 
-def _refuse_no_room(offer: Offer, aside: Path) -> None:
-    lacking, free = offer.size - _here(offer, aside), free_bytes(aside)
-    if lacking > free:
+def _refuse_full_disk(offer: Offer, partial: Path) -> None:
+    missing, free = offer.size - _bytes_present(offer, partial), free_bytes(partial)
+    if missing > free:
         raise ModelError(
-            f"{offer.wanted.words} needs {size(lacking)} more on the disk of {aside.parent}, and {size(free)} are "
-            "free: make room, or choose a smaller model."
+            f"{offer.wanted.words} needs {size(missing)} more on the disk of {partial.parent}, and {size(free)} "
+            "are free: make room, or choose a smaller model."
         )
 
 
-def _announced(offer: Offer, folder: Path, here: int) -> str:
-    licence = f", licence {offer.licence}" if offer.licence else ""
-    known = f" ({size(here)} are here already)" if here else ""
+def _start_message(offer: Offer, folder: Path, present: int) -> str:
+    license_note = f", licence {offer.licence}" if offer.licence else ""
+    present_note = f" ({size(present)} are here already)" if present else ""
     return (
-        f"{offer.wanted.words} at {offer.commit[:7]}: {offer.kind}{licence}, {several(len(offer.parts), 'file')}, "
-        f"{size(offer.size)}{known}, for {folder}; {size(free_bytes(folder))} are free there."
+        f"{offer.wanted.words} at {offer.commit[:7]}: {offer.kind}{license_note}, "
+        f"{several(len(offer.parts), 'file')}, {size(offer.size)}{present_note}, for {folder}; "
+        f"{size(free_bytes(folder))} are free there."
     )
 
 
-def _bring(offer: Offer, folder: Path, aside: Path, meter: Meter) -> None:
-    with lock(aside / LOCK) as ours:
-        if not ours:
+def _download_all(offer: Offer, folder: Path, partial: Path, meter: Meter) -> None:
+    with lock(partial / LOCK) as acquired:
+        if not acquired:
             raise BusyError(f"Another program is bringing {offer.wanted.words} just now. Wait until it is done.")
         for part in offer.parts:
-            if not _came(part, offer, aside):
-                _fill(part, aside, offer, meter)
+            if not _is_complete(part, offer, partial):
+                _download_part(part, partial, offer, meter)
             meter.at(part, part.size)
-        _put_together(offer, folder, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+        _assemble(offer, folder, partial)
+    shutil.rmtree(partial, ignore_errors=True)
 
 
-def _came(part: Part, offer: Offer, aside: Path) -> bool:
-    """Whether all of it is here."""
-    return _place(aside, part).is_file() or (_together(aside, offer) / part.name).is_file()
+def _is_complete(part: Part, offer: Offer, partial: Path) -> bool:
+    """Whether a file is completely downloaded."""
+    return _complete_path(partial, part).is_file() or (_final_folder(partial, offer) / part.name).is_file()
 
 
-def _together(aside: Path, offer: Offer) -> Path:
-    """All files as they will stand; by the commit, so that what could not take its place yet is found again."""
-    return aside / offer.commit
+def _final_folder(partial: Path, offer: Offer) -> Path:
+    """Folder of the finished model before its move; named by the commit, so that a later try finds it."""
+    return partial / offer.commit
 
 
-def _place(aside: Path, part: Part) -> Path:
-    """A file whole, until all are: its name says its content, since a branch may have moved on meanwhile."""
-    return aside / f"{part.name}.{part.content[:16]}"
+def _complete_path(partial: Path, part: Part) -> Path:
+    """Path of a complete file until all are; its name has its hash, because a branch may change meanwhile."""
+    return partial / f"{part.name}.{part.content[:16]}"
 
 
-def _on_its_way(aside: Path, part: Part) -> Path:
-    place = _place(aside, part)
-    return place.with_name(place.name + PART)
+def _partial_path(partial: Path, part: Part) -> Path:
+    complete = _complete_path(partial, part)
+    return complete.with_name(complete.name + PART)
 
 
-def _fill(part: Part, aside: Path, offer: Offer, meter: Meter) -> None:
-    """Until it has come to its end; a line that breaks is tried again for a while."""
-    file = _on_its_way(aside, part)
+def _download_part(part: Part, partial: Path, offer: Offer, meter: Meter) -> None:
+    """Download the rest of a file; a lost connection is retried for a while."""
+    file = _partial_path(partial, part)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
     pauses = iter(PAUSES_SECONDS)
     while (begin := file.stat().st_size) < part.size:
         try:
-            _append(file, begin, part, offer, meter)
+            _append_stream(file, begin, part, offer, meter)
             break
         except hub.troubles() as error:
             if file.stat().st_size > begin:
@@ -173,58 +174,62 @@ def _fill(part: Part, aside: Path, offer: Offer, meter: Meter) -> None:
                     raise
             meter.tell(Note(text=f"The line broke ({first_line(error).rstrip('.')}); trying again in {pause} s."))
             meter.wait(pause)
-    _check(part, file, meter)
-    moved(file, _place(aside, part))
+    _verify(part, file, meter)
+    moved(file, _complete_path(partial, part))
 
 
-def _append(file: Path, begin: int, part: Part, offer: Offer, meter: Meter) -> None:
-    """What comes of it from that byte on; a hub that cannot begin there sends it from the first."""
-    with hub.stream(offer.wanted, offer.commit, part.name, begin=begin) as answer:
-        goes_on = begin and answer.status_code == PARTIAL_CONTENT
-        with file.open("ab" if goes_on else "wb") as written:
-            for piece in answer.iter_bytes():
-                written.write(piece)
-                meter.at(part, written.tell())
+def _append_stream(file: Path, begin: int, part: Part, offer: Offer, meter: Meter) -> None:
+    """Append from byte `begin` on; starts over if the hub does not support ranges."""
+    with hub.stream(offer.wanted, offer.commit, part.name, begin=begin) as response:
+        resumes = begin and response.status_code == PARTIAL_CONTENT
+        with file.open("ab" if resumes else "wb") as output:
+            for chunk in response.iter_bytes():
+                output.write(chunk)
+                meter.at(part, output.tell())
 
 
-def _check(part: Part, file: Path, meter: Meter) -> None:
-    """By its size, and where the hub tells its SHA-256 by that."""
-    sound = file.stat().st_size == part.size
-    if sound and part.hashed:
+def _verify(part: Part, file: Path, meter: Meter) -> None:
+    """Check the size of a file and, if the hub knows it, its SHA-256."""
+    is_valid = file.stat().st_size == part.size
+    if is_valid and part.hashed:
         meter.tell(Stage(text=f"Checking {part.name}"))
-        with file.open("rb") as opened:
-            sound = hashlib.file_digest(opened, "sha256").hexdigest() == part.content
-    if not sound:
+        with file.open("rb") as stream:
+            is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == part.content
+    if not is_valid:
         file.unlink()
         raise ModelError(f"{part.name} came damaged, and is thrown away.")
 
 
-def _put_together(offer: Offer, folder: Path, aside: Path) -> None:
-    whole = _together(aside, offer)
+def _assemble(offer: Offer, folder: Path, partial: Path) -> None:
+    final = _final_folder(partial, offer)
     for part in offer.parts:
-        if (came := _place(aside, part)).is_file():
-            place = whole / part.name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            moved(came, place)
-    moved_when_new(whole, folder)
+        if (complete := _complete_path(partial, part)).is_file():
+            target = final / part.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            moved(complete, target)
+    moved_when_new(final, folder)
 
 
-def _here(offer: Offer, aside: Path) -> int:
-    """The bytes that need not come any more."""
-    return sum(_here_of(part, offer, aside) for part in offer.parts)
+def _bytes_present(offer: Offer, partial: Path) -> int:
+    """Bytes that are already downloaded."""
+    return sum(_part_bytes(part, offer, partial) for part in offer.parts)
 
 
-def _here_of(part: Part, offer: Offer, aside: Path) -> int:
-    places = (_together(aside, offer) / part.name, _place(aside, part), _on_its_way(aside, part))
-    return sum(file.stat().st_size for file in places if file.is_file())
+def _part_bytes(part: Part, offer: Offer, partial: Path) -> int:
+    paths = (
+        _final_folder(partial, offer) / part.name,
+        _complete_path(partial, part),
+        _partial_path(partial, part),
+    )
+    return sum(file.stat().st_size for file in paths if file.is_file())
 
 
-def _left(offer: Offer, aside: Path) -> str:
-    """What stands aside now, in words; where that is nothing, its folder goes."""
-    if not (here := _here(offer, aside)):
-        shutil.rmtree(aside, ignore_errors=True)
+def _rest_message(offer: Offer, partial: Path) -> str:
+    """Describe what is left of an unfinished download; removes the folder if that is nothing."""
+    if not (present := _bytes_present(offer, partial)):
+        shutil.rmtree(partial, ignore_errors=True)
         return "Nothing of it was kept."
     return (
-        f"{size(here)} of {size(offer.size)} are here: asked for again, it goes on from there. To give it up, "
-        f"delete {aside}."
+        f"{size(present)} of {size(offer.size)} are here: asked for again, it goes on from there. To give it up, "
+        f"delete {partial}."
     )

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, asked by its own library: what there is of a model, its files, its refusals."""
+"""Access to the Hugging Face hub by its own library: model info, file downloads and error messages."""
 
 from __future__ import annotations
 
@@ -13,68 +13,70 @@ from . import hub_models
 from .hub_models import Offer, Part, Wanted
 
 PATIENCE_SECONDS = 30
-"""Without a byte; then the line counts as dead."""
+"""Seconds without data after which a connection counts as lost."""
 
 
-def offer(asked: Wanted) -> Offer:
-    """What is brought of it; a ModelError where that is nothing that can be trained here."""
-    with in_words(asked):
+def offer(wanted: Wanted) -> Offer:
+    """Return the files to download for a model; raises ModelError if it cannot be trained here."""
+    with in_words(wanted):
         info = library().HfApi().model_info(
-            asked.repository, revision=asked.revision, files_metadata=True, timeout=PATIENCE_SECONDS
+            wanted.repository, revision=wanted.revision, files_metadata=True, timeout=PATIENCE_SECONDS
         )  # fmt: skip
-        files = {file.rfilename: _part(file) for file in info.siblings}
-        about = info.card_data or {}
-        base, read = _first(about.get("base_model")), partial(_json, asked, info.sha)
-        _refuse(hub_models.no_model(asked.repository, files, base))
-        config = read("config.json")
-        _refuse(hub_models.not_for_training(asked.repository, config, base))
-        _refuse(_not_known(asked.repository, str(config.get("model_type", ""))))
-        names = hub_models.needed(files, read)
-    if lacking := hub_models.missing(names, files):
-        _refuse(f"{asked.words} is not whole on the hub: it lacks {', '.join(lacking)}. Choose another model.")
+        files = {file.rfilename: _make_part(file) for file in info.siblings}
+        model_card = info.card_data or {}
+        base, read_json = _first_string(model_card.get("base_model")), partial(_read_json, wanted, info.sha)
+        _raise_if(hub_models.no_model(wanted.repository, files, base))
+        config = read_json("config.json")
+        _raise_if(hub_models.not_for_training(wanted.repository, config, base))
+        _raise_if(_unknown_type_reason(wanted.repository, str(config.get("model_type", ""))))
+        names = hub_models.needed(files, read_json)
+    if missing_files := hub_models.missing(names, files):
+        _raise_if(
+            f"{wanted.words} is not whole on the hub: it lacks {', '.join(missing_files)}. Choose another model."
+        )
     parts = sorted((files[name] for name in names), key=lambda part: part.size)
-    return Offer(asked, info.sha, config["model_type"], _first(about.get("license")), tuple(parts))
+    return Offer(wanted, info.sha, config["model_type"], _first_string(model_card.get("license")), tuple(parts))
 
 
 @contextmanager
-def stream(asked: Wanted, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
-    """A file of the repository's as it comes, from that byte on."""
+def stream(wanted: Wanted, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
+    """Open a streaming download of a file, from byte `begin` on."""
     from huggingface_hub.utils import build_hf_headers
 
-    there = library()
+    hub_library = library()
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={begin}-"}
     if not begin:
         del headers["Range"]
-    address = there.hf_hub_url(asked.repository, name, revision=commit)
-    with there.get_session().stream("GET", address, headers=headers, timeout=PATIENCE_SECONDS) as answer:
-        there.hf_raise_for_status(answer)
-        yield answer
+    address = hub_library.hf_hub_url(wanted.repository, name, revision=commit)
+    with hub_library.get_session().stream("GET", address, headers=headers, timeout=PATIENCE_SECONDS) as response:
+        hub_library.hf_raise_for_status(response)
+        yield response
 
 
 @contextmanager
-def in_words(asked: Wanted) -> Iterator[None]:
-    """What goes wrong with the hub inside becomes a ModelError that says what to do."""
+def in_words(wanted: Wanted) -> Iterator[None]:
+    """Turn errors of the hub into a ModelError that says what to do."""
     try:
         yield
     except troubles() as error:
-        raise ModelError(_sentence(error, asked)) from error
+        raise ModelError(_error_message(error, wanted)) from error
 
 
 def troubles() -> tuple[type[Exception], ...]:
-    """What the hub and the line to it may raise; by the library's own name for it, whichever way it speaks."""
+    """Errors of the hub and of the connection; huggingface_hub names them for whatever HTTP client it uses."""
     from huggingface_hub import errors
 
     return errors.HTTPError, errors.OfflineModeIsEnabled
 
 
 def passes(error: Exception) -> bool:
-    """Whether it may be over in a moment: a broken line, or a hub that has too much to do."""
+    """Whether an error may be temporary: a lost connection or an overloaded hub."""
     status = _status(error)
     return status == 429 or status == 0 or status >= 500
 
 
 def library() -> Any:
-    """The library of the hub; what it would tell of this machine it keeps a file for, in the home folder."""
+    """Import huggingface_hub with telemetry off, since it would also write a file in the home folder."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -82,80 +84,84 @@ def library() -> Any:
     return huggingface_hub
 
 
-def _part(file: Any) -> Part:
+def _make_part(file: Any) -> Part:
     return Part(file.rfilename, file.size, file.lfs.sha256 if file.lfs else file.blob_id, bool(file.lfs))
 
 
-def _first(value: Any) -> str:
-    """What stands in a model's card alone or in a list; what are no words is nothing."""
-    one = value[0] if isinstance(value, list) and value else value
-    return one if isinstance(one, str) else ""
+def _first_string(value: Any) -> str:
+    """First or only string of a value in a model card; empty if it has no string."""
+    item = value[0] if isinstance(value, list) and value else value
+    return item if isinstance(item, str) else ""
 
 
-def _refuse(reason: str) -> None:
+def _raise_if(reason: str) -> None:
     if reason:
         raise ModelError(reason)
 
 
-def _not_known(name: str, kind: str) -> str:
-    """Why transformers cannot load a model of this kind; empty where it can."""
+def _unknown_type_reason(name: str, model_type: str) -> str:
+    """Why transformers cannot load this model type; empty if it can."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return ""
     return (
-        f"{name} is of a kind ({kind or 'its config names none'}) that transformers {transformers.__version__} "
-        "loads as no causal language model. A newer transformers may; or choose another model."
+        f"{name} is of a kind ({model_type or 'its config names none'}) that transformers "
+        f"{transformers.__version__} loads as no causal language model. A newer transformers may; or "
+        "choose another model."
     )
 
 
-def _json(asked: Wanted, commit: str, name: str) -> Mapping[str, Any]:
-    with stream(asked, commit, name) as answer:
-        text = answer.read()
+def _read_json(wanted: Wanted, commit: str, name: str) -> Mapping[str, Any]:
+    with stream(wanted, commit, name) as response:
+        text = response.read()
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ModelError(f"{name} of {asked.words} is broken on the hub: it is no JSON. Choose another model.")
-    return found
+        content = None
+    if not isinstance(content, dict):
+        raise ModelError(f"{name} of {wanted.words} is broken on the hub: it is no JSON. Choose another model.")
+    return content
 
 
 def _status(error: Exception) -> int:
-    """What the hub answered; 0 where no answer came."""
+    """HTTP status of an error; 0 if there was no response."""
     return getattr(getattr(error, "response", None), "status_code", 0)
 
 
-def _sentence(error: Exception, asked: Wanted) -> str:
+def _error_message(error: Exception, wanted: Wanted) -> str:
     from huggingface_hub import constants, errors
 
-    there, name = constants.ENDPOINT, asked.repository
+    endpoint, name = constants.ENDPOINT, wanted.repository
     sentences = {
         errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so nothing is asked of the "
         "hub. Take it out of the environment, then start again.",
-        errors.RevisionNotFoundError: f"{name} has no revision {asked.revision!r}. Look which there are at "
-        f"{there}/{name}, or leave it out.",
+        errors.RevisionNotFoundError: f"{name} has no revision {wanted.revision!r}. Look which there are at "
+        f"{endpoint}/{name}, or leave it out.",
         errors.DisabledRepoError: f"{name} was taken off the hub. Choose another model.",
         errors.GatedRepoError: f"{name} is for those whom its makers let in: accept its licence at "
-        f"{there}/{name}, make a token at {there}/settings/tokens, and set HF_TOKEN to it before you start.",
-        errors.RepositoryNotFoundError: f"There is no model {name} at {there}, or it is private. Look how it "
+        f"{endpoint}/{name}, make a token at {endpoint}/settings/tokens, and set HF_TOKEN to it before you start.",
+        errors.RepositoryNotFoundError: f"There is no model {name} at {endpoint}, or it is private. Look how it "
         "is spelt; for a private one set HF_TOKEN to your token before you start.",
     }
-    found = (words for kind, words in sentences.items() if isinstance(error, kind))
-    return next(found, "") or _of_the_line(error, there)
+    messages = (message for error_type, message in sentences.items() if isinstance(error, error_type))
+    return next(messages, "") or _connection_message(error, endpoint)
 
 
-def _of_the_line(error: Exception, there: str) -> str:
-    """What is no refusal of this model."""
-    status, said = _status(error), first_line(error).rstrip(".")
+def _connection_message(error: Exception, endpoint: str) -> str:
+    """Message for an error that does not concern this model."""
+    status, reason = _status(error), first_line(error).rstrip(".")
     if not status:
         return (
-            f"{there} cannot be reached ({said}). Is there a network? A proxy is named by HTTPS_PROXY, a mirror "
-            "of the hub by HF_ENDPOINT."
+            f"{endpoint} cannot be reached ({reason}). Is there a network? A proxy is named by HTTPS_PROXY, a "
+            "mirror of the hub by HF_ENDPOINT."
         )
     if status == 401:
-        return f"{there} does not know the token in use. Set HF_TOKEN to another one, or to none."
+        return f"{endpoint} does not know the token in use. Set HF_TOKEN to another one, or to none."
     if status == 403:
-        return f"{there} refuses it to the token in use ({said}). Set what it may read at {there}/settings/tokens."
-    return f"{there} answers {status} ({said}). Try again in a while."
+        return (
+            f"{endpoint} refuses it to the token in use ({reason}). Set what it may read at "
+            f"{endpoint}/settings/tokens."
+        )
+    return f"{endpoint} answers {status} ({reason}). Try again in a while."

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: which one is meant, what of it is needed, and why one is of no use here."""
+"""Models of the Hugging Face hub: parsing their names, the files needed, and why a model cannot be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAIN = "main"
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 NO_OWNERS = ("datasets", "spaces")
 BEFORE_REVISION = ("tree", "blob", "resolve")
-"""In the address of a model's page."""
+"""Path segments that precede the revision in the URL of a model page."""
 
 BESIDE_WEIGHTS = (
     *("config.json", "generation_config.json", "*preprocessor_config.json", "processor_config.json"),
@@ -27,26 +27,26 @@ BESIDE_WEIGHTS = (
     *("LICENSE*", "NOTICE*", "USE_POLICY*", "README.md"),
 )
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""Each may be an index of several files instead; the first that is there counts, as for transformers."""
+"""Weight files, or an index of several files instead; the first that exists is used, as by transformers."""
 INDEX = ".index.json"
 SAFE_NAME = re.compile(r"(\w[\w.+ ()-]*/)*\w[\w.+ ()-]*")
-"""A file's name that leads out of no folder."""
+"""File names that cannot lead out of a folder."""
 CAN_BE_TRAINED = ("bitsandbytes", "mxfp4")
-"""Ways in which weights may be quantized on the hub already: the second is unpacked when it is loaded."""
+"""Quantizations on the hub that can be trained; mxfp4 is dequantized when it is loaded."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model of the hub, by its owner and name, at a branch, tag or commit."""
+    """A model of the hub: OWNER/NAME at a branch, tag or commit."""
 
     repository: str
     revision: str = MAIN
 
     @property
     def folder(self) -> str:
-        """The name of its folder, as the webui's own download has it."""
-        behind = "" if self.revision == MAIN else f"_{self.revision}"
-        return re.sub(r"[^\w.-]", "_", self.repository + behind)
+        """Name of its folder, the same as the webui's own download uses."""
+        suffix = "" if self.revision == MAIN else f"_{self.revision}"
+        return re.sub(r"[^\w.-]", "_", self.repository + suffix)
 
     @property
     def words(self) -> str:
@@ -55,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a model; `content` is another where its bytes are, and their SHA-256 where it is `hashed`."""
+    """A file of a model; `content` identifies its bytes: their SHA-256 if it is `hashed`."""
 
     name: str
     size: int
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Offer:
-    """What is brought of a model: its files at one commit, small ones first."""
+    """The files of a model to download, at one commit, small ones first."""
 
     wanted: Wanted
     commit: str
@@ -78,89 +78,91 @@ class Offer:
         return sum(part.size for part in self.parts)
 
 
-def wanted(asked: str, revision: str = "") -> Wanted:
-    """OWNER/NAME, or the address of its page; a revision that is given beside it wins."""
-    found, in_address = _named(asked.strip())
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", found):
+def wanted(text: str, revision: str = "") -> Wanted:
+    """Parse OWNER/NAME or the URL of a model page; `revision` takes precedence over one in the URL."""
+    name, revision_in_url = _split_name(text.strip())
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise ModelError(
-            f"{asked.strip()!r} is no model of the hub: write OWNER/NAME as it stands at the top of its page, "
+            f"{text.strip()!r} is no model of the hub: write OWNER/NAME as it stands at the top of its page, "
             "such as Qwen/Qwen3-0.6B, or paste the address of that page."
         )
-    return Wanted(found, revision.strip() or in_address or MAIN)
+    return Wanted(name, revision.strip() or revision_in_url or MAIN)
 
 
-def _named(asked: str) -> tuple[str, str]:
-    """Owner and name; and the revision, of an address that has one."""
-    host, path = _taken_apart(asked)
+def _split_name(text: str) -> tuple[str, str]:
+    """Split a name or URL into OWNER/NAME and the revision, if the URL has one."""
+    host, path = _split_url(text)
     if not host:
-        return asked.strip("/"), ""
+        return text.strip("/"), ""
     segments = [*map(unquote, path.strip("/").split("/"))]
     if host not in (*HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc) or segments[0] in NO_OWNERS:
-        return asked, ""
+        return text, ""
     owner, name, page, revision, *_ = [*segments, "", "", "", ""]
     return f"{owner}/{name}", revision if page in BEFORE_REVISION else ""
 
 
-def _taken_apart(asked: str) -> tuple[str, str]:
-    """Host and path of an address, also of one without https:// before it."""
-    if "://" not in asked and asked.partition("/")[0] not in HOSTS:
-        return "", asked
-    address = urlsplit(asked if "://" in asked else f"https://{asked}")
-    return address.netloc, address.path
+def _split_url(text: str) -> tuple[str, str]:
+    """Host and path of a URL, also without https:// in front."""
+    if "://" not in text and text.partition("/")[0] not in HOSTS:
+        return "", text
+    url = urlsplit(text if "://" in text else f"https://{text}")
+    return url.netloc, url.path
 
 
 def no_model(name: str, files: Collection[str], base: str) -> str:
-    """Why a repository with these files is no model in transformers format; empty where it is one."""
-    if "config.json" in files and _kind_of_weights(files):
+    """Why a repository with these files is not a model in transformers format; empty if it is."""
+    if "config.json" in files and _weights_file(files):
         return ""
     if any(file.endswith(".gguf") for file in files):
-        return f"{name} holds GGUF files only, which are for answering. {_get_instead(base)}"
+        return f"{name} holds GGUF files only, which are for answering. {_base_model_advice(base)}"
     if "adapter_config.json" in files:
-        return f"{name} is a LoRA, not a model. {_get_instead(base)}"
-    lacks = "weights (.safetensors or .bin)" if "config.json" in files else "config.json"
-    return f"{name} is no model in transformers format: it holds no {lacks}. Choose another one."
+        return f"{name} is a LoRA, not a model. {_base_model_advice(base)}"
+    missing_part = "weights (.safetensors or .bin)" if "config.json" in files else "config.json"
+    return f"{name} is no model in transformers format: it holds no {missing_part}. Choose another one."
 
 
 def not_for_training(name: str, config: Mapping[str, Any], base: str) -> str:
-    """Why a model with this config cannot be trained here; empty where it can, as far as that tells."""
+    """Why a model with this config cannot be trained here; empty if the config does not forbid it."""
     if config.get("is_encoder_decoder"):
         return f"{name} is an encoder-decoder model; only causal language models can be trained here."
     if not ModelCard(name, dict(config), None, "").writes_on:
-        kind = ", ".join(config["architectures"])
-        return f"{name} ({kind}) does not write text on: nothing in it predicts a next token. Choose another one."
+        classes = ", ".join(config["architectures"])
+        return (
+            f"{name} ({classes}) does not write text on: nothing in it predicts a next token. Choose another one."
+        )
     quantized = config.get("quantization_config") or {}
-    if (how := quantized.get("quant_method", CAN_BE_TRAINED[0])) not in CAN_BE_TRAINED:
-        instead = f"{_get_instead(base)} Where memory is short, that one can be loaded as 4bit."
-        return f"{name} is quantized already ({str(how).upper()}), and such weights cannot be trained. {instead}"
+    if (method := quantized.get("quant_method", CAN_BE_TRAINED[0])) not in CAN_BE_TRAINED:
+        advice = f"{_base_model_advice(base)} Where memory is short, that one can be loaded as 4bit."
+        return f"{name} is quantized already ({str(method).upper()}), and such weights cannot be trained. {advice}"
     return ""
 
 
-def _get_instead(base: str) -> str:
+def _base_model_advice(base: str) -> str:
     return f"Get the model that it was made of instead{f': {base}' if base else ''}."
 
 
 def needed(files: Collection[str], read: Callable[[str], Mapping[str, Any]]) -> list[str]:
-    """The names of what is brought; `read` reads an index. What else there is holds the weights once more."""
-    return [*filter(_is_beside_weights, files), *_weights(_kind_of_weights(files), read)]
+    """Names of the files to download; `read` reads an index. Other files repeat the weights in other formats."""
+    return [*filter(_is_small_file, files), *_weight_files(_weights_file(files), read)]
 
 
-def _is_beside_weights(name: str) -> bool:
-    """How it is loaded, how one talks to it, what is allowed."""
-    alike = (pattern for pattern in BESIDE_WEIGHTS if pattern.count("/") == name.count("/"))
-    return any(fnmatchcase(name, pattern) for pattern in alike)
+def _is_small_file(name: str) -> bool:
+    """Whether a file is a config, tokenizer, chat template or license."""
+    patterns = (pattern for pattern in BESIDE_WEIGHTS if pattern.count("/") == name.count("/"))
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _kind_of_weights(files: Collection[str]) -> str:
-    """The file or index that transformers would load; empty where there is none."""
-    return next((name for one in WEIGHTS for name in (one, one + INDEX) if name in files), "")
+def _weights_file(files: Collection[str]) -> str:
+    """Weight file or index that transformers would load; empty if there is none."""
+    return next((name for file in WEIGHTS for name in (file, file + INDEX) if name in files), "")
 
 
-def _weights(found: str, read: Callable[[str], Mapping[str, Any]]) -> Iterable[str]:
-    if not found.endswith(INDEX):
-        return [found]
-    return [found, *sorted(set(dict(read(found).get("weight_map") or {}).values()))]
+def _weight_files(weights_file: str, read: Callable[[str], Mapping[str, Any]]) -> Iterable[str]:
+    if not weights_file.endswith(INDEX):
+        return [weights_file]
+    return [weights_file, *sorted(set(dict(read(weights_file).get("weight_map") or {}).values()))]
 
 
 def missing(names: Iterable[str], files: Collection[str]) -> list[str]:
-    """Those that are not there, or at a place where nothing of ours would be put."""
+    """Names that are not in the repository or that are unsafe as paths."""
     return [name for name in names if name not in files or not SAFE_NAME.fullmatch(name)]

@@ -1,3 +1,3 @@
-"""Where the model comes from: the webui, the standalone host, and the models that ship with it."""
+"""Hosts that lend the model: the webui and the standalone host, with the demo models."""
 
 __all__ = ["embedded", "standalone", "tiny", "webui"]

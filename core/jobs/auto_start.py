@@ -1,4 +1,4 @@
-"""Whether a run that waits begins by itself when another has ended; and the moment at which it does."""
+"""Automatic start of the next queued run when a run ends."""
 
 from __future__ import annotations
 
@@ -10,93 +10,93 @@ from ..errors import BusyError
 from .job import Job
 
 Begin = Callable[[], bool]
-"""Begins the next run; whether there was one that could begin. BusyError while another job has the model."""
+"""Starts the next run; returns whether one was started. Raises BusyError while another job uses the model."""
 
 
 class Turns:
-    """Every job's end is told here: the end of a run makes the next one due, any end may set the model free."""
+    """Starts queued runs: the end of a run makes the next one due, the end of any job may free the model."""
 
     def __init__(self) -> None:
         self.changing = threading.RLock()
-        """Held by whoever reads the queue to change it."""
+        """Held while the queue is read and changed."""
         self._number: int | None = None
-        self._held = ExitStack()
-        self._going = self._due = False
-        self._said = ""
+        self._lock = ExitStack()
+        self._is_automatic = self._is_due = False
+        self._reason = ""
         self._begin: Begin | None = None
         self._note: Callable[[Job], None] | None = None
 
     @property
     def going(self) -> bool:
-        """Whether the next one begins by itself."""
-        return self._going
+        """Whether the next run starts automatically."""
+        return self._is_automatic
 
     @property
     def due(self) -> bool:
-        """Whether it only waits for the model."""
-        return self._due
+        """Whether the next run only waits for the model."""
+        return self._is_due
 
     @property
     def said(self) -> str:
-        """Why it does not go on by itself."""
-        return self._said
+        """Why the next run does not start automatically."""
+        return self._reason
 
     def take_with(self, begin: Begin, note: Callable[[Job], None]) -> None:
-        """`begin` the next one, and `note` how a run ended; whoever was asked earlier is not asked any more."""
+        """Set the functions that start the next run and that record how a run ended; replaces earlier ones."""
         self._begin, self._note = begin, note
 
     @property
     def number(self) -> int | None:
-        """Of the run from the queue that is on its way here."""
+        """Queue number of the run that is in progress in this process."""
         return self._number
 
-    def taken(self, number: int, held: ExitStack) -> None:
-        """A run is on its way; what is `held` says so to other programs, until it is done or this one dies."""
-        self._number, self._held = number, held
+    def taken(self, number: int, lock: ExitStack) -> None:
+        """Note that a queued run is in progress; `lock` tells other processes so until it ends."""
+        self._number, self._lock = number, lock
 
     def let_go(self) -> None:
-        """None is on its way any more."""
+        """Note that no queued run is in progress, and release its lock."""
         self._number = None
-        self._held.close()
+        self._lock.close()
 
     def follow(self) -> None:
-        """From now on each begins when the one before has ended."""
+        """Start each run automatically when the one before has ended."""
         with self.changing:
-            self._going, self._said = True, ""
+            self._is_automatic, self._reason = True, ""
 
     def hold(self, why: str) -> None:
-        """Begin none by itself any more."""
+        """Stop automatic starts; `why` is shown to the user."""
         with self.changing:
-            self._going, self._due, self._said = False, False, why
+            self._is_automatic, self._is_due, self._reason = False, False, why
 
     def now(self) -> None:
-        """The next one may begin as soon as the model is free."""
+        """Start the next run as soon as the model is free."""
         with self.changing:
             self.follow()
-            self._due = True
-        self._try()
+            self._is_due = True
+        self._start_if_due()
 
     def ended(self, job: Job) -> None:
-        """In the thread of the job, which has given everything back."""
+        """Note the end of a job; called in its thread, after it has released the model."""
         if job.kind == "training":
-            self._after_a_run(job)
-        self._try()
+            self._note_run_end(job)
+        self._start_if_due()
 
-    def _after_a_run(self, job: Job) -> None:
+    def _note_run_end(self, job: Job) -> None:
         with self.changing:
             if self._note is not None:
                 self._note(job)
-            if job.control.stopping and self._going:
+            if job.control.stopping and self._is_automatic:
                 self.hold(f"{job.title} was stopped by hand.")
-            self._due = self._going
+            self._is_due = self._is_automatic
 
-    def _try(self) -> None:
+    def _start_if_due(self) -> None:
         with self.changing:
-            if not self._due or self._begin is None:
+            if not self._is_due or self._begin is None:
                 return
             try:
-                begun = self._begin()
-            except BusyError:  # asked again when that job has ended
+                started = self._begin()
+            except BusyError:  # tried again when that job has ended
                 return
-            self._due = False
-            self._going = self._going and begun
+            self._is_due = False
+            self._is_automatic = self._is_automatic and started

@@ -1,4 +1,4 @@
-"""A job told in lines of text, for a console; a thread of its own reads the log and writes them."""
+"""Console output of a job: its events as lines of text, written by a separate thread."""
 
 from __future__ import annotations
 
@@ -42,61 +42,61 @@ TO_DEVELOPERS = ("FutureWarning: ", "DeprecationWarning: ")
 
 
 class Narrator:
-    """Turns events into lines; of the steps it tells one every two seconds, and the last.
+    """Formats events as lines; prints at most one step every two seconds, and the last step.
 
-    What a run takes of the machine stands at the end of such a line, once in a minute.
+    Once a minute, the line of a step ends with the use of the machine.
     """
 
     def __init__(self) -> None:
         self._pace = Pace()
-        self._told = float("-inf")
-        self._heard: set[str] = set()
+        self._last_shown = float("-inf")
+        self._messages: set[str] = set()
         self._machine: MachineUse | None = None
-        self._machine_told = float("-inf")
+        self._machine_shown = float("-inf")
 
     def line(self, event: Event) -> str:
         self._pace.hear(event)
-        tell = _TELL.get(type(event))
-        return tell(self, event) if tell else ""
+        formatter = _FORMATTERS.get(type(event))
+        return formatter(self, event) if formatter else ""
 
     def _progress(self, event: Progress) -> str:
-        if event.at - self._told < PAUSE_SECONDS and event.step != event.steps:
+        if event.at - self._last_shown < PAUSE_SECONDS and event.step != event.steps:
             return ""
-        self._told = event.at
+        self._last_shown = event.at
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "
-            f"{self._pace.tokens_a_second:.0f} tokens/s  {self._left(event.at)}{self._taken(event.at)}"
+            f"{self._pace.tokens_a_second:.0f} tokens/s  {self._time_left(event.at)}{self._machine_use(event.at)}"
         )
 
-    def _look(self, event: MachineUse) -> str:
+    def _note_machine(self, event: MachineUse) -> str:
         self._machine = event
         return ""
 
-    def _taken(self, now: float) -> str:
-        if self._machine is None or now - self._machine_told < MACHINE_SECONDS:
+    def _machine_use(self, now: float) -> str:
+        if self._machine is None or now - self._machine_shown < MACHINE_SECONDS:
             return ""
-        self._machine_told = now
+        self._machine_shown = now
         return f"  {self._machine.words}"
 
-    def _left(self, now: float) -> str:
-        """How long the rest takes, and where that is over a minute, until when."""
-        left = self._pace.seconds_left
-        until = f", done about {time_of_day(now + left, now)}" if left > 60 else ""
-        return f"{duration(round(left))} left{until}"
+    def _time_left(self, now: float) -> str:
+        """Time left and, if it is more than a minute, the time of day of the end."""
+        seconds = self._pace.seconds_left
+        end = f", done about {time_of_day(now + seconds, now)}" if seconds > 60 else ""
+        return f"{duration(round(seconds))} left{end}"
 
     def _stage(self, event: Stage) -> str:
         share = "" if event.share is None else f" {event.share:.0%}"
         return f"{event.text}{share} ..."
 
     def _fetched(self, event: Fetched) -> str:
-        """One in ten seconds, and the last."""
-        if event.at - self._told < FETCHED_SECONDS and event.done < event.total:
+        """One line in ten seconds, and the last."""
+        if event.at - self._last_shown < FETCHED_SECONDS and event.done < event.total:
             return ""
-        self._told = event.at
+        self._last_shown = event.at
         return f"{event.share:.0%}  {event.words}"
 
-    def _limited(self, event: TimeLimited) -> str:
+    def _time_limited(self, event: TimeLimited) -> str:
         return f"At most {duration(event.seconds)} from the first step on."
 
     def _planned(self, event: Planned) -> str:
@@ -115,7 +115,7 @@ class Narrator:
             f"{event.accuracy:.1%} of the tokens right{parts}{gain}"
         )
 
-    def _live(self, event: LiveChanged) -> str:
+    def _live_changed(self, event: LiveChanged) -> str:
         changes = ", ".join(f"{key} {now} (was {then})" for key, (then, now) in event.changes.items())
         return f"From after step {event.step} on: {changes}."
 
@@ -132,52 +132,54 @@ class Narrator:
         )
 
     def _sampled(self, event: Sampled) -> str:
-        return f"Step {event.step}, {_in_short(event.prompt)} -> {_in_short(event.text)}"
+        return f"Step {event.step}, {_shorten(event.prompt)} -> {_shorten(event.text)}"
 
     def _probed(self, event: Probed) -> str:
-        known = [f"longest batch: {event.batch_size} {plural(event.batch_size, 'example')}, {event.tokens} tokens"]
+        parts = [f"longest batch: {event.batch_size} {plural(event.batch_size, 'example')}, {event.tokens} tokens"]
         if event.too_large:
-            known.append(f"{event.too_large} examples at once do not fit")
-        known.append(f"{duration(event.seconds)} a step, {event.run_words}")
+            parts.append(f"{event.too_large} examples at once do not fit")
+        parts.append(f"{duration(event.seconds)} a step, {event.run_words}")
         if event.peak:
-            known.append(f"{size(event.peak)} above the model (expected {size(event.expected)})")
+            parts.append(f"{size(event.peak)} above the model (expected {size(event.expected)})")
         if event.free:
-            known.append(f"{size(event.free)} free")
+            parts.append(f"{size(event.free)} free")
         if event.largest_batch:
-            known.append(f"largest batch that fits {event.largest_batch}")
+            parts.append(f"largest batch that fits {event.largest_batch}")
         changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
-        return "; ".join(known) + (f". It would fit with {changes}" if changes else "") + "."
+        return "; ".join(parts) + (f". It would fit with {changes}" if changes else "") + "."
 
     def _text(self, event: Note | Advice) -> str:
         return event.text
 
     def _library(self, event: LibraryMessage) -> str:
-        """A warning's further lines quote the library's own source; what it tells other developers, or has told
-        already in this job, is left out."""
+        """First line of a message; the further lines of a warning quote the library's source.
+
+        Warnings for developers and repeated messages are left out.
+        """
         first = event.text.partition("\n")[0]
-        if first in self._heard or any(sign in first for sign in TO_DEVELOPERS):
+        if first in self._messages or any(sign in first for sign in TO_DEVELOPERS):
             return ""
-        self._heard.add(first)
+        self._messages.add(first)
         return first
 
     def _ended(self, event: Ended) -> str:
         return "\n".join(part for part in (event.text, event.details) if part)
 
 
-def _in_short(text: str) -> str:
-    """The beginning of a text, on one line."""
+def _shorten(text: str) -> str:
+    """Beginning of a text, on one line."""
     return repr(shorten(text, IN_SHORT, placeholder=" ..."))
 
 
-_TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
+_FORMATTERS: Mapping[type, Callable[[Narrator, Any], str]] = {
     Progress: Narrator._progress,
-    MachineUse: Narrator._look,
+    MachineUse: Narrator._note_machine,
     Stage: Narrator._stage,
     Fetched: Narrator._fetched,
-    TimeLimited: Narrator._limited,
+    TimeLimited: Narrator._time_limited,
     Planned: Narrator._planned,
     Replanned: Narrator._replanned,
-    LiveChanged: Narrator._live,
+    LiveChanged: Narrator._live_changed,
     CheckpointSaved: Narrator._saved,
     Evaluated: Narrator._evaluated,
     PerplexityFound: Narrator._perplexity,
@@ -192,16 +194,16 @@ _TELL: Mapping[type, Callable[[Narrator, Any], str]] = {
 
 
 def tell(job: Job, write: Write) -> None:
-    """Write the job's lines as they come, until it ends."""
+    """Write the lines of a job until it ends."""
     narrator = Narrator()
     for event in job.log.follow():
         if line := narrator.line(event):
-            further = line.replace("\n", "\n          ")  # under the words of the first line
-            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {further}")
+            text = line.replace("\n", "\n          ")  # indented to the text of the first line
+            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
 
 
 def telling(write: Write) -> Callable[[Job], None]:
-    """A follower for Session.tell_with: each job is told by a thread that nobody waits for."""
+    """Observer for `Session.tell_with` that writes each job in a daemon thread."""
 
     def follow(job: Job) -> None:
         threading.Thread(target=tell, args=(job, write), name="console", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the user asks of a run while it runs; the run looks at it between two steps."""
+"""Control of a run while it runs: wishes of the user, read by the training thread between two steps."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ Live = TypeVar("Live")
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long a run may go on after its first step; `why` says of its end what a rule's words would say."""
+    """Time limit of a run, counted from its first step; `why` is the reason shown at its end."""
 
     seconds: float
     why: str
 
 
 class Wish:
-    """Something to be done once: asking twice before it is done is one wish."""
+    """A request that is carried out once; asking twice before that counts as one."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._event = threading.Event()
 
     def ask(self) -> None:
-        self._asked.set()
+        self._event.set()
 
     @property
     def asked(self) -> bool:
-        return self._asked.is_set()
+        return self._event.is_set()
 
     def take(self) -> bool:
-        """Whether it was asked for; from now on it is not."""
-        asked = self._asked.is_set()
-        self._asked.clear()
-        return asked
+        """Return whether it was asked for, and clear it."""
+        was_set = self._event.is_set()
+        self._event.clear()
+        return was_set
 
 
 class RunControl(Generic[Live]):
-    """Wishes go in from any page, and come out in the training thread, between two steps.
+    """Wishes for a run: set from any page, taken in the training thread between two steps.
 
-    `Live` are the settings that may change while a run goes on: one frozen whole, swapped as a whole.
+    `Live` is the frozen dataclass of the live settings, always replaced as a whole.
     """
 
     def __init__(self) -> None:
         self._stop = Wish()
-        self._throw_away = Wish()
+        self._discard = Wish()
         self._checkpoint = Wish()
         self._sample = Wish()
         self._evaluate = Wish()
@@ -55,30 +55,30 @@ class RunControl(Generic[Live]):
         self._live: Live | None = None
         self._limit: TimeLimit | None = None
         self._paused = False
-        self._changing = threading.Lock()
-        self._awake = threading.Event()
-        self._awake.set()
+        self._lock = threading.Lock()
+        self._resumed = threading.Event()
+        self._resumed.set()
 
     def stop(self) -> None:
-        """Stop after this step and keep what was learned."""
+        """Stop after this step and save the LoRA."""
         self._stop.ask()
-        self._move(False, awake=True)
+        self._set_paused(False, resume=True)
 
     @property
     def stopping(self) -> bool:
         return self._stop.asked
 
     def throw_away(self) -> None:
-        """Stop after this step and leave what stood there before the run."""
-        self._throw_away.ask()
+        """Stop after this step, discard the LoRA and keep what was there before the run."""
+        self._discard.ask()
         self.stop()
 
     @property
     def throwing_away(self) -> bool:
-        return self._throw_away.asked
+        return self._discard.asked
 
     def limit_time(self, limit: TimeLimit) -> None:
-        """End by itself after so long, as by a rule: what was learned is kept, and the run is finished."""
+        """End the run after a time; its LoRA is saved, and the run counts as finished."""
         self._limit = limit
 
     @property
@@ -86,41 +86,41 @@ class RunControl(Generic[Live]):
         return self._limit
 
     def pause(self) -> None:
-        """Wait after this step; the memory stays in use."""
-        self._move(True, awake=False)
+        """Pause after this step; the model stays in memory."""
+        self._set_paused(True, resume=False)
 
     def pause_and_free(self) -> None:
-        """Wait after this step, with a checkpoint on disk and the model out of memory."""
+        """Pause after this step: save a checkpoint and unload the model."""
         self._free.ask()
-        self._move(True, awake=True)  # a run that waits already has to free its memory first
+        self._set_paused(True, resume=True)  # wakes a paused run, which has to free its memory first
 
     @property
     def freeing(self) -> bool:
         return self._free.asked
 
     def take_free(self) -> bool:
-        """Whether the memory is to be freed; the pause itself goes on."""
-        with self._changing:
+        """Return whether the memory is to be freed, and clear the wish; the run stays paused."""
+        with self._lock:
             if self._paused:
-                self._awake.clear()
+                self._resumed.clear()
             return self._free.take()
 
     def go_on(self) -> None:
         self._free.take()
-        self._move(False, awake=True)
+        self._set_paused(False, resume=True)
 
     @property
     def pausing(self) -> bool:
         return self._paused
 
     def wait_while_pausing(self) -> None:
-        """Come back when the run may go on, or has to free its memory: in the training thread."""
-        self._awake.wait()
+        """Block the training thread until the run may continue or has to free its memory."""
+        self._resumed.wait()
 
-    def _move(self, paused: bool, *, awake: bool) -> None:
-        with self._changing:
+    def _set_paused(self, paused: bool, *, resume: bool) -> None:
+        with self._lock:
             self._paused = paused
-            self._awake.set() if awake else self._awake.clear()
+            self._resumed.set() if resume else self._resumed.clear()
 
     def save_checkpoint(self) -> None:
         """Save a full checkpoint after this step."""
@@ -134,7 +134,7 @@ class RunControl(Generic[Live]):
         return self._checkpoint.take()
 
     def sample(self) -> None:
-        """Answer the prompts of the run after this step."""
+        """Answer the sample prompts after this step."""
         self._sample.ask()
 
     @property
@@ -145,7 +145,7 @@ class RunControl(Generic[Live]):
         return self._sample.take()
 
     def evaluate(self) -> None:
-        """Go through the part kept aside after this step."""
+        """Evaluate on the validation split after this step."""
         self._evaluate.ask()
 
     @property
@@ -156,7 +156,7 @@ class RunControl(Generic[Live]):
         return self._evaluate.take()
 
     def wind_down(self) -> None:
-        """Let the learning rate fall to 0 in a few steps, and finish."""
+        """Let the learning rate fall to 0 in a few steps, then finish."""
         self._wind_down.ask()
 
     @property
@@ -167,8 +167,8 @@ class RunControl(Generic[Live]):
         return self._wind_down.take()
 
     def extend(self, epochs: float) -> None:
-        """So many epochs more; asked twice it is the sum."""
-        with self._changing:
+        """Train more epochs; several calls add up."""
+        with self._lock:
             self._more_epochs += epochs
 
     @property
@@ -176,22 +176,22 @@ class RunControl(Generic[Live]):
         return self._more_epochs
 
     def take_epochs(self) -> float:
-        """The epochs that were asked for beyond the plan, 0 for none; from now on there are none."""
-        with self._changing:
-            more, self._more_epochs = self._more_epochs, 0.0
-            return more
+        """Return the requested extra epochs, 0 for none, and clear them."""
+        with self._lock:
+            epochs, self._more_epochs = self._more_epochs, 0.0
+            return epochs
 
     @property
     def live(self) -> Live | None:
-        """The live settings as they were last asked for; None until the run has begun with its own."""
+        """The live settings last asked for; None before the run has set its own."""
         return self._live
 
     def change(self, live: Live) -> None:
-        """From the end of this step on, go by these."""
-        with self._changing:
+        """Use these live settings from the end of this step on."""
+        with self._lock:
             self._live = live
 
     def begin(self, live: Live) -> None:
-        """The run's own live settings, where nobody has asked for others yet."""
-        with self._changing:
+        """Set the live settings of the run, unless others were already asked for."""
+        with self._lock:
             self._live = live if self._live is None else self._live

@@ -1,4 +1,4 @@
-"""How fast a run goes, and how long it still takes, by what its log tells."""
+"""Speed of a run and its remaining time, from the events of its log."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ RECENT_STEPS = 20
 
 
 class _Recurring:
-    """What is due before the first step, after every so many and at the end: how long it took last, and when."""
+    """Duration of evaluations or samples: due before the first step, every `every` steps and at the end."""
 
     def __init__(self) -> None:
-        self.every, self._seconds, self._done = 0, 0.0, -1
+        self.every, self._seconds, self._last_step = 0, 0.0, -1
 
     def took(self, step: int, seconds: float) -> None:
-        """Several things after one step are one."""
-        self._seconds = seconds + (self._seconds if step == self._done else 0.0)
-        self._done = step
+        """Note a duration; several after the same step add up."""
+        self._seconds = seconds + (self._seconds if step == self._last_step else 0.0)
+        self._last_step = step
 
     def left(self, step: int, steps: int) -> float:
-        """Seconds for what is still due after this step or later."""
+        """Seconds for everything due after this step or later."""
         if not self.every:
             return 0.0
-        first = max(step, self._done + 1)
-        at_the_end = 1 if steps % self.every and steps >= first else 0
-        return self._seconds * (max(0, steps // self.every - (first - 1) // self.every) + at_the_end)
+        first_due = max(step, self._last_step + 1)
+        at_the_end = 1 if steps % self.every and steps >= first_due else 0
+        return self._seconds * (max(0, steps // self.every - (first_due - 1) // self.every) + at_the_end)
 
 
 class Pace:
-    """By the median of the last steps: one slow step changes nothing."""
+    """Estimates from the median of the last steps, so that one slow step changes nothing."""
 
     def __init__(self) -> None:
         self._recent: deque[Progress] = deque(maxlen=RECENT_STEPS)
-        self._begun: float | None = None
-        self._steps, self._beside, self._counted = 0, 0.0, 0.0
-        self._most, self._heard = math.inf, 0.0
-        self._evaluations, self._answers = _Recurring(), _Recurring()
+        self._started_at: float | None = None
+        self._steps, self._between_steps, self._planned_since_step = 0, 0.0, 0.0
+        self._limit_seconds, self._last_event_at = math.inf, 0.0
+        self._evaluations, self._samples = _Recurring(), _Recurring()
 
     def hear(self, event: Event) -> None:
-        """Whatever the log tells; most of it is of no matter here."""
+        """Take in an event; most kinds are ignored."""
         if isinstance(event, Progress):
-            self._add(event)
+            self._add_step(event)
         elif isinstance(event, Planned):
-            self._evaluations.every, self._answers.every = event.evaluate_every, event.answer_every
+            self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
         elif isinstance(event, TimeLimited):
-            self._most = event.seconds
+            self._limit_seconds = event.seconds
         elif isinstance(event, Evaluated):
-            self._count(self._evaluations, event.step, event.seconds)
+            self._add_planned(self._evaluations, event.step, event.seconds)
         elif isinstance(event, Sampled):
-            self._count(self._answers, event.step, event.at - self._heard)
-        self._heard = event.at
+            self._add_planned(self._samples, event.step, event.at - self._last_event_at)
+        self._last_event_at = event.at
 
     @property
     def seconds_a_step(self) -> float:
@@ -65,30 +65,31 @@ class Pace:
 
     @property
     def seconds_left(self) -> float:
-        """The steps, what comes between them now and then, and what is planned to come between them or behind."""
+        """Seconds for the remaining steps, the time between them, and the planned evaluations and samples."""
         last = self._recent[-1]
-        by_steps = (last.steps - last.step) * (self.seconds_a_step + self._beside / self._steps)
-        planned = sum(kind.left(last.step, last.steps) for kind in (self._evaluations, self._answers))
-        return max(0.0, min(by_steps + planned, self._most - self._gone))
+        for_steps = (last.steps - last.step) * (self.seconds_a_step + self._between_steps / self._steps)
+        planned = sum(recurring.left(last.step, last.steps) for recurring in (self._evaluations, self._samples))
+        return max(0.0, min(for_steps + planned, self._limit_seconds - self._elapsed))
 
     @property
     def share(self) -> float:
-        """How much of the run is done: of its steps, or of its time where that ends first."""
+        """Finished share of the run: of its steps or of its time limit, whichever ends first."""
         last = self._recent[-1]
-        return max(last.step / last.steps, self._gone / self._most if self._most else 1.0)
+        return max(last.step / last.steps, self._elapsed / self._limit_seconds if self._limit_seconds else 1.0)
 
     @property
-    def _gone(self) -> float:
-        """Seconds from the first step to the last one that is done."""
-        return self._recent[-1].at - (self._begun or 0.0)
+    def _elapsed(self) -> float:
+        """Seconds from the first step to the latest one."""
+        return self._recent[-1].at - (self._started_at or 0.0)
 
-    def _add(self, progress: Progress) -> None:
+    def _add_step(self, progress: Progress) -> None:
         self._recent.append(progress)
-        self._steps, self._beside = self._steps + 1, self._beside + max(0.0, progress.beside - self._counted)
-        self._counted = 0.0
-        self._begun = progress.at if self._begun is None else self._begun
+        self._steps += 1
+        self._between_steps += max(0.0, progress.beside - self._planned_since_step)
+        self._planned_since_step = 0.0
+        self._started_at = progress.at if self._started_at is None else self._started_at
 
-    def _count(self, kind: _Recurring, step: int, seconds: float) -> None:
-        """Until the next step: what is counted by its plan is not counted among the rest."""
-        kind.took(step, seconds)
-        self._counted += seconds
+    def _add_planned(self, recurring: _Recurring, step: int, seconds: float) -> None:
+        """Note an evaluation or sample; its time is planned, so it is left out of the time between steps."""
+        recurring.took(step, seconds)
+        self._planned_since_step += seconds

@@ -1,4 +1,4 @@
-"""What a job tells while it runs, and the log that any number of pages follow."""
+"""Events of a job, and the log that any number of pages can follow."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
 Occasion = Literal["start", "planned", "asked", "end"]
-"""Why something is measured: before the first step, by plan, at a wish, or because the run ends."""
+"""Why an evaluation or sample was made: before the first step, by plan, on request, or at the end."""
 LOOK_SECONDS = 1.0
 FEW_ROWS = 5
-"""Of those that are known least and best so many are shown."""
+"""Number of rows shown from each end of the ranking by perplexity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, with the time of day."""
+    """Something that happened, with its time."""
 
     at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Event):
-    """What the job is at now; `share` is how much of it is done, where that is known."""
+    """Current stage of the job; `share` is the finished part of it, if known."""
 
     text: str
     share: float | None = None
@@ -38,11 +38,11 @@ class Stage(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched(Event):
-    """So many bytes of a download are here."""
+    """Progress of a download, in bytes."""
 
     done: int
     total: int
-    speed: float  # bytes a second, lately; 0 where none came
+    speed: float  # bytes per second in the last seconds; 0 if none arrived
 
     @property
     def share(self) -> float:
@@ -51,14 +51,16 @@ class Fetched(Event):
     @property
     def words(self) -> str:
         """'180 MB of 1.5 GB, 5.1 MB/s, 4 min 20 s left'."""
-        lacking = self.total - self.done
-        left = f", {size(self.speed)}/s, {duration(lacking / self.speed)} left" if lacking and self.speed else ""
+        remaining = self.total - self.done
+        left = (
+            f", {size(self.speed)}/s, {duration(remaining / self.speed)} left" if remaining and self.speed else ""
+        )
         return f"{size(self.done)} of {size(self.total)}{left}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Event):
-    """The run as it was resolved, before its first step."""
+    """The run plan, before the first step."""
 
     name: str
     model: str
@@ -68,24 +70,24 @@ class Planned(Event):
     rates: tuple[float, ...]
     settings: Mapping[str, object]
     earlier: tuple[Mapping[str, Any], ...] = ()
-    """The curve of a run that goes on, up to where it begins again: entries as in training_graph.json."""
+    """Earlier steps of a resumed run: entries as in training_graph.json."""
     disk: str = ""
-    """What the run will write, and what is free, in words."""
+    """Disk space the run will use and the free space, in words."""
     evaluate_every: int = 0
     answer_every: int = 0
-    """After so many steps, before the first and at the end; 0 is never."""
+    """Steps between two; also before the first step and at the end. 0 means never."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLimited(Event):
-    """The run ends so many seconds after its first step, if its plan has not ended it before."""
+    """The run ends `seconds` after its first step, unless its plan ends earlier."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Event):
-    """One step done: one change of the weights."""
+    """A finished step: one change of the weights."""
 
     step: int
     steps: int
@@ -97,45 +99,45 @@ class Progress(Event):
     tokens: int
     seconds: float
     beside: float = 0.0
-    """Seconds since the step before it that belong to none: evaluating, answering, saving; no pauses."""
+    """Seconds since the previous step outside of steps: evaluation, samples, saving; without pauses."""
     by_source: Mapping[str, float] = field(default_factory=dict)
-    """The mean loss of each data set in this step, where there are several."""
+    """Mean loss of each dataset in this step, if there are several."""
     phase: str = ""
-    """What the step was in, where the order of the examples has several phases."""
+    """Batching phase of the step, if the order of the examples has several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineUse(Event):
-    """What the run takes of the machine; None is what the machine does not tell."""
+    """Use of the machine by the run; None if a value cannot be read."""
 
-    cards: int  # 0 where there is none: then it is the memory of the machine itself
-    peak: int  # bytes that were held at most since the run began, the model included
-    total: int = 0  # bytes that there are
-    busy: int | None = None  # per cent of the time
-    celsius: int | None = None  # of the hottest card
-    watts: int | None = None  # of all cards together
+    cards: int  # 0 without a GPU: then `peak` and `total` are of main memory
+    peak: int  # most bytes in use since the run began, including the model
+    total: int = 0  # bytes of memory
+    busy: int | None = None  # percent of the time
+    celsius: int | None = None  # of the hottest GPU
+    watts: int | None = None  # of all GPUs together
 
     @property
     def words(self) -> str:
         """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
-        what = plural(self.cards, "graphics card") if self.cards else "memory of the whole program"
-        there = f" of {size(self.total)}" if self.total else ""
+        device = plural(self.cards, "graphics card") if self.cards else "memory of the whole program"
+        total = f" of {size(self.total)}" if self.total else ""
         readings = ((self.busy, "% busy"), (self.celsius, "\u00b0C"), (self.watts, "W"))
-        told = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
-        return f"{what}: at most {size(self.peak)}{there} so far{told}"
+        figures = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
+        return f"{device}: at most {size(self.peak)}{total} so far{figures}"
 
 
 def most_memory(events: Iterable[Event]) -> int:
-    """What a run took at most, by what was seen of it; 0 where nothing was."""
+    """Peak memory of a run by its MachineUse events; 0 if there are none."""
     return max((event.peak for event in events if isinstance(event, MachineUse)), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """The part kept aside was gone through, without learning from it, after so many steps.
+    """An evaluation on the validation split after a step.
 
-    `by_source` is the loss of each data set, where there are several. `context_gain` is by how much the loss of
-    what goes on from something is lower when the model reads that first; None where nothing goes on.
+    `by_source` is the loss of each dataset, if there are several. `context_gain` is by how much the loss of a
+    continuation falls when the model may read what comes before it; None if there are no continuations.
     """
 
     step: int
@@ -152,7 +154,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Replanned(Event):
-    """The plan has changed after this step: the last step now, and the rates of all of them, done or planned."""
+    """The plan changed after this step: the new last step and the learning rate of every step, also past ones."""
 
     step: int
     steps: int
@@ -162,7 +164,7 @@ class Replanned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveChanged(Event):
-    """Settings that took effect after this step: by their keys, as they were and as they are."""
+    """Live settings that changed after this step: their keys, each with the old and the new value."""
 
     step: int
     changes: Mapping[str, tuple[object, object]]
@@ -170,7 +172,7 @@ class LiveChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A full checkpoint is on disk, whole."""
+    """A checkpoint was saved."""
 
     step: int
     folder: Path
@@ -179,26 +181,26 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Note(Event):
-    """Worth knowing; nothing to do."""
+    """Information that needs no action."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromQueue(Note):
-    """Nobody pressed Start for this run: it stood in a queue, and this was its turn."""
+    """The run was started from the queue, not by the Start button."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice(Event):
-    """Worth knowing, and something could be done about it."""
+    """Information that suggests an action."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryMessage(Event):
-    """What a library said while the job ran: for the console, not for the page."""
+    """Message of a library during the job, for the console and not for the page."""
 
     source: str
     text: str
@@ -206,7 +208,7 @@ class LibraryMessage(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Event):
-    """A piece of an answer of the model's: `side` says with which LoRA, or with none."""
+    """A piece of an answer; `side` says whether it is generated with or without the LoRA."""
 
     side: Literal["with", "without"]
     piece: str
@@ -214,7 +216,7 @@ class Answer(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Event):
-    """A prompt answered in the middle of a run: by the LoRA as it is after so many steps, and without it."""
+    """A sample: the answer to a prompt after a step, with the LoRA and without it."""
 
     step: int
     prompt: str
@@ -224,53 +226,53 @@ class Sampled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Probed(Event):
-    """One step was tried on the longest batch, and nothing changed by it; 0 is what is not known here."""
+    """Result of a probe, one step on the longest batch; a value of 0 is unknown."""
 
     device: str
     batch_size: int
     tokens: int
-    seconds: float  # a whole step, accumulation included
+    seconds: float  # of a whole step, with accumulation
     steps: int
     run_seconds: float
-    peak: int  # bytes that a run takes at most, above the loaded model
-    expected: int  # what Check's estimate says of the same
-    free: int  # bytes that a run may take above the loaded model
+    peak: int  # peak bytes of a run, above the loaded model
+    expected: int  # Check's estimate of `peak`
+    free: int  # free bytes, above the loaded model
     largest_batch: int = 0
-    too_large: int = 0  # so many examples at once did not fit; what is said is of fewer
-    fitting: Mapping[str, object] = field(default_factory=dict)  # memory settings to change so that it fits
-    evaluations: int = 0  # of the part kept aside, in the run
-    evaluation_seconds: float = 0.0  # of one, by a part of it
-    answers: int = 0  # to the sample prompts, in the run
-    answer_seconds: float = 0.0  # of one at most, by its beginning
+    too_large: int = 0  # batch size that did not fit; the other values are for a smaller one
+    fitting: Mapping[str, object] = field(default_factory=dict)  # settings that make the run fit into memory
+    evaluations: int = 0  # number in the run
+    evaluation_seconds: float = 0.0  # of one, estimated from a part of it
+    answers: int = 0  # number of answers to sample prompts in the run
+    answer_seconds: float = 0.0  # of one at most, estimated from its beginning
 
     @property
     def beside(self) -> list[tuple[str, str]]:
-        """What the run does beside its steps, and how long that takes, as far as it is known."""
-        known = (
+        """Evaluations and samples of the run, each with its time, as far as known."""
+        extras = (
             (self.evaluations, "evaluation", "about", self.evaluation_seconds),
             (self.answers, "answer", "at most about", self.answer_seconds),
         )
         return [
-            (f"{count:,} {plural(count, one)}", f"{bound} {duration(count * seconds)}")
-            for count, one, bound, seconds in known
+            (f"{count:,} {plural(count, noun)}", f"{bound} {duration(count * seconds)}")
+            for count, noun, bound, seconds in extras
             if count and seconds
         ]
 
     @property
     def run_words(self) -> str:
         """'about 5 min for the run, 3 evaluations about 20 s more'."""
-        more = "".join(f", {what} {how_long} more" for what, how_long in self.beside)
-        return f"about {duration(self.run_seconds)} for the run{more}"
+        extras = "".join(f", {task} {time} more" for task, time in self.beside)
+        return f"about {duration(self.run_seconds)} for the run{extras}"
 
     @property
     def fits(self) -> bool:
-        """Whether a run with these settings goes into the memory that is free, no batch being halved."""
+        """Whether the run fits into the free memory without splitting a batch."""
         return not (self.too_large or (self.free and self.peak > self.free))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """How well so many tokens are known: their mean loss, and the share that the model's first guess was."""
+    """Score of some tokens: their mean loss and the share that the model predicts right."""
 
     tokens: int
     loss: float
@@ -283,14 +285,14 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch(Known):
-    """One of many equal stretches of a text, or of a data set of rows, and how it begins."""
+    """Score of one of many equal segments of a dataset; `begins` is the beginning of its text."""
 
     begins: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRow(Known):
-    """A row: where it stands, what is read before that of it which counts, and how that begins."""
+    """Score of a row: its place, the text before the scored part, and the beginning of the scored part."""
 
     place: str
     read: str
@@ -299,11 +301,11 @@ class KnownRow(Known):
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityFound(Event):
-    """The perplexity of a data set: a row of the table. `lora` is '-' for the model without one.
+    """Perplexity of a dataset, a row of the evaluations table; `lora` is '-' for the model without a LoRA.
 
-    `right` is the share of the tokens that the model's first guess was, `stretches` the same along the data. Rows
-    have no stride (0), and `rows` are those that are told, the least known first: all of them, or where there are
-    very many the same number from each end.
+    `right` is the share of tokens that the model predicts right; `stretches` are the scores along the data.
+    Datasets of rows have a `stride` of 0. `rows` are sorted, the highest perplexity first: all rows or, if there
+    are very many, the same number from each end.
     """
 
     model: str
@@ -321,12 +323,12 @@ class PerplexityFound(Event):
 
     @property
     def least_known(self) -> tuple[KnownRow, ...]:
-        """A few rows to look at, the worst first; none of them is among the best known too."""
+        """A few rows with the highest perplexity, worst first; none is also in `best_known`."""
         return self.rows[: self._few]
 
     @property
     def best_known(self) -> tuple[KnownRow, ...]:
-        """A few, the best first."""
+        """A few rows with the lowest perplexity, best first."""
         return self.rows[::-1][: self._few]
 
     @property
@@ -336,22 +338,22 @@ class PerplexityFound(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended(Event):
-    """The last event of every job. `details` is for whoever wants to look under the bonnet."""
+    """Last event of every job; `details` has the traceback of an unexpected error."""
 
     outcome: Outcome
     text: str
     folder: Path | None = None
     details: str = ""
     time_over: bool = False
-    """Whether a run ended because it had its time, before its plan did."""
+    """Whether the time limit ended the run before its plan did."""
     verdict: str = ""
-    """How well a run learned, in a few words: 'began to memorize'. The whole of it stands in `text`."""
+    """The verdict in a few words, such as 'began to memorize'; `text` has all of it."""
     remedies: tuple[Remedy, ...] = ()
-    """What may help after a failure, the most helpful first."""
+    """Changes of settings that may help after a failure, the most helpful first."""
 
 
 class EventLog:
-    """Append by one, follow by many, replay from the first; nobody who follows can hold the writer up."""
+    """Log with one writer and any number of readers; a reader never blocks the writer."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -373,7 +375,7 @@ class EventLog:
         return self._closed
 
     def wait_closed(self) -> None:
-        """Come back when the last event is in; on Windows Ctrl+C is heard only between two waits."""
+        """Wait until the log is closed; Windows handles Ctrl+C only between two waits."""
         with self._changed:
             while not self._closed:
                 self._changed.wait(LOOK_SECONDS)
@@ -382,19 +384,19 @@ class EventLog:
         return len(self._events)
 
     def since(self, position: int) -> list[Event]:
-        """The events from `position` on, at once."""
+        """The events from `position` on, without waiting."""
         with self._changed:
             return self._events[position:]
 
     def follow(self) -> Iterator[Event]:
-        """Every event from the first on, as they come, until the log is closed."""
+        """Yield every event, from the first on, until the log is closed."""
         position = 0
         while True:
             with self._changed:
                 self._changed.wait_for(partial(self._is_new, position), LOOK_SECONDS)
-                fresh, closed = self._events[position:], self._closed
-            yield from fresh
-            position += len(fresh)
+                events, closed = self._events[position:], self._closed
+            yield from events
+            position += len(events)
             if closed and position == len(self._events):
                 return
 

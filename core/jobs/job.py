@@ -1,4 +1,4 @@
-"""A piece of work as everyone sees it who wishes something of it or follows it."""
+"""A job: one piece of work with its control and its event log."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Work = Callable[["Job"], Ended]
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work, on the model or beside it: its wishes go in by `control`, its news come out by `log`."""
+    """One piece of work, on the model or not: `control` takes wishes, `log` holds its events."""
 
     kind: Kind
     title: str
     control: RunControl[Any] = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
     makes: str = ""
-    """The name of what a training makes."""
+    """Name of the LoRA or model that a training makes."""
 
     @property
     def running(self) -> bool:
@@ -30,7 +30,7 @@ class Job:
 
     @property
     def end(self) -> Ended | None:
-        """How it ended, or None while it runs."""
+        """The last event, or None while the job runs."""
         if self.running:
             return None
         return next((e for e in reversed(self.log.since(0)) if isinstance(e, Ended)), None)

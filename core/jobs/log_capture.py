@@ -1,6 +1,6 @@
-"""What libraries say while a job runs goes into the job's log, never from its thread to a console.
+"""Capture of library messages into the log of a job, so that its thread never writes to a console.
 
-On Windows a click into the console blocks every thread that writes to it.
+On Windows, a click into the console blocks every thread that writes to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .events import EventLog, LibraryMessage
 _LIBRARIES = ("transformers", "peft", "accelerate", "bitsandbytes", "torch", "huggingface_hub", "py.warnings")
 
 
-class _IntoLog(logging.Handler):
+class _EventLogHandler(logging.Handler):
     def __init__(self, log: EventLog) -> None:
         super().__init__()
         self._log = log
@@ -24,11 +24,11 @@ class _IntoLog(logging.Handler):
         self._log.append(LibraryMessage(source=record.name, text=record.getMessage().strip()))
 
 
-class _OurEar(list[logging.Handler]):
-    """The handlers of a logger during a job; one that a library adds while it is imported has to wait."""
+class _CapturedHandlers(list[logging.Handler]):
+    """Handlers of a logger during a job; a handler that a library adds meanwhile is kept for afterwards."""
 
     def __init__(self, log: EventLog) -> None:
-        super().__init__([_IntoLog(log)])
+        super().__init__([_EventLogHandler(log)])
         self.waiting: list[logging.Handler] = []
 
     def append(self, handler: logging.Handler) -> None:
@@ -37,18 +37,18 @@ class _OurEar(list[logging.Handler]):
 
 @contextmanager
 def spoken_into(log: EventLog) -> Iterator[None]:
-    """Loggers and warnings of the libraries speak into `log`; as they were afterwards."""
+    """Send log records and warnings of libraries to `log`; restores the loggers afterwards."""
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
-    before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
-    ears = [_OurEar(log) for _ in loggers]
-    shown_by = warnings.showwarning
+    previous = [(logger, logger.handlers, logger.propagate) for logger in loggers]
+    captured = [_CapturedHandlers(log) for _ in loggers]
+    showwarning = warnings.showwarning
     logging.captureWarnings(True)
-    for logger, ear in zip(loggers, ears, strict=True):
-        logger.handlers, logger.propagate = ear, False
+    for logger, captured_handlers in zip(loggers, captured, strict=True):
+        logger.handlers, logger.propagate = captured_handlers, False
     try:
         yield
     finally:
-        if warnings.showwarning is not shown_by:  # else the host captures them itself, and goes on doing so
+        if warnings.showwarning is not showwarning:  # otherwise the host captures them too and keeps doing so
             logging.captureWarnings(False)
-        for (logger, handlers, propagate), ear in zip(before, ears, strict=True):
-            logger.handlers, logger.propagate = [*handlers, *ear.waiting], propagate
+        for (logger, handlers, propagate), captured_handlers in zip(previous, captured, strict=True):
+            logger.handlers, logger.propagate = [*handlers, *captured_handlers.waiting], propagate

@@ -1,4 +1,4 @@
-"""Jobs, at most one on the model, each on a thread of its own that outlives the page which started it."""
+"""The session: runs jobs, at most one on the model, each in a thread that outlives its page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .log_capture import spoken_into
 
 
 class Session:
-    """Starts jobs, one at a time on the model and one of a kind beside it, and remembers the last of each kind."""
+    """Starts jobs: one at a time on the model, other jobs one of a kind; keeps the latest of each kind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class Session:
 
     @property
     def current(self) -> Job | None:
-        """The job that is running now."""
+        """The job that uses the model now, or None."""
         job = self._current
         return job if job is not None and job.running else None
 
@@ -36,49 +36,49 @@ class Session:
         return self._latest.get(kind)
 
     def tell_with(self, teller: Callable[[Job], None]) -> None:
-        """Call `teller` with every job that starts; it must return at once. An earlier teller falls silent."""
+        """Call `teller` with every job that starts; it must return at once. Replaces an earlier one."""
         self._teller = teller
 
     def train(self, name: str, host: Host, work: Work) -> Job:
-        """Start the job that makes a LoRA, or a model, of this name."""
+        """Start the job that trains a LoRA, or a whole model, of this name."""
         return self.start("training", f"Training '{name}'", host, work, makes=name)
 
     def start(self, kind: Kind, title: str, host: Host, work: Work, *, makes: str = "") -> Job:
-        """Begin `work` under the host's exclusive use, or say what has the model now."""
+        """Start a job with exclusive use of the model; raises BusyError if another job has it."""
         with self._lock:
             if (busy := self.current) is not None:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
             job = Job(kind, title, makes=makes)
             self._current = self._latest[kind] = job
-        return self._begun(job, partial(_on_the_model, host, work))
+        return self._start_thread(job, partial(_run_on_model, host, work))
 
     def start_beside(self, kind: Kind, title: str, work: Work) -> Job:
-        """Begin `work` that needs no model, whatever has that; or say that one of its kind goes on."""
+        """Start a job that does not use the model; raises BusyError if one of its kind is running."""
         with self._lock:
             latest = self._latest.get(kind)
             if latest is not None and latest.running:
                 raise BusyError(f"{latest.title} goes on. Wait until it is done, or stop it first.")
             job = self._latest[kind] = Job(kind, title)
-        return self._begun(job, work)
+        return self._start_thread(job, work)
 
-    def _begun(self, job: Job, work: Work) -> Job:
-        # First the work: a teller that fails must not leave a job that never ends, and it misses nothing.
-        threading.Thread(target=self._carried_out, args=(job, work), name=job.title, daemon=True).start()
+    def _start_thread(self, job: Job, work: Work) -> Job:
+        # The work starts first: if the teller fails, the job still ends. The teller misses no event.
+        threading.Thread(target=self._run_job, args=(job, work), name=job.title, daemon=True).start()
         if self._teller is not None:
             self._teller(job)
         return job
 
-    def _carried_out(self, job: Job, work: Work) -> None:
-        _carry_out(job, work)
+    def _run_job(self, job: Job, work: Work) -> None:
+        _run_work(job, work)
         self.turns.ended(job)
 
 
-def _on_the_model(host: Host, work: Work, job: Job) -> Ended:
+def _run_on_model(host: Host, work: Work, job: Job) -> Ended:
     with spoken_into(job.log), host.exclusive_use():
         return work(job)
 
 
-def _carry_out(job: Job, work: Work) -> None:
+def _run_work(job: Job, work: Work) -> None:
     try:
         end = work(job)
     except TrainingProError as error:
@@ -95,4 +95,4 @@ def _carry_out(job: Job, work: Work) -> None:
 
 
 SESSION = Session()
-"""The one state at module level: the webui executes script.py anew on an interface restart, this not."""
+"""The only state at module level: an interface restart of the webui executes script.py again, but not this."""
