@@ -1,4 +1,4 @@
-"""Training PRO: what text-generation-webui looks for, and the command line's front door."""
+"""Training PRO: the hooks for text-generation-webui, and the entry point of the command line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 if not __package__:
-    # Loaded by path (the webui's user_data/extensions, `python3 script.py`): be a package of our
-    # own, so that `data` and `settings` never meet another extension's.
+    # Loaded by path (user_data/extensions of the webui, or `python3 script.py`): become a package, so that `data`
+    # and `settings` do not clash with modules of other extensions.
     __package__ = __name__
     __path__ = [str(Path(__file__).resolve().parent)]
     if __spec__ is not None:
@@ -18,7 +18,7 @@ params = {"display_name": "Training PRO", "is_tab": True}
 
 
 def ui() -> None:
-    """Draw the tab; whatever goes wrong becomes a sentence in it, never an error of the host's."""
+    """Draw the tab; an error is shown as a message in it and never raised into the webui."""
     try:
         from .core.jobs import SESSION, console
         from .engine.peft_engine import PeftEngine
@@ -35,16 +35,16 @@ def ui() -> None:
 
 
 def custom_css() -> str:
-    """The tab's looks, added to the webui's own; none where they cannot be had, and ui() will say why."""
+    """CSS of the tab; empty after an error, which `ui` reports."""
     try:
         from .interface.base import CSS
-    except Exception:  # noqa: BLE001 - the webui does not catch it, and would not start
+    except Exception:  # noqa: BLE001 - the webui would not catch it and would not start
         return ""
     return CSS
 
 
 def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[str, str]:
-    """Refuse a message while a job holds the model: without this it would wait for hours without a word."""
+    """Refuse a chat message while a job uses the model; otherwise it would wait for hours without a notice."""
     from .core.jobs import SESSION
 
     if (job := SESSION.current) is not None:

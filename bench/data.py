@@ -1,10 +1,10 @@
-"""How fast rows of chats become examples, against the cheapest call of the tokenizer there is.
+"""Speed of turning chat rows into examples, compared to the fastest call of the tokenizer.
 
     python3 bench/data.py --tokenizer FOLDER [--rows 200000]
 
-Prints the rows of docs/benchmarks.md, section Data. Every way runs in a process of its own: the floor is
-`encode_batch_fast` on the rows as the chat template writes them; ours goes from the JSONL file to masked
-examples, then to all that Check says of them; then the same is started again out of what was kept.
+Prints the rows of docs/benchmarks.md, section Data. Every way runs in its own process: the floor is
+`encode_batch_fast` on the rows as written by the chat template; ours goes from the JSONL file to masked examples,
+then to the whole report of Check; the second start reads the prepared data.
 """
 
 from __future__ import annotations
@@ -32,39 +32,42 @@ WAYS = ("floor", "floor, a thousand rows a call", "examples only", "first start"
 
 
 def write_chats(path: Path, rows: int) -> None:
-    """Chats of one to three questions, put together out of the project's own examples, no two alike."""
+    """Write different chats of one to three questions, made from words of the project's examples."""
     rng = random.Random(1)
     words = re.findall(r"\S+", (package.ROOT / "examples" / "story.txt").read_text(encoding="utf-8"))
 
-    def some(least: int, most: int) -> str:
-        at, count = rng.randrange(len(words) - most), rng.randrange(least, most)
-        return " ".join(words[at : at + count]) + f" {rng.randrange(10**6)}"
+    def random_words(least: int, most: int) -> str:
+        start, count = rng.randrange(len(words) - most), rng.randrange(least, most)
+        return " ".join(words[start : start + count]) + f" {rng.randrange(10**6)}"
 
     with path.open("w", encoding="utf-8") as file:
         for _ in range(rows):
             turns = []
             for _ in range(rng.randrange(1, 4)):
-                turns += [{"role": "user", "content": some(4, 20)}, {"role": "assistant", "content": some(10, 60)}]
+                turns += [
+                    {"role": "user", "content": random_words(4, 20)},
+                    {"role": "assistant", "content": random_words(10, 60)},
+                ]
             file.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
 
 
-def measured(way: str, asked: argparse.Namespace) -> dict[str, float]:
-    """One way, once, in this process: seconds by the clock, of the processor, and the memory that it took."""
+def measured(way: str, args: argparse.Namespace) -> dict[str, float]:
+    """Measure one way once, in this process: wall-clock seconds, processor seconds and memory."""
     package.load()
-    work = _floor(asked, way) if way.startswith("floor") else _ours(asked, way)
-    before, begun, spent = _peak(), time.perf_counter(), time.process_time()
+    work = _floor(args, way) if way.startswith("floor") else _ours(args, way)
+    peak_before, start, processor_start = _peak(), time.perf_counter(), time.process_time()
     count = work()
     return {
-        "seconds": time.perf_counter() - begun,
-        "processor": time.process_time() - spent,
+        "seconds": time.perf_counter() - start,
+        "processor": time.process_time() - processor_start,
         "peak": _peak(),
-        "before": before,
+        "before": peak_before,
         "count": count,
     }
 
 
 def _peak() -> float:
-    """In GB, of this process, all of it."""
+    """Peak memory of this process, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
@@ -74,10 +77,10 @@ def _tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def _floor(asked: argparse.Namespace, way: str) -> Callable[[], float]:
-    """The same rows in one call, and as ours come: what one call takes grows faster than the rows do."""
-    tokenizer = _tokenizer(asked.tokenizer)
-    with (asked.folder / "training" / "datasets" / "chats.jsonl").open(encoding="utf-8") as file:
+def _floor(args: argparse.Namespace, way: str) -> Callable[[], float]:
+    """Tokenize the rows in one call; its time grows faster than the number of rows."""
+    tokenizer = _tokenizer(args.tokenizer)
+    with (args.folder / "training" / "datasets" / "chats.jsonl").open(encoding="utf-8") as file:
         chats = [json.loads(line)["messages"] for line in file]
     rows = tokenizer.apply_chat_template(chats, tokenize=False)
     backend = tokenizer.backend_tokenizer
@@ -86,17 +89,17 @@ def _floor(asked: argparse.Namespace, way: str) -> Callable[[], float]:
     )
 
 
-def _ours(asked: argparse.Namespace, way: str) -> Callable[[], float]:
+def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     from training_pro.core.host import Folders, ModelCard
     from training_pro.data.prepare import prepare
     from training_pro.data.rows import row_set
     from training_pro.engine.tokenizer import working_tokenizer
     from training_pro.settings.parsing import training_settings
 
-    tokenizer = working_tokenizer(_tokenizer(asked.tokenizer))
-    config = json.loads((asked.tokenizer / "config.json").read_text(encoding="utf-8"))
+    tokenizer = working_tokenizer(_tokenizer(args.tokenizer))
+    config = json.loads((args.tokenizer / "config.json").read_text(encoding="utf-8"))
     card = ModelCard("model", config, tokenizer.tokenizer, "auto")
-    data = asked.folder
+    data = args.folder
     folders = Folders(data, data / "models", data / "loras", data / "logs", package.ROOT / "examples")
     settings = training_settings({"name": "a", "data": ["chats.jsonl"]})
     if way == "examples only":
@@ -114,48 +117,50 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.way:
-        print(json.dumps(measured(asked.way, asked)))
+    args = parser.parse_args()
+    if args.way:
+        print(json.dumps(measured(args.way, args)))
         return
-    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, {asked.rows:,} rows")
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, {args.rows:,} rows")
     with tempfile.TemporaryDirectory() as folder:
-        asked.folder = Path(folder)
-        (asked.folder / "training" / "datasets").mkdir(parents=True)
-        write_chats(asked.folder / "training" / "datasets" / "chats.jsonl", asked.rows)
-        _print_all(asked)
+        args.folder = Path(folder)
+        (args.folder / "training" / "datasets").mkdir(parents=True)
+        write_chats(args.folder / "training" / "datasets" / "chats.jsonl", args.rows)
+        _print_all(args)
 
 
-def _print_all(asked: argparse.Namespace) -> None:
-    """Rounds by turns, so that whoever else uses the machine disturbs all alike."""
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    for _ in range(asked.rounds):
+def _print_all(args: argparse.Namespace) -> None:
+    """Alternate the ways in each round, so that other load on the machine affects all of them equally."""
+    results: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(args.rounds):
         for way in WAYS:
             if way == "first start":
-                for file in (asked.folder / "training" / "prepared").glob("*"):
+                for file in (args.folder / "training" / "prepared").glob("*"):
                     file.unlink()
-            found[way].append(_in_a_process(way, asked))
-    floor = {key: statistics.median(one[key] for one in found["floor"]) for key in ("seconds", "processor")}
+            results[way].append(_run_process(way, args))
+    floor = {
+        key: statistics.median(result[key] for result in results["floor"]) for key in ("seconds", "processor")
+    }
     print("| way | seconds | times the floor | processor seconds | times the floor | peak memory, GB |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for way, ones in found.items():
-        middle = {key: statistics.median(one[key] for one in ones) for key in ones[0]}
+    for way, measurements in results.items():
+        medians = {key: statistics.median(result[key] for result in measurements) for key in measurements[0]}
         print(
-            f"| {way} | {middle['seconds']:.2f} | {middle['seconds'] / floor['seconds']:.2f} | "
-            f"{middle['processor']:.2f} | {middle['processor'] / floor['processor']:.2f} | {middle['peak']:.2f} |"
+            f"| {way} | {medians['seconds']:.2f} | {medians['seconds'] / floor['seconds']:.2f} | "
+            f"{medians['processor']:.2f} | {medians['processor'] / floor['processor']:.2f} | {medians['peak']:.2f} |"
         )
-    print(f"{found['floor'][0]['count']:,.0f} tokens; ours {found['first start'][0]['count']:,.0f}")
+    print(f"{results['floor'][0]['count']:,.0f} tokens; ours {results['first start'][0]['count']:,.0f}")
 
 
-def _in_a_process(way: str, asked: argparse.Namespace) -> dict[str, float]:
-    words = [sys.executable, __file__, "--tokenizer", str(asked.tokenizer), "--rows", str(asked.rows)]
-    done = subprocess.run(
-        [*words, "--way", way, "--folder", str(asked.folder)], capture_output=True, text=True, check=False
+def _run_process(way: str, args: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, __file__, "--tokenizer", str(args.tokenizer), "--rows", str(args.rows)]
+    process = subprocess.run(
+        [*command, "--way", way, "--folder", str(args.folder)], capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        sys.exit(done.stderr)
-    read: dict[str, float] = json.loads(done.stdout)
-    return read
+    if process.returncode:
+        sys.exit(process.stderr)
+    result: dict[str, float] = json.loads(process.stdout)
+    return result
 
 
 if __name__ == "__main__":

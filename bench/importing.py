@@ -1,8 +1,9 @@
-"""What the webui's start pays for Training PRO: importing script.py and building the tab, beside gradio's import.
+"""Time that Training PRO adds to the start of the webui: importing script.py and building the tab.
 
     python3 bench/importing.py [--rounds 5]
 
-Every round is a process of its own; prints the rows of docs/benchmarks.md, medians in seconds.
+Every round runs in a new process. Prints the rows of docs/benchmarks.md, with gradio's import for comparison:
+medians in seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ print(json.dumps({**seconds, "drawn": "tp-start" in ids, "heavy": loaded}))
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a webui: seconds for each part, whether our tab was drawn, and what else got loaded."""
+    """One start of a webui: seconds of each part, whether our tab was drawn, and the heavy libraries it loaded."""
 
     gradio: float
     script: float
@@ -64,31 +65,31 @@ class Start:
 
 
 def starts(rounds: int = ROUNDS) -> list[Start]:
-    """So many starts, after one that is not counted: it compiles what has changed."""
+    """Measure starts, after one that is not counted because it compiles changed files."""
     with tempfile.TemporaryDirectory() as user_data:
-        words = [sys.executable, "-c", ONE_START, str(ROOT / "script.py"), str(STANDIN), user_data, *HEAVY]
-        return [_started(words) for _ in range(rounds + 1)][1:]
+        command = [sys.executable, "-c", ONE_START, str(ROOT / "script.py"), str(STANDIN), user_data, *HEAVY]
+        return [_run_start(command) for _ in range(rounds + 1)][1:]
 
 
-def _started(words: list[str]) -> Start:
-    """As a user's Python starts: what it has compiled is kept."""
-    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=surroundings)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return Start(**json.loads(done.stdout.splitlines()[-1]))
+def _run_start(command: list[str]) -> Start:
+    """Run one start with cached bytecode, as for a user."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if process.returncode:
+        raise RuntimeError(process.stderr)
+    return Start(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    found = starts(parser.parse_args().rounds)
+    measured = starts(parser.parse_args().rounds)
     import gradio
 
-    print(f"Python {platform.python_version()}, gradio {gradio.__version__}, {len(found)} rounds")
+    print(f"Python {platform.python_version()}, gradio {gradio.__version__}, {len(measured)} rounds")
     print("| part | median, s | least, s | most, s |\n| --- | --- | --- | --- |")
     for name in ("gradio", "script", "tab", "ours"):
-        seconds = [getattr(start, name) for start in found]
+        seconds = [getattr(start, name) for start in measured]
         print(f"| {name} | {statistics.median(seconds):.3f} | {min(seconds):.3f} | {max(seconds):.3f} |")
 
 

@@ -1,4 +1,4 @@
-"""The project as the package that its measurements import from."""
+"""Loads the project as a package for the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load() -> None:
-    """Load script.py the way the webui does, as `training_pro`."""
+    """Load script.py the way the webui does, under the name `training_pro`."""
     spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""What a long run costs the page: events replayed into a view, and one update of it.
+"""Cost of a long run for the page: replay of its events into a view, and one update of the view.
 
 python3 bench/page.py [STEPS]
 """
@@ -18,7 +18,7 @@ ROUNDS = 7
 
 
 def run_of(steps: int) -> Any:
-    """A job's log with so many steps: losses of two data sets, twenty checkpoints."""
+    """Make a job with a log of `steps` steps: losses of two datasets, twenty checkpoints."""
     from training_pro.core.jobs import (  # type: ignore[import-not-found]
         CheckpointSaved,
         Job,  # type: ignore[import-not-found]
@@ -51,19 +51,19 @@ def main(steps: int) -> None:
     from training_pro.interface.run import RunView  # type: ignore[import-not-found]
 
     job = run_of(steps)
-    replay, update, sent = [], [], 0
+    replay, update, sent_bytes = [], [], 0
     for _ in range(ROUNDS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         view = RunView(job)
         view.catch_up()
-        replay.append(time.perf_counter() - began)
-        began = time.perf_counter()
+        replay.append(time.perf_counter() - start)
+        start = time.perf_counter()
         html = view.html() + view.more_curves()
-        update.append(time.perf_counter() - began)
-        sent = len(html.encode())
+        update.append(time.perf_counter() - start)
+        sent_bytes = len(html.encode())
     print(f"{steps:,} steps, median of {ROUNDS}")
     print(f"replayed into a page that is opened now: {1000 * statistics.median(replay):.0f} ms")
-    print(f"one update, every part of it: {1000 * statistics.median(update):.0f} ms, {sent / 1000:.0f} kB")
+    print(f"one update, every part of it: {1000 * statistics.median(update):.0f} ms, {sent_bytes / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

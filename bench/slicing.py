@@ -1,9 +1,9 @@
-"""How fast text is cut, and how much memory that takes, against the cheapest call of the tokenizer there is.
+"""Speed and memory of slicing text, compared to the fastest call of the tokenizer.
 
     python3 bench/slicing.py --tokenizer FOLDER [--text FILE] [--megabytes 1 10 100]
 
-Prints the rows of docs/benchmarks.md: the multiples of the floor on one megabyte, in one process and by
-turns, then time and memory for growing texts, each in a process of its own.
+Prints the rows of docs/benchmarks.md: the multiples of the floor on one megabyte, alternating in one process,
+then time and memory for texts of growing size, each in its own process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = 5
 
 
 def prose(file: Path | None, size: int) -> str:
-    """The project's own story and guides, or a file, as often as the size needs, without hard cuts."""
+    """Text of the given size without hard cuts: the project's example texts or a file, repeated."""
     files = [file] if file else [*sorted((package.ROOT / "examples").rglob("*.txt"))]
     text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     while "\n\n\n" in text:
@@ -44,7 +44,7 @@ def rules(chunking: str, eos: int | None) -> Any:
 
 
 def examples(text: str, tokenizer: Any, chunking: str) -> int:
-    """From a text to the ids of every training example; how many."""
+    """Slice a text and get the ids of every training example; return their number."""
     from training_pro.data.text import slices
 
     sliced = slices(text, tokenizer.encode, rules(chunking, tokenizer.eos))
@@ -59,7 +59,7 @@ def loaded(folder: Path) -> Any:
 
 
 def multiples(folder: Path, text: str) -> None:
-    """Median of five by turns, so that whoever else uses the machine disturbs all alike."""
+    """Print medians of five alternating rounds, so that other load on the machine affects all ways equally."""
     from training_pro.chunking import sections_of
     from training_pro.data.text import bounds
 
@@ -76,15 +76,15 @@ def multiples(folder: Path, text: str) -> None:
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, way in ways.items():
+        for name, act in ways.items():
             start = time.perf_counter()
-            way()
+            act()
             times[name].append(time.perf_counter() - start)
     floor, *_ = (statistics.median(row) for row in times.values())
     print(f"\n| {len(text):,} characters | median, ms | times the floor | examples |\n| --- | --- | --- | --- |")
     for name, row in times.items():
-        made = ways[name]() if "DEMENTOR" in name or "blocks" in name else ""
-        print(f"| {name} | {statistics.median(row) * 1000:.0f} | {statistics.median(row) / floor:.2f} | {made} |")
+        count = ways[name]() if "DEMENTOR" in name or "blocks" in name else ""
+        print(f"| {name} | {statistics.median(row) * 1000:.0f} | {statistics.median(row) / floor:.2f} | {count} |")
 
 
 def growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
@@ -94,45 +94,45 @@ def growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
     )
     print("| --- | --- | --- | --- | --- | --- |")
     for chunking in ("blocks", "dementor"):
-        before = 0.0
+        previous = 0.0
         for size in megabytes:
             row = apart(folder, file, size, chunking)
-            ratio = f"{row['cpu'] / before:.1f}" if before else ""
+            ratio = f"{row['cpu'] / previous:.1f}" if previous else ""
             times = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {ratio}"
             print(f"| {size} | {chunking} | {times} | {row['bytes']:.1f} |", flush=True)
-            before = row["cpu"]
+            previous = row["cpu"]
 
 
 def apart(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str, float]:
-    """One size in a process of its own, so that its peak is its own."""
-    with tempfile.TemporaryDirectory() as aside:
-        path = Path(aside) / "prose.txt"
+    """Measure one size in its own process, for its own peak memory."""
+    with tempfile.TemporaryDirectory() as folder_name:
+        path = Path(folder_name) / "prose.txt"
         path.write_text(prose(file, size * MEGABYTE), encoding="utf-8")
         command = [sys.executable, __file__, "--tokenizer", str(folder), "--one", str(path), chunking]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
 def one(folder: Path, path: Path, chunking: str) -> None:
-    """The best of two passes, by the clock and by the processor, and the peak of memory above the tokenizer."""
+    """Print the best wall-clock and processor time of two passes, and the peak memory above the tokenizer."""
     from training_pro.data.texts import read
 
     tokenizer = loaded(folder)
-    examples(prose(None, 300_000), tokenizer, chunking)  # the tokenizer's threads take their room once
+    examples(prose(None, 300_000), tokenizer, chunking)  # the threads of the tokenizer allocate their memory once
     base = memory_reset()
     seconds, cpu = [], []
     for _ in range(2):
-        start, worked = time.perf_counter(), time.process_time()
-        [found] = read(path)
-        examples(found.text, tokenizer, chunking)
+        start, processor_start = time.perf_counter(), time.process_time()
+        [text_read] = read(path)
+        examples(text_read.text, tokenizer, chunking)
         seconds.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - worked)
+        cpu.append(time.process_time() - processor_start)
         peak = peak_memory()
-    print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "bytes": (peak - base) / len(found.text)}))
+    print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "bytes": (peak - base) / len(text_read.text)}))
 
 
 def memory_reset() -> int:
-    """Forget the peak so far (Linux), and say what is held now, in bytes."""
+    """Reset the peak memory (Linux) and return the bytes in use now."""
     clear = Path("/proc/self/clear_refs")
     if not clear.exists():
         return peak_memory()
@@ -154,15 +154,15 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="prose to use instead of the examples")
     parser.add_argument("--megabytes", type=int, nargs="*", default=[1, 10, 100])
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     package.load()
-    if asked.one:
-        return one(asked.tokenizer, Path(asked.one[0]), asked.one[1])
+    if args.one:
+        return one(args.tokenizer, Path(args.one[0]), args.one[1])
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     )
-    multiples(asked.tokenizer, prose(asked.text, MEGABYTE))
-    return growth(asked.tokenizer, asked.text, asked.megabytes)
+    multiples(args.tokenizer, prose(args.text, MEGABYTE))
+    return growth(args.tokenizer, args.text, args.megabytes)
 
 
 if __name__ == "__main__":

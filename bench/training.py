@@ -1,12 +1,12 @@
-"""How fast a run learns, side by side: padding to the cutoff, HF's dynamic padding, TRL's packing, and ours.
+"""Training speed compared: padding to the cutoff, HF's dynamic padding, TRL's packing, and ours.
 
     python3 bench/training.py --model FOLDER [--samples 96] [--rounds 3] [--trl FOLDER] [--threads 2]
 
 Prints the rows of docs/benchmarks.md. Every way trains the same LoRA (q-v, rank 16, dropout 0) on the same
-pieces of real text of random lengths, cutoff 256, batch 4, all tokens learned, no checkpointing; each in a
-process of its own, in turn, round by round. TRL is no part of the project: it is installed without its
-dependencies into the folder that --trl names (by default one in the system's folder for temporary files),
-which only that way sees. On a graphics card the same command measures the card's memory and adds MFU.
+pieces of real text of random lengths, cutoff 256, batch 4, all tokens learned, no checkpointing; each in its own
+process, alternating in every round. TRL is not part of the project: it is installed without its dependencies into
+the folder given by --trl (by default in the system's temporary folder), which only that way sees. On a GPU, the
+same command measures GPU memory and adds MFU.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ CARDS = {
     "4090": 165e12,
     "3090": 71e12,
 }
-"""What cards can do in bfloat16, in operations a second, by their makers' papers."""
+"""Peak bfloat16 operations per second of GPUs, from their data sheets."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one way took for its steps."""
+    """Time, memory and losses of one way."""
 
     way: str
     tokens: int
@@ -60,7 +60,7 @@ class Found:
     processor_seconds: float
     peak_gb: float
     losses: tuple[float, ...]
-    beside_share: float = 0.0  # of the processor's time: our callback, the events, and a page that follows
+    beside_share: float = 0.0  # share of processor time for our callback, the events and a page that follows
     mfu: float = 0.0
 
     @property
@@ -69,21 +69,21 @@ class Found:
 
     @property
     def thrift(self) -> float:
-        """Tokens for each second of the processor: what a busy machine cannot spoil."""
+        """Tokens per second of processor time, which does not depend on other load."""
         return self.tokens / self.processor_seconds
 
 
 def main() -> None:
-    asked = arguments()
-    if asked.way:
-        print("FOUND " + json.dumps(asdict(measured(asked))))
+    args = arguments()
+    if args.way:
+        print("FOUND " + json.dumps(asdict(measured(args))))
         return
-    install_trl(asked.trl)
+    install_trl(args.trl)
     with tempfile.TemporaryDirectory() as scratch:
-        asked.text = Path(scratch) / "text.txt"
-        asked.text.write_text(prose(), encoding="utf-8")
-        found = [once(way, asked) for _ in range(asked.rounds) for way in WAYS]
-    print("\n".join([heading(asked), "", *table(found), "", *beside(found)]))
+        args.text = Path(scratch) / "text.txt"
+        args.text.write_text(prose(), encoding="utf-8")
+        results = [once(way, args) for _ in range(args.rounds) for way in WAYS]
+    print("\n".join([heading(args), "", *table(results), "", *beside(results)]))
 
 
 def arguments() -> argparse.Namespace:
@@ -104,68 +104,68 @@ def install_trl(folder: Path) -> None:
         subprocess.run(pip, check=True)
 
 
-def once(way: str, asked: argparse.Namespace) -> Found:
-    """One way in a process of its own, so that none inherits memory or warmth of another."""
-    command = [sys.executable, __file__, "--way", way, "--model", str(asked.model)]
-    command += ["--text", str(asked.text), "--samples", str(asked.samples), "--threads", str(asked.threads)]
-    surroundings = {**os.environ, "OMP_NUM_THREADS": str(asked.threads), "TOKENIZERS_PARALLELISM": "false"}
+def once(way: str, args: argparse.Namespace) -> Found:
+    """Run one way in its own process, so that it inherits no memory or warm caches."""
+    command = [sys.executable, __file__, "--way", way, "--model", str(args.model)]
+    command += ["--text", str(args.text), "--samples", str(args.samples), "--threads", str(args.threads)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false"}
     if way == "trl":
-        surroundings["PYTHONPATH"] = str(asked.trl)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings)
-    line = next((line for line in done.stdout.splitlines() if line.startswith("FOUND ")), None)
+        environment["PYTHONPATH"] = str(args.trl)
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    line = next((line for line in process.stdout.splitlines() if line.startswith("FOUND ")), None)
     if line is None:
-        raise SystemExit(f"{way} failed:\n{done.stderr[-3000:]}")
-    found = Found(**json.loads(line.removeprefix("FOUND ")))
-    print(f"{way}: {found.seconds:.1f} s, {found.processor_seconds:.1f} s of the processor", file=sys.stderr)
-    return found
+        raise SystemExit(f"{way} failed:\n{process.stderr[-3000:]}")
+    result = Found(**json.loads(line.removeprefix("FOUND ")))
+    print(f"{way}: {result.seconds:.1f} s, {result.processor_seconds:.1f} s of the processor", file=sys.stderr)
+    return result
 
 
-def measured(asked: argparse.Namespace) -> Found:
-    """This process's way, timed from the first step to the last."""
+def measured(args: argparse.Namespace) -> Found:
+    """Measure one way in this process, from the first step to the last."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    torch.set_num_threads(asked.threads)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     on_card = torch.cuda.is_available()
-    tokenizer = AutoTokenizer.from_pretrained(asked.model)
-    texts = pieces(tokenizer, asked.text.read_text(encoding="utf-8"), asked.samples)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    texts = pieces(tokenizer, args.text.read_text(encoding="utf-8"), args.samples)
     model = AutoModelForCausalLM.from_pretrained(
-        asked.model, dtype=torch.bfloat16 if on_card else torch.float32
+        args.model, dtype=torch.bfloat16 if on_card else torch.float32
     ).to("cuda" if on_card else "cpu")
-    watch = Watch(asked.way, sum(len(tokenizer(text).input_ids) for text in texts), model, on_card)
-    {"ours": with_ours, "trl": with_trl}.get(asked.way, with_hf)(model, tokenizer, texts, asked, watch)
+    watch = Watch(args.way, sum(len(tokenizer(text).input_ids) for text in texts), model, on_card)
+    {"ours": with_ours, "trl": with_trl}.get(args.way, with_hf)(model, tokenizer, texts, args, watch)
     assert watch.found is not None
     return watch.found
 
 
 def prose() -> str:
-    """The project's own story and pages."""
+    """Text of the project's example stories and docs."""
     files = [*sorted((package.ROOT / "examples").glob("*.txt")), *sorted((package.ROOT / "docs").glob("*.md"))]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def pieces(tokenizer: Any, text: str, count: int) -> list[str]:
-    """Pieces of it by random lengths; the same for every way."""
+    """Cut the text into pieces of random lengths, the same for every way."""
     import numpy as np
 
-    chance = np.random.default_rng(3)
-    lengths = np.clip(np.exp(chance.normal(MEAN, SPREAD, count)).astype(int), 8, CUTOFF - 4)
+    rng = np.random.default_rng(3)
+    lengths = np.clip(np.exp(rng.normal(MEAN, SPREAD, count)).astype(int), 8, CUTOFF - 4)
     ids = tokenizer(text).input_ids
     ids = ids * (int(lengths.sum()) // len(ids) + 1)
     ends = np.cumsum(lengths)
     texts = [tokenizer.decode(ids[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
-    # Cut anew, a text may be a token longer or shorter: what counts is what it is now.
+    # Tokenized again, a piece may be a token longer or shorter; its new length counts.
     return [text for text in texts if 4 <= len(tokenizer(text).input_ids) <= CUTOFF]
 
 
 class Watch:
-    """Times a Trainer's steps, and the memory they take above what is there before the first."""
+    """Measures the time of a Trainer's steps and their memory above that before the first step."""
 
     def __init__(self, way: str, tokens: int, model: Any, on_card: bool) -> None:
         self._way, self._tokens, self._on_card = way, tokens, on_card
         self._weights = sum(p.numel() for p in model.parameters())
-        self.beside = 0.0
+        self.overhead_seconds = 0.0
         self.found: Found | None = None
 
     def time(self, trainer: Any, train: Callable[[], Any]) -> Any:
@@ -181,20 +181,20 @@ class Watch:
             used,
             self._memory() - before,
             losses,
-            self.beside / used,
+            self.overhead_seconds / used,
             self._mfu(seconds),
         )
         return result
 
     def _mfu(self, seconds: float) -> float:
-        """Forward and backward through frozen weights: four operations a weight and token."""
+        """MFU; forward and backward through frozen weights are four operations per weight and token."""
         import torch
 
-        known = [most for name, most in CARDS.items() if self._on_card and name in torch.cuda.get_device_name()]
-        return 4 * self._weights * self._tokens / seconds / known[0] if known else 0.0
+        peaks = [peak for name, peak in CARDS.items() if self._on_card and name in torch.cuda.get_device_name()]
+        return 4 * self._weights * self._tokens / seconds / peaks[0] if peaks else 0.0
 
     def _memory(self, *, from_now: bool = False) -> float:
-        """In GB: what is taken now, or the most since then."""
+        """Peak memory in GB since the last call with `from_now`, which resets it."""
         import torch
 
         if self._on_card:
@@ -214,8 +214,8 @@ def lora() -> Any:
     return LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules=targets)
 
 
-def common(**more: Any) -> dict[str, Any]:
-    """What every Trainer is told."""
+def common(**options: Any) -> dict[str, Any]:
+    """Training arguments of every Trainer."""
     import torch
 
     return {
@@ -231,12 +231,12 @@ def common(**more: Any) -> dict[str, Any]:
         "use_cpu": not torch.cuda.is_available(),
         "bf16": torch.cuda.is_available(),
         "dataloader_pin_memory": False,
-        **more,
+        **options,
     }
 
 
-def with_hf(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namespace, watch: Watch) -> None:
-    """HF's Trainer as it is: each row padded to the cutoff, or each batch to its longest."""
+def with_hf(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: Watch) -> None:
+    """Train with HF's Trainer: each row padded to the cutoff, or each batch to its longest row."""
     import torch
     from peft import get_peft_model
     from transformers import Trainer, TrainingArguments, set_seed
@@ -244,7 +244,7 @@ def with_hf(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namesp
     rows = [tokenizer(text).input_ids for text in texts]
 
     def collate(batch: list[list[int]]) -> dict[str, Any]:
-        longest = CUTOFF if asked.way == "cutoff" else max(map(len, batch))
+        longest = CUTOFF if args.way == "cutoff" else max(map(len, batch))
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in batch])
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in batch])
         labels = ids.masked_fill(mask == 0, -100)
@@ -263,8 +263,8 @@ def with_hf(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namesp
     watch.time(trainer, trainer.train)
 
 
-def with_trl(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namespace, watch: Watch) -> None:
-    """TRL's SFTTrainer with its packing: bins of 1024 tokens, one at a time."""
+def with_trl(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: Watch) -> None:
+    """Train with TRL's SFTTrainer and its packing: bins of 1024 tokens, one at a time."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -281,8 +281,8 @@ def with_trl(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Names
     watch.time(trainer, trainer.train)
 
 
-def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namespace, watch: Watch) -> None:
-    """A whole run of Training PRO, from a file to the LoRA on disk, followed by a page; its steps are timed."""
+def with_ours(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: Watch) -> None:
+    """Train a whole run of Training PRO, followed by a page, and measure its steps."""
     package.load()
     from training_pro.core.host import LoadedModel
     from training_pro.core.jobs import Job
@@ -291,9 +291,9 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Name
     from training_pro.hosts.standalone import StandaloneHost, folders
     from training_pro.settings.parsing import training_settings
 
-    _count_what_is_beside(BetweenSteps, watch)
+    _measure_overhead(BetweenSteps, watch)
     train = trainer.RunTrainer.train
-    trainer.RunTrainer.train = lambda self, **more: watch.time(self, lambda: train(self, **more))
+    trainer.RunTrainer.train = lambda self, **options: watch.time(self, lambda: train(self, **options))
     settings = training_settings(
         {
             **{"name": "bench", "data": ["rows.jsonl"], "format": "text", "add_eos": "never", "cutoff": CUTOFF},
@@ -309,54 +309,54 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Name
         }
     )
     with tempfile.TemporaryDirectory() as scratch:
-        host = StandaloneHost(folders(Path(scratch)), model=str(asked.model))
+        host = StandaloneHost(folders(Path(scratch)), model=str(args.model))
         host._loaded = LoadedModel(host.card(), model)
         host.folders.datasets.mkdir(parents=True)
         rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         (host.folders.datasets / "rows.jsonl").write_text(rows, encoding="utf-8")
         job = Job("training", "bench")
-        page = threading.Thread(target=_follow, args=(job, watch), daemon=True)
+        page = threading.Thread(target=_follow_as_page, args=(job, watch), daemon=True)
         page.start()
         PeftEngine().train(settings, host, job)
     assert sum(event.tokens for event in job.log.since(0) if hasattr(event, "smoothed")) == watch._tokens
 
 
-def _count_what_is_beside(callback: Any, watch: Watch) -> None:
-    """Add up the processor's time in our callback: wishes, events, records."""
+def _measure_overhead(callback: Any, watch: Watch) -> None:
+    """Measure the processor time of our callback: wishes, events, records."""
     for name in [name for name in vars(callback) if name.startswith("on_")]:
-        setattr(callback, name, _counted(getattr(callback, name), watch))
+        setattr(callback, name, _timed(getattr(callback, name), watch))
 
 
-def _counted(method: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
-    def counted(*args: Any, **more: Any) -> Any:
+def _timed(method: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def timed(*args: Any, **options: Any) -> Any:
         began = time.thread_time()
         try:
-            return method(*args, **more)
+            return method(*args, **options)
         finally:
-            watch.beside += time.thread_time() - began
+            watch.overhead_seconds += time.thread_time() - began
 
-    return counted
+    return timed
 
 
-def _follow(job: Any, watch: Watch) -> None:
-    """What a page does twice a second, in a thread of its own, as the real one."""
+def _follow_as_page(job: Any, watch: Watch) -> None:
+    """Update a view twice a second in its own thread, as a real page does."""
     from training_pro.interface.run import RunView
 
     view = RunView(job)
     while job.running:
-        began = time.thread_time()
+        start = time.thread_time()
         view.catch_up()
         view.html()
-        watch.beside += time.thread_time() - began
+        watch.overhead_seconds += time.thread_time() - start
         time.sleep(0.5)
 
 
-def heading(asked: argparse.Namespace) -> str:
+def heading(args: argparse.Namespace) -> str:
     import torch
 
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{asked.threads} threads"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{args.threads} threads"
     versions = [f"torch {torch.__version__}", *(f"{n} {_version(n)}" for n in ("transformers", "peft")), TRL]
-    return f"{platform.processor() or platform.machine()}, {where}, {', '.join(versions)}; {asked.rounds} rounds"
+    return f"{platform.processor() or platform.machine()}, {device}, {', '.join(versions)}; {args.rounds} rounds"
 
 
 def _version(name: str) -> str:
@@ -365,45 +365,45 @@ def _version(name: str) -> str:
     return version(name)
 
 
-def table(found: Sequence[Found]) -> list[str]:
-    """Medians, and how ours compares in the same round, by the clock and by the processor's time."""
+def table(results: Sequence[Found]) -> list[str]:
+    """Format medians and the ratio to ours in the same round, by wall-clock and by processor time."""
     lines = [
         "| way | useful tokens/s | ours, by the clock | by the processor | peak above the model, GB | ours |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    own = of("ours", found)
+    own = of("ours", results)
     for way in WAYS:
-        theirs = of(way, found)
-        middle = statistics.median(one.peak_gb for one in theirs)
+        other = of(way, results)
+        median_peak = statistics.median(result.peak_gb for result in other)
         lines.append(
-            f"| {WORDS[way]} | {statistics.median(one.speed for one in theirs):.0f} | "
-            f"{ratio(own, theirs, 'speed'):.2f} x | {ratio(own, theirs, 'thrift'):.2f} x | "
-            f"{middle:.2f} | {ratio(own, theirs, 'peak_gb'):.2f} x |"
+            f"| {WORDS[way]} | {statistics.median(result.speed for result in other):.0f} | "
+            f"{ratio(own, other, 'speed'):.2f} x | {ratio(own, other, 'thrift'):.2f} x | "
+            f"{median_peak:.2f} | {ratio(own, other, 'peak_gb'):.2f} x |"
         )
     return lines
 
 
-def of(way: str, found: Sequence[Found]) -> list[Found]:
-    return [one for one in found if one.way == way]
+def of(way: str, results: Sequence[Found]) -> list[Found]:
+    return [result for result in results if result.way == way]
 
 
 def ratio(own: Sequence[Found], theirs: Sequence[Found], figure: str) -> float:
-    """The median over the rounds."""
+    """Median over the rounds of the ratio of a figure."""
     pairs = zip(own, theirs, strict=True)
     return statistics.median(getattr(mine, figure) / getattr(other, figure) for mine, other in pairs)
 
 
-def beside(found: Sequence[Found]) -> list[str]:
-    """What else was asked: the same losses, and what all that is not training costs."""
-    own, dynamic = of("ours", found)[0], of("dynamic", found)[0]
-    apart = max(abs(a - b) for a, b in zip(own.losses, dynamic.losses, strict=True))
-    share = statistics.median(one.beside_share for one in of("ours", found))
+def beside(results: Sequence[Found]) -> list[str]:
+    """Format the other results: whether the losses agree, and the cost of everything but training."""
+    ours, dynamic = of("ours", results)[0], of("dynamic", results)[0]
+    difference = max(abs(a - b) for a, b in zip(ours.losses, dynamic.losses, strict=True))
+    overhead = statistics.median(result.beside_share for result in of("ours", results))
     lines = [
-        f"Losses of ours and of dynamic padding: at most {apart:.1g} apart over {len(own.losses)} steps.",
-        f"Our callback, the events and a page that follows: {share:.2%} of the processor's time.",
+        f"Losses of ours and of dynamic padding: at most {difference:.1g} apart over {len(ours.losses)} steps.",
+        f"Our callback, the events and a page that follows: {overhead:.2%} of the processor's time.",
     ]
-    if own.mfu:
-        lines.append("MFU: " + ", ".join(f"{way} {of(way, found)[0].mfu:.1%}" for way in WAYS))
+    if ours.mfu:
+        lines.append("MFU: " + ", ".join(f"{way} {of(way, results)[0].mfu:.1%}" for way in WAYS))
     return lines
 
 

@@ -1,3 +1,3 @@
-"""The command line; the only place that prints."""
+"""The command line; the only package that prints."""
 
 __all__ = ["main"]

@@ -1,4 +1,4 @@
-"""`script.py check`: what a run would learn from, without loading any weights."""
+"""`script.py check`: report on the data of a run, without loading any weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .train import add_settings, settings_from
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the report; 1 when the verdict is 'not ready'."""
-    asked = _parsed(arguments)
-    interpreter.ready({"train"}, torch_spec=asked.torch)
-    report = _report(asked)
-    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if asked.json else report.text())
+    """Print the report; return 1 if its verdict is 'not ready'."""
+    args = _parse_args(arguments)
+    interpreter.ready({"train"}, torch_spec=args.torch)
+    report = _make_report(args)
+    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if args.json else report.text())
     return 1 if report.verdict == "not ready" else 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("check", "What a run would learn from: the same report as the Check button.")
     options.add_model(parser)
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
@@ -36,18 +36,18 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _report(asked: argparse.Namespace) -> DatasetReport:
+def _make_report(args: argparse.Namespace) -> DatasetReport:
     from ..engine.peft_engine import PeftEngine
 
-    host = options.host(asked)
+    host = options.host(args)
     try:
-        settings = settings_from(asked, host, asked.settings)
+        settings = settings_from(args, host, args.settings)
     except SettingsError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
-    return PeftEngine().check(settings, host, show=_showing(asked))
+    return PeftEngine().check(settings, host, show=_preview_query(args))
 
 
-def _showing(asked: argparse.Namespace) -> Showing:
-    """Words or a number to begin from ask for an example, too."""
-    some = 1 if asked.first or asked.holding else 0
-    return Showing(max(0, some if asked.show is None else asked.show), max(0, asked.first), asked.holding)
+def _preview_query(args: argparse.Namespace) -> Showing:
+    """Preview options; `--from` or `--holding` alone show one example."""
+    default = 1 if args.first or args.holding else 0
+    return Showing(max(0, default if args.show is None else args.show), max(0, args.first), args.holding)

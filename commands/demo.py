@@ -1,4 +1,4 @@
-"""`script.py demo`: from a bare Python to a page with a model and a text in it, ready to train."""
+"""`script.py demo`: from a bare Python to a page with a model and a text, ready to train."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ TINY = "tiny-random-llama"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Environment, model, example data, page."""
-    asked = _parsed(arguments)
-    interpreter.ready({"train", "page", "demo"}, torch_spec=asked.torch)
-    home = folders(options.user_data(asked.user_data))
-    model = _model(home.models, tiny=asked.tiny)
-    page.serve(StandaloneHost(home, model=model.name), asked, first_look=True)
+    """Set up the environment and the model, then open the page with example data."""
+    args = _parse_args(arguments)
+    interpreter.ready({"train", "page", "demo"}, torch_spec=args.torch)
+    folders_here = folders(options.user_data(args.user_data))
+    model = _make_model(folders_here.models, tiny=args.tiny)
+    page.serve(StandaloneHost(folders_here, model=model.name), args, first_look=True)
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("demo", "Everything for a first look: environment, model, example data, the page.")
     parser.add_argument("--tiny", action="store_true", help="a random model made in seconds instead of a real one")
     page.add_serving(parser)
     return parser.parse_args(arguments)
 
 
-def _model(models: Path, *, tiny: bool) -> Path:
-    """The embedded model; a tiny random one where that is asked for or the real one cannot be had."""
+def _make_model(models: Path, *, tiny: bool) -> Path:
+    """Make the embedded model; with `tiny`, or if that fails, the tiny random model."""
     if not tiny:
         try:
             return make_embedded(models, say)

@@ -1,4 +1,4 @@
-"""`script.py get`: a model brought from the Hugging Face hub into the models folder."""
+"""`script.py get`: download a model from the Hugging Face hub into the models folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .options import ended_by, say
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The folder of the model on standard output."""
-    asked = _parsed(arguments)
-    wanted = hub_models.wanted(asked.model, asked.revision)
-    home = folders(options.user_data(asked.user_data))
-    interpreter.ready({"train"}, torch_spec=asked.torch)
-    teller = _Teller()
+    """Download the model and print its folder."""
+    args = _parse_args(arguments)
+    wanted = hub_models.wanted(args.model, args.revision)
+    host_folders = folders(options.user_data(args.user_data))
+    interpreter.ready({"train"}, torch_spec=args.torch)
+    printer = _ProgressPrinter()
     with ended_by(signal.default_int_handler):
-        end = download.get(wanted, home.models, teller.tell)
-    teller.line(end.text)
+        end = download.get(wanted, host_folders.models, printer.tell)
+    printer.line(end.text)
     if end.folder is None:
         return 1
     say(f"For the other commands: --model {end.folder.name}")
@@ -32,29 +32,29 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("get", "A model in transformers format, brought from the Hugging Face hub.")
     parser.add_argument("model", metavar="OWNER/NAME", help="as on its page, or the address of that page")
     parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
     return parser.parse_args(arguments)
 
 
-class _Teller:
-    """Lines on standard error; how far it is stands in one line that is written over, where that can be."""
+class _ProgressPrinter:
+    """Writes events to standard error; on a terminal, the progress overwrites its own line."""
 
     def __init__(self) -> None:
         self._narrator = Narrator()
-        self._over = sys.stderr.isatty()
-        self._unended = 0
+        self._can_overwrite = sys.stderr.isatty()
+        self._open_line_length = 0
 
     def tell(self, event: Event) -> None:
-        if self._over and isinstance(event, Fetched):
-            words = f"{event.share:.0%}  {event.words}"
-            print(f"\r{words:<{self._unended}}", end="", file=sys.stderr, flush=True)
-            self._unended = len(words)
-        elif words := self._narrator.line(event):
-            self.line(words)
+        if self._can_overwrite and isinstance(event, Fetched):
+            line = f"{event.share:.0%}  {event.words}"
+            print(f"\r{line:<{self._open_line_length}}", end="", file=sys.stderr, flush=True)
+            self._open_line_length = len(line)
+        elif line := self._narrator.line(event):
+            self.line(line)
 
-    def line(self, words: str) -> None:
-        say(f"\n{words}" if self._unended else words)
-        self._unended = 0
+    def line(self, text: str) -> None:
+        say(f"\n{text}" if self._open_line_length else text)
+        self._open_line_length = 0

@@ -1,4 +1,4 @@
-"""`script.py gguf`: a LoRA as a file for llama.cpp."""
+"""`script.py gguf`: write a LoRA as a file for llama.cpp."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .options import say
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The file on standard output."""
-    asked = _parsed(arguments)
-    host = StandaloneHost(folders_of(options.user_data(asked.user_data)))
-    interpreter.ready({"train"}, torch_spec=asked.torch)
+    """Write the GGUF file and print its path."""
+    args = _parse_args(arguments)
+    host = StandaloneHost(folders_of(options.user_data(args.user_data)))
+    interpreter.ready({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    lora = options.lora(asked.lora, host.folders)
-    file = PeftEngine().gguf(GgufLora(lora, asked.out, asked.model), host)
+    lora = options.lora(args.lora, host.folders)
+    file = PeftEngine().gguf(GgufLora(lora, args.out, args.model), host)
     say(f"For llama.cpp: --lora {file}")
     print(file)
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("gguf", "A LoRA as a GGUF file, for llama.cpp with a GGUF of the same model.")
     parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
     parser.add_argument("--out", default="", metavar="FILE", help="default: NAME.gguf in the LoRA's folder")

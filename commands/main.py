@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and the one place where their errors become a sentence."""
+"""Entry point of the command line: the list of commands, and the place where errors become messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..core.errors import TrainingProError
 from ..core.launcher import launcher
 from .environment import interpreter
 
-if TYPE_CHECKING:  # an older Python has to get as far as the sentence that says so
+if TYPE_CHECKING:  # an older Python must get as far as the message that says so
     Run = Callable[[Sequence[str]], int]
 
 
 class Command(NamedTuple):
-    """A command by its module in this folder, and what it does in a sentence."""
+    """A command: its module in this folder, and a short description."""
 
     module: str
     words: str
@@ -43,8 +43,8 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; 0 on success, 1 on a problem of the user's, 2 on a wrong command line."""
-    _take_any_letter()
+    """Run one command; return 0 on success, 1 on a problem the user can fix, 2 on a wrong command line."""
+    _set_encoding()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
@@ -54,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         interpreter.check_python()
-        return _run_of(name)(rest)
+        return _load_command(name)(rest)
     except TrainingProError as error:
-        if dist_env.is_first():  # of several that train together, each would say it
+        if dist_env.is_first():  # otherwise each process of distributed training would print it
             print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -70,12 +70,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def nobody_reads(error: OSError) -> bool:
-    """Whether who read our output has seen enough: `| head`; or q in `| more`, for which Windows has no name."""
-    return isinstance(error, BrokenPipeError) or (error.errno == errno.EINVAL and _is_left(sys.stdout))
+    """Whether the reader of our output has closed it: `| head`, or q in `| more`, which is EINVAL on Windows."""
+    return isinstance(error, BrokenPipeError) or (error.errno == errno.EINVAL and _is_closed(sys.stdout))
 
 
-def _is_left(stream: TextIO) -> bool:
-    """Whether it takes no more: what could not be written is still in it."""
+def _is_closed(stream: TextIO) -> bool:
+    """Whether a stream is closed at its other end; unwritten text is still in its buffer."""
     try:
         stream.flush()
     except OSError:
@@ -84,21 +84,21 @@ def _is_left(stream: TextIO) -> bool:
 
 
 def usage() -> str:
-    """All commands, a line each."""
+    """List all commands, one per line."""
     width = max(map(len, COMMANDS))
     rows = [f"  {name:<{width}}  {command.words}" for name, command in COMMANDS.items()]
-    head = f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launcher()} COMMAND [options]\n"
-    return "\n".join([head, *rows, "", f"{launcher()} COMMAND --help says what a command takes."])
+    heading = f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launcher()} COMMAND [options]\n"
+    return "\n".join([heading, *rows, "", f"{launcher()} COMMAND --help says what a command takes."])
 
 
-def _take_any_letter() -> None:
-    """A pipe or a file gets UTF-8, also on Windows; a console keeps what it understands."""
+def _set_encoding() -> None:
+    """Write UTF-8 to pipes and files, also on Windows; a console keeps its encoding."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
 
 
-def _run_of(name: str) -> Run:
+def _load_command(name: str) -> Run:
     module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
     run: Run = module.run
     return run

@@ -1,4 +1,4 @@
-"""`script.py merge`: a LoRA baked into a full model."""
+"""`script.py merge`: merge a LoRA into a full model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .options import say
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The folder of the model on standard output."""
-    asked = _parsed(arguments)
-    host = options.host(asked)
-    interpreter.ready({"train"}, torch_spec=asked.torch)
+    """Merge the LoRA and print the folder of the model."""
+    args = _parse_args(arguments)
+    host = options.host(args)
+    interpreter.ready({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    wanted = Merge(options.lora(asked.lora, host.folders), asked.out)
-    job = SESSION.start("merge", f"Merging {asked.lora}", host, lambda job: PeftEngine().merge(wanted, host, job))
+    request = Merge(options.lora(args.lora, host.folders), args.out)
+    job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: PeftEngine().merge(request, host, job))
     console.tell(job, say)
     if job.end is None or job.end.outcome == "failed":
         return 1
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("merge", "A LoRA baked into a full model: safetensors, config and tokenizer.")
     options.add_model(parser)
     parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")

@@ -1,4 +1,4 @@
-"""What several commands take: the working folder, the model, how it is loaded."""
+"""Options that several commands share: the working folder, the model and how it is loaded."""
 
 from __future__ import annotations
 
@@ -22,29 +22,33 @@ from ..hosts.standalone import LOADINGS, StandaloneHost, folders
 from ..records.folder import loras
 
 ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-"""Ctrl+C, an end from outside, a window that is closed, Ctrl+Break; not every system has each."""
+"""Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
 UNSAVED = "Ctrl+C saves a run before it ends. Closing this window does not: Windows leaves no time for that."
 
 HERE = Path(__file__).resolve().parent.parent
 
 
-class _Parser(argparse.ArgumentParser):
-    """One that knows what was nearly written."""
+class _SuggestingParser(argparse.ArgumentParser):
+    """Argument parser that suggests similar flags."""
 
     def error(self, message: str) -> NoReturn:
-        wrong = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
-        near = [flag for one in wrong for flag in get_close_matches(one, self._option_string_actions, 1)]
-        super().error(message + (f". Did you mean {', '.join(near)}?" if near else ""))
+        unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
+        similar = [
+            flag for argument in unknown for flag in get_close_matches(argument, self._option_string_actions, 1)
+        ]
+        super().error(message + (f". Did you mean {', '.join(similar)}?" if similar else ""))
 
 
 def parser(command: str, words: str) -> argparse.ArgumentParser:
-    """A parser with --user-data; a wrong command line ends with 2 by itself."""
-    made = _Parser(prog=f"{launcher()} {command}", description=words, allow_abbrev=False)
-    made.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
-    made.add_argument(
+    """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
+    arg_parser = _SuggestingParser(prog=f"{launcher()} {command}", description=words, allow_abbrev=False)
+    arg_parser.add_argument(
+        "--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)"
+    )
+    arg_parser.add_argument(
         "--torch", metavar="SPEC", help="which torch an environment of our own gets, e.g. torch==2.13.0"
     )
-    return made
+    return arg_parser
 
 
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -54,68 +58,68 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     parser.add_argument("--load", choices=tuple(LOADINGS), default="auto", help="how it is loaded (default: auto)")
 
 
-def user_data(asked: Path | None) -> Path:
-    """The working folder: as asked, the webui's own when we lie inside one, else user_data here."""
-    found = asked or _webuis_own() or Path("user_data")
-    say(f"Working folder: {found.resolve()}")
-    return found
+def user_data(requested: Path | None) -> Path:
+    """The working folder: the given one, that of the webui around us, or ./user_data."""
+    folder = requested or _webui_user_data() or Path("user_data")
+    say(f"Working folder: {folder.resolve()}")
+    return folder
 
 
 def host(options: argparse.Namespace) -> StandaloneHost:
-    """The standalone host for what the command line says."""
+    """Make the standalone host for the parsed options."""
     return StandaloneHost(folders(user_data(options.user_data)), model=options.model or "", loading=options.load)
 
 
 @contextmanager
 def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside, whatever asks this process to end calls `handler`; under nohup a closed window asks nothing."""
-    there = [getattr(signal, name) for name in ENDINGS if hasattr(signal, name)]
-    nohup = {s for s in there if s.name == "SIGHUP" and signal.getsignal(s) is signal.SIG_IGN}
-    before = {s: signal.signal(s, handler) for s in there if s not in nohup}
+    """Handle every signal to end with `handler`; under nohup, a closed window stays ignored."""
+    signals = [getattr(signal, name) for name in ENDINGS if hasattr(signal, name)]
+    nohup = {s for s in signals if s.name == "SIGHUP" and signal.getsignal(s) is signal.SIG_IGN}
+    previous_handlers = {s: signal.signal(s, handler) for s in signals if s not in nohup}
     try:
         yield
     finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+        for number, previous in previous_handlers.items():
+            signal.signal(number, previous)
 
 
 def say_what_saves() -> None:
-    """On Windows a process is ended with its window, whatever its handlers would still do."""
+    """Print how to end a run, on Windows only: it kills a process with its window, without calling handlers."""
     if sys.platform == "win32":
         say(UNSAVED)
 
 
-def located(asked: str, folders: Folders) -> Path:
-    """What is named on the command line; where two things have the name, which one is meant is said."""
-    found, here = dataset_index.located(asked, folders), dataset_index.from_here(asked)
-    if found != here and here.exists() and not here.samefile(found):
-        say(f"{asked}: the data set in {folders.datasets} is meant; for {here} write ./{asked}.")
-    return found
+def located(name: str, folders: Folders) -> Path:
+    """Find the dataset for a name or path; says which one is used if both exist."""
+    path, path_here = dataset_index.located(name, folders), dataset_index.from_here(name)
+    if path != path_here and path_here.exists() and not path_here.samefile(path):
+        say(f"{name}: the data set in {folders.datasets} is meant; for {path_here} write ./{name}.")
+    return path
 
 
-def lora(asked: str, folders: Folders) -> str | Path:
-    """Return what --lora names: a LoRA or checkpoint by its name, else any path, which a page never takes."""
+def lora(name: str, folders: Folders) -> str | Path:
+    """Find the LoRA or checkpoint for a name or, unlike on a page, for any path."""
     try:
-        loras.named(asked, folders.loras)
+        loras.named(name, folders.loras)
     except SavingError as error:
-        if loras.has_lora(Path(asked)):
-            return Path(asked)
-        there = ", ".join(loras.listed(folders.loras)) or "none"
+        if loras.has_lora(Path(name)):
+            return Path(name)
+        listed = ", ".join(loras.listed(folders.loras)) or "none"
         raise SavingError(
-            f"There is no LoRA {asked!r} in {folders.loras}, nor as a path. There are: {there}."
+            f"There is no LoRA {name!r} in {folders.loras}, nor as a path. There are: {listed}."
         ) from error
-    return asked
+    return name
 
 
 def say(text: str) -> None:
-    """Progress and messages; standard output carries only what was asked for."""
+    """Print progress and messages to standard error; standard output is for results."""
     if dist_env.is_first():
-        with suppress(OSError):  # the window may be closed by now; the run is not
+        with suppress(OSError):  # the window may be closed while the run goes on
             print(text, file=sys.stderr, flush=True)
 
 
-def _webuis_own() -> Path | None:
-    """user_data of the webui that we lie in, in either of its extension folders."""
+def _webui_user_data() -> Path | None:
+    """user_data of the webui whose extension folder contains us, or None."""
     above = HERE.parent
     if above.name != "extensions":
         return None

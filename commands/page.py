@@ -1,4 +1,4 @@
-"""`script.py page`: the page in the browser, on the user's own models."""
+"""`script.py page`: the page in the browser, with the user's own models."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PASSWORD = "TRAINING_PRO_PASSWORD"
 
 def run(arguments: Sequence[str]) -> int:
     """Serve the page until Ctrl+C."""
-    asked = _parsed(arguments)
-    interpreter.ready({"train", "page"}, torch_spec=asked.torch)
-    serve(options.host(asked), asked)
+    args = _parse_args(arguments)
+    interpreter.ready({"train", "page"}, torch_spec=args.torch)
+    serve(options.host(args), args)
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("page", "The page in the browser, on your own models.")
     options.add_model(parser, required=False)
     add_serving(parser)
@@ -39,6 +39,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def add_serving(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}")
     parser.add_argument("--listen", action="store_true", help="let other machines open the page too")
     parser.add_argument(
@@ -50,51 +51,51 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
-def serve(host: StandaloneHost, asked: argparse.Namespace, *, first_look: bool = False) -> None:
-    """Open the page and stay until Ctrl+C; a run that goes on then is asked to stop and keep first."""
-    refuse_taken(asked.port)
+def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
+    """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
+    refuse_taken(args.port)
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import build_page
 
     SESSION.tell_with(console.telling(say))
-    made, more = build_page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
-    made.launch(
-        server_name="0.0.0.0" if asked.listen else "127.0.0.1",
-        server_port=asked.port,
-        inbrowser=not asked.no_browser,
+    blocks, launch_options = build_page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
+    blocks.launch(
+        server_name="0.0.0.0" if args.listen else "127.0.0.1",
+        server_port=args.port,
+        inbrowser=not args.no_browser,
         prevent_thread_lock=True,
         quiet=True,
-        **_asking_for(asked.password),
-        **more,
+        **_auth_options(args.password),
+        **launch_options,
     )
-    say_where(asked)
+    say_where(args)
     options.say_what_saves()
-    _wait(made)
+    _wait(blocks)
 
 
-def _asking_for(password: str) -> dict[str, Any]:
-    """What Gradio is told, so that a page opens to whoever knows the word."""
+def _auth_options(password: str) -> dict[str, Any]:
+    """Arguments of Gradio's `launch` for the password."""
     if not password:
         return {}
-    known = password.encode()
+    expected = password.encode()
     return {
-        "auth": lambda _, word: hmac.compare_digest(word.encode(), known),
+        "auth": lambda _, given: hmac.compare_digest(given.encode(), expected),
         "auth_message": "Training PRO: any user name, and the password it was started with.",
     }
 
 
-def say_where(asked: argparse.Namespace) -> None:
-    say(f"Training PRO is at http://127.0.0.1:{asked.port} - Ctrl+C ends it.")
-    if asked.listen:
-        say(f"For other machines it is at http://{socket.gethostname()}:{asked.port}")
-    if asked.listen and not asked.password:
+def say_where(args: argparse.Namespace) -> None:
+    say(f"Training PRO is at http://127.0.0.1:{args.port} - Ctrl+C ends it.")
+    if args.listen:
+        say(f"For other machines it is at http://{socket.gethostname()}:{args.port}")
+    if args.listen and not args.password:
         say("Whoever reaches this machine can use it: --password WORD asks for a word first.")
 
 
 def refuse_taken(port: int) -> None:
-    """SettingsError before the seconds that a page takes to be made; Gradio would say it with a traceback."""
+    """Raise SettingsError if the port is in use, before the page is built; Gradio would print a traceback."""
     with socket.socket() as probe:
-        if sys.platform != "win32":  # there this would allow two servers on one port
+        if sys.platform != "win32":  # on Windows, this option would allow two servers on one port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -105,10 +106,10 @@ def refuse_taken(port: int) -> None:
             ) from error  # fmt: skip
 
 
-def _wait(made: object) -> None:
+def _wait(blocks: object) -> None:
     with ended_by(signal.default_int_handler):
         with suppress(KeyboardInterrupt):
-            made.block_thread()  # type: ignore[attr-defined]
+            blocks.block_thread()  # type: ignore[attr-defined]
         job = SESSION.current
         if job is not None and job.kind == "training":
             say("Stopping the run after this step, with a checkpoint.")

@@ -1,4 +1,4 @@
-"""`script.py perplexity`: how well a model knows a text or rows, without a LoRA and with each of some."""
+"""`script.py perplexity`: perplexity of a text or of rows, without a LoRA and with each of several."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .options import say
 
 
 def run(arguments: Sequence[str]) -> int:
-    """What was found of each on standard output; the same goes into logs/evaluations.csv."""
-    asked = _parsed(arguments)
-    settings = row_settings(flags.given(asked))
-    host = options.host(asked)
-    path = options.located(asked.data, host.folders)
-    loras = tuple(options.lora(name, host.folders) for name in asked.lora)
-    interpreter.ready({"train"}, torch_spec=asked.torch)
+    """Measure and print the perplexities; each is also added to logs/evaluations.csv."""
+    args = _parse_args(arguments)
+    settings = row_settings(flags.given(args))
+    host = options.host(args)
+    path = options.located(args.data, host.folders)
+    loras = tuple(options.lora(name, host.folders) for name in args.lora)
+    interpreter.ready({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    wanted = PerplexityOf(str(path), loras, True, asked.stride, asked.max_length, asked.comment)
-    work = partial(PeftEngine().perplexity, wanted, settings, host)
-    job = SESSION.start("perplexity", f"Perplexity of {asked.data}", host, work)
+    request = PerplexityOf(str(path), loras, True, args.stride, args.max_length, args.comment)
+    work = partial(PeftEngine().perplexity, request, settings, host)
+    job = SESSION.start("perplexity", f"Perplexity of {args.data}", host, work)
     console.tell(job, say)
-    found = [event for event in job.log.since(0) if isinstance(event, PerplexityFound)]
-    for one in found:
-        print(as_json(_row(one)) if asked.json else "\n".join(_lines(one)))
+    results = [event for event in job.log.since(0) if isinstance(event, PerplexityFound)]
+    for result in results:
+        print(as_json(_as_dict(result)) if args.json else "\n".join(_format_lines(result)))
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser(
         "perplexity", "Perplexity of a text, or of rows: between how many tokens a model hesitates."
     )
@@ -70,14 +70,14 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _row(found: PerplexityFound) -> dict[str, object]:
-    return {name: value for name, value in asdict(found).items() if name != "at"}
+def _as_dict(result: PerplexityFound) -> dict[str, object]:
+    return {name: value for name, value in asdict(result).items() if name != "at"}
 
 
-def _lines(found: PerplexityFound) -> Iterator[str]:
-    """The figure; of rows also a few of both ends."""
-    yield f"{found.perplexity:.4f}\t{found.model}\t{found.lora}\t{found.dataset}"
-    for words, rows in (("least known", found.least_known), ("best known", found.best_known)):
+def _format_lines(result: PerplexityFound) -> Iterator[str]:
+    """Format the perplexity and, for rows, a few rows with the highest and the lowest."""
+    yield f"{result.perplexity:.4f}\t{result.model}\t{result.lora}\t{result.dataset}"
+    for words, rows in (("least known", result.least_known), ("best known", result.best_known)):
         for row in rows:
-            said = " -> ".join(filter(None, (row.read, row.begins)))
-            yield f"  {words}  {row.place}  {row.perplexity:.4g} over {several(row.tokens, 'token')}  {said}"
+            text = " -> ".join(filter(None, (row.read, row.begins)))
+            yield f"  {words}  {row.place}  {row.perplexity:.4g} over {several(row.tokens, 'token')}  {text}"

@@ -1,4 +1,4 @@
-"""`script.py runs`: what is on disk, with sizes; what of it may go, and how it comes back."""
+"""`script.py runs`: list, delete, restore and shrink what is on disk."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from . import options
 from .main import nobody_reads
 from .options import say
 
-Act = Callable[[argparse.Namespace, Folders], None]
+Action = Callable[[argparse.Namespace, Folders], None]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List, or do the one thing that is asked for; needs no environment."""
-    asked = _parsed(arguments)
-    folders = folders_of(options.user_data(asked.user_data))
+    """List the runs or carry out the chosen action; needs no environment."""
+    args = _parse_args(arguments)
+    folders = folders_of(options.user_data(args.user_data))
     try:
-        _ACTS[_act(asked)](asked, folders)
+        _ACTIONS[_chosen_action(args)](args, folders)
     except OSError as error:
         if nobody_reads(error):
             raise
@@ -35,77 +35,81 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("runs", "What is on disk: LoRAs, checkpoints and backups, with sizes.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40; without: all")
-    acts = parser.add_mutually_exclusive_group()
-    acts.add_argument("--delete", action="store_true", help="move it to the trash; --restore brings it back")
-    acts.add_argument("--restore", action="store_true", help="bring back what was last deleted under this name")
-    acts.add_argument("--empty-trash", action="store_true", help="remove for good what was deleted (of this name)")
-    acts.add_argument("--clear-prepared", action="store_true", help="take away data made ready: nothing is lost")
-    acts.add_argument(
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--delete", action="store_true", help="move it to the trash; --restore brings it back")
+    actions.add_argument("--restore", action="store_true", help="bring back what was last deleted under this name")
+    actions.add_argument(
+        "--empty-trash", action="store_true", help="remove for good what was deleted (of this name)"
+    )
+    actions.add_argument(
+        "--clear-prepared", action="store_true", help="take away data made ready: nothing is lost"
+    )
+    actions.add_argument(
         "--slim", action="store_true", help="reduce older checkpoints, or this one, to the LoRA itself"
     )
-    acts.add_argument("--as", dest="new_name", metavar="NEW", help="make a LoRA NEW of NAME/checkpoint-40")
-    acts.add_argument("--note", metavar="TEXT", help="keep a note with it; an empty one removes it")
+    actions.add_argument("--as", dest="new_name", metavar="NEW", help="make a LoRA NEW of NAME/checkpoint-40")
+    actions.add_argument("--note", metavar="TEXT", help="keep a note with it; an empty one removes it")
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    asked = parser.parse_args(arguments)
-    if not asked.name and (wanted := _act(asked)) in _OF_ONE:
-        parser.error(f"--{wanted} wants the name of a LoRA.")
-    return asked
+    args = parser.parse_args(arguments)
+    if not args.name and (action := _chosen_action(args)) in _NEEDS_NAME:
+        parser.error(f"--{action} wants the name of a LoRA.")
+    return args
 
 
-def _act(asked: argparse.Namespace) -> str:
-    if asked.new_name is not None:
+def _chosen_action(args: argparse.Namespace) -> str:
+    if args.new_name is not None:
         return "as"
-    if asked.note is not None:
+    if args.note is not None:
         return "note"
-    return next((name for name in _ACTS if vars(asked).get(name.replace("-", "_"))), "list")
+    return next((name for name in _ACTIONS if vars(args).get(name.replace("-", "_"))), "list")
 
 
-def _list(asked: argparse.Namespace, folders: Folders) -> None:
-    found = [inventory.one(_lora(asked.name, folders), folders)] if asked.name else inventory.kept(folders)
-    if asked.json:
-        print(json.dumps(_as_json(found, folders), indent=2, ensure_ascii=False))
+def _list(args: argparse.Namespace, folders: Folders) -> None:
+    runs = [inventory.one(_run_folder(args.name, folders), folders)] if args.name else inventory.kept(folders)
+    if args.json:
+        print(json.dumps(_as_json(runs, folders), indent=2, ensure_ascii=False))
         return
-    lines = _one(found[0]) if asked.name else [*_table(found), *_beside(folders)]
+    lines = _format_run(runs[0]) if args.name else [*_format_table(runs), *_format_other(folders)]
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
 
 
-def _lora(name: str, folders: Folders) -> Path:
-    """The run that a name means, or that the checkpoint of this name belongs to."""
+def _run_folder(name: str, folders: Folders) -> Path:
+    """Folder of the run with this name, or of the run that owns the checkpoint with this name."""
     return folders.loras / inventory.named(name, folders).relative_to(folders.loras).parts[0]
 
 
-def _delete(asked: argparse.Namespace, folders: Folders) -> None:
-    name = _name(inventory.named(asked.name, folders), folders)
-    gone = trash.throw_away(name, folders)
+def _delete(args: argparse.Namespace, folders: Folders) -> None:
+    name = _name_of(inventory.named(args.name, folders), folders)
+    deleted = trash.throw_away(name, folders)
     say(
-        f"{name} is in the trash ({size(gone.size)}). Back: {launcher()} runs {name} --restore. "
+        f"{name} is in the trash ({size(deleted.size)}). Back: {launcher()} runs {name} --restore. "
         f"For good: {launcher()} runs {name} --empty-trash"
     )
 
 
-def _restore(asked: argparse.Namespace, folders: Folders) -> None:
-    there = trash.thrown(folders)
-    found = next((thing for thing in there if thing.name == inventory.as_named(asked.name)), None)
-    if found is None:
-        listed = ", ".join(dict.fromkeys(thing.name for thing in there)) or "nothing"
-        raise SavingError(f"There is no {asked.name!r} in the trash. In it: {listed}.")
-    say(f"{_name(trash.restore(found, folders), folders)} is back.")
+def _restore(args: argparse.Namespace, folders: Folders) -> None:
+    thrown = trash.thrown(folders)
+    match = next((entry for entry in thrown if entry.name == inventory.as_named(args.name)), None)
+    if match is None:
+        listed = ", ".join(dict.fromkeys(entry.name for entry in thrown)) or "nothing"
+        raise SavingError(f"There is no {args.name!r} in the trash. In it: {listed}.")
+    say(f"{_name_of(trash.restore(match, folders), folders)} is back.")
 
 
-def _empty_trash(asked: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(trash.empty(folders, inventory.as_named(asked.name or '')))} are free again.")
+def _empty_trash(args: argparse.Namespace, folders: Folders) -> None:
+    say(f"{size(trash.empty(folders, inventory.as_named(args.name or '')))} are free again.")
 
 
-def _clear_prepared(asked: argparse.Namespace, folders: Folders) -> None:
+def _clear_prepared(args: argparse.Namespace, folders: Folders) -> None:
     say(f"{size(arrow_store.clear(folders))} are free again; the next run makes its data ready anew.")
 
 
-def _slim(asked: argparse.Namespace, folders: Folders) -> None:
-    folder = inventory.named(asked.name, folders)
-    trash.refuse_in_use(_name(folder, folders), folders)
+def _slim(args: argparse.Namespace, folders: Folders) -> None:
+    folder = inventory.named(args.name, folders)
+    trash.refuse_in_use(_name_of(folder, folders), folders)
     chosen = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
     freed = {checkpoint: loras.slim(checkpoint) for checkpoint in chosen}
     for checkpoint, count in freed.items():
@@ -114,85 +118,88 @@ def _slim(asked: argparse.Namespace, folders: Folders) -> None:
         say("Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole.")
 
 
-def _as(asked: argparse.Namespace, folders: Folders) -> None:
-    made = as_lora(inventory.named(asked.name, folders), asked.new_name, folders)
-    say(f"{made.name} is a LoRA of its own now: {made}")
+def _promote(args: argparse.Namespace, folders: Folders) -> None:
+    lora = as_lora(inventory.named(args.name, folders), args.new_name, folders)
+    say(f"{lora.name} is a LoRA of its own now: {lora}")
 
 
-def _note(asked: argparse.Namespace, folders: Folders) -> None:
-    notes.leave_note(_lora(asked.name, folders), asked.note)
+def _note(args: argparse.Namespace, folders: Folders) -> None:
+    notes.leave_note(_run_folder(args.name, folders), args.note)
 
 
-def _name(folder: Path, folders: Folders) -> str:
+def _name_of(folder: Path, folders: Folders) -> str:
     return folder.relative_to(folders.loras).as_posix()
 
 
-def _as_json(found: Sequence[Kept], folders: Folders) -> Mapping[str, object]:
-    gone = [
+def _as_json(runs: Sequence[Kept], folders: Folders) -> Mapping[str, object]:
+    deleted = [
         {"name": t.name, "when": t.when, "size": t.size, "folder": str(t.folder)} for t in trash.thrown(folders)
     ]
-    ready = {"size": arrow_store.size(folders), "folder": str(folders.prepared)}
-    return {"loras": [one.as_json() for one in found], "trash": gone, "prepared": ready}
+    prepared = {"size": arrow_store.size(folders), "folder": str(folders.prepared)}
+    return {"loras": [lora.as_json() for lora in runs], "trash": deleted, "prepared": prepared}
 
 
-def _table(found: Sequence[Kept]) -> Iterator[str]:
-    if not found:
+def _format_table(runs: Sequence[Kept]) -> Iterator[str]:
+    if not runs:
         return
-    head = ("name", "standing", "when", "model", "steps", "loss", "checkpoints", "size")
-    rows = [head, *(_row(one) for one in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    heading = ("name", "standing", "when", "model", "steps", "loss", "checkpoints", "size")
+    rows = [heading, *(_table_row(lora) for lora in runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield f"{len(found)} in all, {size(sum(one.size for one in found))}."
+    yield f"{len(runs)} in all, {size(sum(lora.size for lora in runs))}."
 
 
-def _row(one: Kept) -> tuple[str, ...]:
-    loss = "" if one.loss is None else f"{one.loss:.4f}"
-    checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in one.parts)
-    return (one.name, one.standing, _date(one), one.model, _steps(one), loss, str(checkpoints), size(one.size))
+def _table_row(lora: Kept) -> tuple[str, ...]:
+    loss = "" if lora.loss is None else f"{lora.loss:.4f}"
+    checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
+    figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
+    return (lora.name, lora.standing, _format_date(lora), lora.model, *figures)
 
 
-def _date(one: Kept) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(one.when))
+def _format_date(lora: Kept) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(lora.when))
 
 
-def _steps(one: Kept) -> str:
-    return f"{one.step} of {one.steps}" if one.steps else str(one.step or "")
+def _format_steps(lora: Kept) -> str:
+    return f"{lora.step} of {lora.steps}" if lora.steps else str(lora.step or "")
 
 
-def _one(one: Kept) -> Iterator[str]:
-    """A LoRA with everything that lies in its folder."""
-    yield f"{one.name}: {one.standing}, {_date(one)}, on {one.model or 'a model that is not known'}"
-    loss = "" if one.loss is None else f", loss {one.loss:.4f}"
-    yield f"{_steps(one) or '0'} steps{loss}, {size(one.size)} in {one.folder}"
-    for part in one.parts:
-        words = {"checkpoint": "whole", "LoRA only": "the LoRA only", "backup": "timed backup"}
-        yield f"  {_inside(one, part.folder)}  {words.get(part.kind, 'what stood here before')}  {size(part.size)}"
-    if one.note:
-        yield f"Note: {one.note}"
+def _format_run(lora: Kept) -> Iterator[str]:
+    """Format a LoRA with everything in its folder."""
+    yield f"{lora.name}: {lora.standing}, {_format_date(lora)}, on {lora.model or 'a model that is not known'}"
+    loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
+    yield f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}"
+    labels = {"checkpoint": "whole", "LoRA only": "the LoRA only", "backup": "timed backup"}
+    for part in lora.parts:
+        label = labels.get(part.kind, "what stood here before")
+        yield f"  {_relative_name(lora, part.folder)}  {label}  {size(part.size)}"
+    if lora.note:
+        yield f"Note: {lora.note}"
 
 
-def _inside(one: Kept, folder: Path) -> str:
-    return folder.relative_to(one.folder).as_posix()
+def _relative_name(lora: Kept, folder: Path) -> str:
+    return folder.relative_to(lora.folder).as_posix()
 
 
-def _beside(folders: Folders) -> Iterator[str]:
-    """What takes room and is no LoRA."""
-    if gone := trash.thrown(folders):
-        names = ", ".join(dict.fromkeys(thing.name for thing in gone))
-        yield f"In the trash: {names}, {size(sum(t.size for t in gone))} ({launcher()} runs --empty-trash)."
-    if ready := arrow_store.size(folders):
-        yield f"Data made ready: {size(ready)} ({launcher()} runs --clear-prepared; the next run makes them anew)."
+def _format_other(folders: Folders) -> Iterator[str]:
+    """Format the disk use of the trash and of prepared data."""
+    if deleted := trash.thrown(folders):
+        names = ", ".join(dict.fromkeys(entry.name for entry in deleted))
+        yield f"In the trash: {names}, {size(sum(t.size for t in deleted))} ({launcher()} runs --empty-trash)."
+    if cached := arrow_store.size(folders):
+        command = f"{launcher()} runs --clear-prepared"
+        yield f"Data made ready: {size(cached)} ({command}; the next run makes them anew)."
 
 
-_ACTS: Mapping[str, Act] = {
+_ACTIONS: Mapping[str, Action] = {
     "list": _list,
     "delete": _delete,
     "restore": _restore,
     "empty-trash": _empty_trash,
     "clear-prepared": _clear_prepared,
     "slim": _slim,
-    "as": _as,
+    "as": _promote,
     "note": _note,
 }
-_OF_ONE = ("delete", "restore", "slim", "as", "note")
+_NEEDS_NAME = ("delete", "restore", "slim", "as", "note")

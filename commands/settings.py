@@ -1,4 +1,4 @@
-"""`script.py settings`: every setting, with its default and what it takes."""
+"""`script.py settings`: every setting, with its default and its values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
     parser = options.parser("settings", "Every setting: key, label, default, what it takes, help.")
     parser.add_argument("--json", action="store_true", help="as a list of JSON objects")
-    asked = parser.parse_args(arguments)
-    text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False) if asked.json else reference.markdown()
+    args = parser.parse_args(arguments)
+    text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False) if args.json else reference.markdown()
     print(text.rstrip())
     return 0

@@ -1,4 +1,4 @@
-"""Several runs on one command line: all are checked first, then each has its turn, come what may of the others."""
+"""Several runs in one command: all are checked first, then each is trained, even if another one fails."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Foresee = Callable[[TrainingSettings], DatasetReport]
 
 
 class Train(Protocol):
-    def __call__(self, settings: TrainingSettings, *, told: str) -> Job: ...
+    def __call__(self, settings: TrainingSettings, *, first_message: str) -> Job: ...
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a file asks for."""
+    """A run of the command line: a settings file and its settings."""
 
     file: Path
     settings: TrainingSettings
@@ -35,7 +35,7 @@ class Asked:
 
 
 def read(files: Sequence[Path], settings_from: Callable[[Path], TrainingSettings]) -> list[Asked]:
-    """SettingsError with the problems of all files."""
+    """Read the settings files; raises SettingsError with the problems of all files."""
     if dist_env.count() > 1:
         raise SettingsError(
             ["Several settings files: that is for one process. Start torchrun (accelerate) once for each."]
@@ -45,32 +45,32 @@ def read(files: Sequence[Path], settings_from: Callable[[Path], TrainingSettings
         try:
             queue.append(Asked(file, settings_from(file)))
         except TrainingProError as error:
-            problems += [_of(file, line) for line in str(error).splitlines()]
-    return _or_refused(queue, problems)
+            problems += [_with_file_name(file, line) for line in str(error).splitlines()]
+    return _return_or_refuse(queue, problems)
 
 
 def refuse(queue: Sequence[Asked], foresee: Foresee) -> None:
-    """SettingsError with everything that any of them would be refused with at its turn."""
+    """Check all runs; raises SettingsError with every problem that would refuse one of them at its start."""
     problems = []
-    for place, asked in enumerate(queue):
-        say(f"Checking {asked.file.name} ...")
-        earlier = [before.name for before in queue[:place]]
-        taken = name_problem(asked.name, asked.settings.what.if_exists, earlier)
-        found = [*filter(None, [taken]), *foresee(asked.settings).problems]
-        problems += [_of(asked.file, problem) for problem in found]
-    _or_refused(list(queue), problems)
+    for number, planned in enumerate(queue):
+        say(f"Checking {planned.file.name} ...")
+        earlier = [previous.name for previous in queue[:number]]
+        taken = name_problem(planned.name, planned.settings.what.if_exists, earlier)
+        file_problems = [*filter(None, [taken]), *foresee(planned.settings).problems]
+        problems += [_with_file_name(planned.file, problem) for problem in file_problems]
+    _return_or_refuse(list(queue), problems)
 
 
 def run(queue: Sequence[Asked], train: Train) -> int:
-    """Each in turn; after Ctrl+C none begins any more. 1 where one failed."""
+    """Train the runs one after another; Ctrl+C also cancels the rest. Returns 1 if one failed."""
     jobs: list[Job] = []
-    for place, asked in enumerate(queue, 1):
+    for number, planned in enumerate(queue, 1):
         if jobs and jobs[-1].control.stopping:
             break
-        jobs.append(train(asked.settings, told=f"Run {place} of {len(queue)}: {asked.file.name}"))
+        jobs.append(train(planned.settings, first_message=f"Run {number} of {len(queue)}: {planned.file.name}"))
     outcomes = [_outcome(job) for job in jobs]
-    for asked, (outcome, words) in zip(queue, [*outcomes, *[("not begun", "")] * len(queue)], strict=False):
-        say(f"{outcome:<9}  {asked.name}  {words}".rstrip())
+    for planned, (outcome, message) in zip(queue, [*outcomes, *[("not begun", "")] * len(queue)], strict=False):
+        say(f"{outcome:<9}  {planned.name}  {message}".rstrip())
     return 1 if "failed" in [outcome for outcome, _ in outcomes] else 0
 
 
@@ -78,12 +78,12 @@ def _outcome(job: Job) -> tuple[str, str]:
     return (job.end.outcome, job.end.text.partition("\n")[0]) if job.end else ("failed", "")
 
 
-def _of(file: Path, problem: str) -> str:
-    """A problem with the file that has it, once."""
+def _with_file_name(file: Path, problem: str) -> str:
+    """Prefix a problem with its file name, unless it has it already."""
     return problem if problem.startswith(f"{file.name}: ") else f"{file.name}: {problem}"
 
 
-def _or_refused(queue: list[Asked], problems: Sequence[str]) -> list[Asked]:
+def _return_or_refuse(queue: list[Asked], problems: Sequence[str]) -> list[Asked]:
     if problems:
         raise SettingsError(problems)
     return queue

@@ -1,4 +1,4 @@
-"""`script.py slice`: how a text is cut into blocks, without loading any weights."""
+"""`script.py slice`: the blocks of a text, without loading any weights."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .options import say
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the blocks, and a summary on standard error."""
-    asked = _parsed(arguments)
-    # A text is cut by these settings alone; the name and the data are what a run would need besides.
-    settings = training_settings({"name": "slice", "data": ["-"], **flags.given(asked)})
-    interpreter.ready({"train"}, torch_spec=asked.torch)
-    host = options.host(asked)
-    path = options.located(asked.path, host.folders)
-    for line in _lines(asked, path, host, settings):
+    """Print the blocks to standard output and a summary to standard error."""
+    args = _parse_args(arguments)
+    # Only these settings matter for slicing; a run would also need a name and data.
+    settings = training_settings({"name": "slice", "data": ["-"], **flags.given(args)})
+    interpreter.ready({"train"}, torch_spec=args.torch)
+    host = options.host(args)
+    path = options.located(args.path, host.folders)
+    for line in _slice_lines(args, path, host, settings):
         print(line)
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.parser("slice", "How a text is cut into blocks.")
     parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKED_FOR}")
     options.add_model(parser)
@@ -44,7 +44,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _lines(asked: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
+def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
     from ..engine.tokenizer import working_tokenizer
 
     card = host.card()
@@ -55,12 +55,12 @@ def _lines(asked: argparse.Namespace, path: Path, host: Host, settings: Training
             say(note)
         sliced = slices(text.text, tokenizer.encode, rules)
         for block in sliced:
-            row = _row(text.name, sliced.text_of(block), block)
-            yield json.dumps(row, ensure_ascii=False) if asked.json else _told(row)
+            record = _as_dict(text.name, sliced.text_of(block), block)
+            yield json.dumps(record, ensure_ascii=False) if args.json else _format_block(record)
         say(_summary(text.name, build_slice_map(sliced)))
 
 
-def _row(file: str, text: str, block: Block) -> dict[str, object]:
+def _as_dict(file: str, text: str, block: Block) -> dict[str, object]:
     return {
         "file": file,
         "start": block.start,
@@ -73,21 +73,22 @@ def _row(file: str, text: str, block: Block) -> dict[str, object]:
     }
 
 
-def _told(block: dict[str, object]) -> str:
+def _format_block(block: dict[str, object]) -> str:
     ending = ", ends its part" if block["ends_section"] else ""
-    head = (
+    heading = (
         f"--- {block['file']} {block['start']}-{block['end']}, {block['tokens']} tokens, {block['kind']}{ending}"
     )
-    return f"{head}\n{block['text']}"
+    return f"{heading}\n{block['text']}"
 
 
-def _summary(name: str, found: SliceMap) -> str:
-    counts = ((found.blocks, "block"), (found.overlaps, "overlap block"), (found.windows, "DEMENTOR window"))
-    cut = ", ".join(several(number, word) for number, word in counts if number)
-    unit, made_of = unit_said(found.sentences, found.lines), units_said(found.sentences, found.lines)
-    seen = f"each {unit} seen {found.seen.least} to {found.seen.most} times, {found.seen.mean:g} on average"
+def _summary(name: str, figures: SliceMap) -> str:
+    counts = ((figures.blocks, "block"), (figures.overlaps, "overlap block"), (figures.windows, "DEMENTOR window"))
+    blocks = ", ".join(several(number, word) for number, word in counts if number)
+    unit = unit_said(figures.sentences, figures.lines)
+    units = units_said(figures.sentences, figures.lines)
+    seen = f"each {unit} seen {figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
     return (
-        f"{name}: {several(found.sections, 'part')}, {made_of}, {several(found.tokens, 'token')} -> "
-        f"{cut or 'no block'}, ending at {found.ends}; {found.trained_tokens} tokens trained a pass "
-        f"({found.growth:.2f} times the text), {seen}; {found.proof}"
+        f"{name}: {several(figures.sections, 'part')}, {units}, {several(figures.tokens, 'token')} -> "
+        f"{blocks or 'no block'}, ending at {figures.ends}; {figures.trained_tokens} tokens trained a pass "
+        f"({figures.growth:.2f} times the text), {seen}; {figures.proof}"
     )

@@ -1,4 +1,4 @@
-"""`test`: the project's tests, in an environment that holds all they need."""
+"""`script.py test`: the tests of the project, in an environment with everything they need."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .environment import ROOT, ready, wait_for
 WEBUI_PINS = ROOT / "tests" / "webui_pins"
 SHORT = ["-m", "not long"]
 SIDE_BY_SIDE = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile"]
-"""As many files at a time as there are cores, to a few; `-n 0` goes one by one, for a debugger."""
+"""One process per core, at most 4; `-n 0` runs the tests in one process, for a debugger."""
 
 
 def run(arguments: list[str]) -> int:
-    """What is not ours is pytest's, and so is the last line: its summary. Its exit code is passed on."""
-    own, rest = _parser().parse_known_args(arguments)
-    ready({"test"}, torch_spec=own.torch, webui_pins=own.webui_pins)
-    command = [sys.executable, "-m", "pytest", *side_by_side(rest), *with_marks(rest)]
-    return wait_for(command, cwd=ROOT, env=_environ(webui_pins=own.webui_pins))
+    """Run pytest with the unknown arguments and return its exit code."""
+    args, pytest_args = _parser().parse_known_args(arguments)
+    ready({"test"}, torch_spec=args.torch, webui_pins=args.webui_pins)
+    command = [sys.executable, "-m", "pytest", *side_by_side(pytest_args), *with_marks(pytest_args)]
+    return wait_for(command, cwd=ROOT, env=_environ(webui_pins=args.webui_pins))
 
 
 def side_by_side(arguments: Sequence[str]) -> Sequence[str]:
-    """Not where files are named: only in one process pytest says what is wrong with a name."""
-    named = any("/" in word or word.endswith(".py") for word in arguments)
-    return [] if named else SIDE_BY_SIDE
+    """Options of pytest-xdist; none if files are named, since only one process reports a wrong file name well."""
+    has_files = any("/" in word or word.endswith(".py") for word in arguments)
+    return [] if has_files else SIDE_BY_SIDE
 
 
 def with_marks(arguments: Sequence[str]) -> list[str]:
-    """Without the long tests, unless the user's own `-m` says which."""
-    chosen = any(re.match(r"-[qvxslh]*m", word) for word in arguments)
-    return [*arguments] if chosen else [*SHORT, *arguments]
+    """Leave out the long tests, unless the user gives `-m`."""
+    has_marks = any(re.match(r"-[qvxslh]*m", word) for word in arguments)
+    return [*arguments] if has_marks else [*SHORT, *arguments]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _environ(*, webui_pins: bool) -> dict[str, str]:
-    """With the webui's pins, every Python that a test starts gets the name its Gradio misses."""
+    """Environment of pytest; with the webui's pins, also a path to the patch that its Gradio needs."""
     if not webui_pins:
         return dict(os.environ)
     paths = [str(WEBUI_PINS), os.environ.get("PYTHONPATH", "")]

@@ -31,47 +31,47 @@ PASSED_ON_SECONDS = 10
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train; Ctrl+C saves a full checkpoint and stops, a second one stops at once."""
-    asked = _parsed(arguments)
-    host = options.host(asked)
+    """Train; Ctrl+C stops with a checkpoint, a second one stops at once."""
+    args = _parsed(arguments)
+    host = options.host(args)
     options.say_what_saves()
-    if len(asked.settings) > 1:
-        return _several(asked, host)
-    settings = settings_from(asked, host, next(iter(asked.settings), None))
-    interpreter.ready({"train"}, torch_spec=asked.torch)
+    if len(args.settings) > 1:
+        return _train_several(args, host)
+    settings = settings_from(args, host, next(iter(args.settings), None))
+    interpreter.ready({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    job = trained(settings, host, PeftEngine(), resume=asked.resume or "")
+    job = trained(settings, host, PeftEngine(), resume=args.resume or "")
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
-def _several(asked: argparse.Namespace, host: Host) -> int:
-    """One run for each settings file."""
-    queue = several_runs.read(asked.settings, partial(settings_from, asked, host))
-    interpreter.ready({"train"}, torch_spec=asked.torch)
+def _train_several(args: argparse.Namespace, host: Host) -> int:
+    """Train one run for each settings file."""
+    queue = several_runs.read(args.settings, partial(settings_from, args, host))
+    interpreter.ready({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    engine, resume = PeftEngine(), asked.resume or ""
+    engine, resume = PeftEngine(), args.resume or ""
     several_runs.refuse(queue, partial(engine.foresee, host=host, resume=resume))
     return several_runs.run(queue, partial(trained, host=host, engine=engine, resume=resume))
 
 
 def trained(
-    settings: TrainingSettings, host: Host, engine: Engine[TrainingSettings, Any], *, resume: str, told: str = ""
+    settings: TrainingSettings, host: Host, engine: Engine[TrainingSettings, Any], *, resume: str, first_message: str = ""
 ) -> Job:
-    """A run from its first line on the console to its last; `told` is what its log begins with."""
+    """Train one run and print its events; `first_message` begins its log."""
 
     def work(job: Job) -> Ended:
-        if told:
-            job.log.append(FromQueue(text=told))
+        if first_message:
+            job.log.append(FromQueue(text=first_message))
         return engine.train(settings, host, job, resume=resume)
 
     if not resume:
         settings = under_its_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
-    with _stopping(job):
+    with _stop_on_signal(job):
         console.tell(job, say)
-    _tell_of_another(job)
+    _print_other_failure(job)
     return job
 
 
@@ -90,7 +90,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "a file of settings") -> None:
-    """What says the settings of a run: a file (or `files`), presets, a flag each."""
+    """Add the options for the settings of a run: a file (or `files`), presets, and a flag for each setting."""
     parser.add_argument("settings", nargs=files, type=Path, metavar="SETTINGS.json", help=words)
     parser.add_argument(
         "--preset",
@@ -101,26 +101,26 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         help="presets, also several (a b, or a,b): where two set the same the later one wins; file and flags win",
     )
     flags.add_to(parser)
-    # In front: behind it --data would take the file for one more data set.
-    several = " ..." if files == "*" else ""
+    # The file stands first: after --data, it would be taken for another dataset.
+    more_files = " ..." if files == "*" else ""
     parser.usage = (
-        f"{parser.prog} [SETTINGS.json{several}] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
+        f"{parser.prog} [SETTINGS.json{more_files}] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
     )
 
 
-def settings_from(asked: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
-    """Presets, over them the file's settings, over them the flags."""
-    chosen = presets.several(asked.preset, host.folders.presets)
+def settings_from(args: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
+    """Merge the settings: flags override the file, which overrides the presets."""
+    chosen_presets = presets.several(args.preset, host.folders.presets)
     loaded = files.load(file, host.folders.datasets) if file else files.Loaded({})
     for note in loaded.notes:
         say(note)
-    over = {**loaded.values, **flags.given(asked)}
-    if told := presets.overruled(chosen, over):
-        say(told)
-    values = {key: value for preset in chosen for key, value in preset.values.items()}
-    named, problems = _data_named(flags.given(asked), host.folders)
+    overrides = {**loaded.values, **flags.given(args)}
+    if overruled_note := presets.overruled(chosen_presets, overrides):
+        say(overruled_note)
+    values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
+    data_values, problems = _resolve_data_names(flags.given(args), host.folders)
     try:
-        settings = training_settings({**values, **over, **named})
+        settings = training_settings({**values, **overrides, **data_values})
     except SettingsError as error:
         raise SettingsError([*problems, *error.problems]) from None
     if problems:
@@ -128,43 +128,45 @@ def settings_from(asked: argparse.Namespace, host: Host, file: Path | None) -> T
     return settings
 
 
-def _data_named(given: Mapping[str, Any], folders: Folders) -> tuple[dict[str, list[str]], list[str]]:
-    """The data of the flags as names of data sets, also where a path leads to one; and what is wrong with them."""
-    named, problems = dict[str, list[str]](), list[str]()
+def _resolve_data_names(
+    flag_values: Mapping[str, Any], folders: Folders
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Turn the paths and names in the data flags into dataset names; also returns the problems with them."""
+    names, problems = dict[str, list[str]](), list[str]()
     for key in ("data", "eval_data"):
-        for one in given.get(key, ()):
+        for name in flag_values.get(key, ()):
             try:
-                named[key] = [*named.get(key, ()), named_at(one, folders)]
+                names[key] = [*names.get(key, ()), named_at(name, folders)]
             except DataError as error:
                 problems.append(str(error))
-    return named, problems
+    return names, problems
 
 
 @contextmanager
-def _stopping(job: Job) -> Iterator[None]:
-    """The first one asks the run to stop, a second one ends it at once."""
+def _stop_on_signal(job: Job) -> Iterator[None]:
+    """Handle signals: the first one asks the run to stop, a second one exits at once."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        # No print in here: the signal may have come in the middle of one.
-        if job.control.stopping and _is_meant_again(heard):
+    def handle_signal(number: int, frame: FrameType | None) -> None:
+        # No print here: the signal may have interrupted one.
+        if job.control.stopping and _is_second_request(signal_times):
             os.write(2, b"Stopped at once. What is left is the last checkpoint.\n")
-            os._exit(1)  # an ordinary end aborts: the training thread is deep in torch
-        heard.append(time.monotonic())
+            os._exit(1)  # a normal exit would abort, because the training thread is inside torch
+        signal_times.append(time.monotonic())
         job.control.stop()
         job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
 
-    heard: list[float] = []
-    with ended_by(ask):
+    signal_times: list[float] = []
+    with ended_by(handle_signal):
         yield
 
 
-def _is_meant_again(heard: Sequence[float]) -> bool:
-    """Whether a second signal is a second wish; torchrun passes on what its processes heard already."""
-    return dist_env.count() == 1 or (bool(heard) and time.monotonic() - heard[0] > PASSED_ON_SECONDS)
+def _is_second_request(signal_times: Sequence[float]) -> bool:
+    """Whether a second signal comes from the user; torchrun passes on the first one to its processes again."""
+    return dist_env.count() == 1 or (bool(signal_times) and time.monotonic() - signal_times[0] > PASSED_ON_SECONDS)
 
 
-def _tell_of_another(job: Job) -> None:
-    """What went wrong in a process that is silent otherwise, and only there: what all find out, the first says."""
+def _print_other_failure(job: Job) -> None:
+    """Print the error of a process other than the first, unless all have it: then the first prints it."""
     begun = any(isinstance(event, Progress) for event in job.log.since(0))
     if dist_env.is_first() or job.end is None or job.end.outcome != "failed":
         return

@@ -67,7 +67,7 @@ class Meter:
 
     def at(self, part: Part, position: int) -> None:
         """Note that a file has been downloaded up to `position`."""
-        self.hear()
+        self.check_stop()
         self._done += position - self._bytes_present[part.name]
         self._bytes_present[part.name] = position
         now = time.monotonic()
@@ -79,14 +79,14 @@ class Meter:
             self._recent.popleft()
         self.tell(Fetched(done=self._done, total=self._total, speed=self._speed()))
 
-    def hear(self) -> None:
+    def check_stop(self) -> None:
         if self._stopping():
             raise _StopRequested
 
     def wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
-            self.hear()
+            self.check_stop()
             time.sleep(min(0.1, remaining))
 
     def _speed(self) -> float:

@@ -1,4 +1,4 @@
-"""The Python environment that the commands run in: found, made or repaired."""
+"""The Python environment of the commands: finds, makes or repairs it."""
 
 from __future__ import annotations
 

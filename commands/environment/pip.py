@@ -1,4 +1,4 @@
-"""pip, asked and run as a program: what it would install, how large that is, and installing it."""
+"""pip, run as a program: what it would install, the size of that, and the installation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...core.errors import TrainingProError
 
-STANDARD_ERROR = 2  # pip's progress goes there; standard output is for results
+STANDARD_ERROR = 2  # for pip's progress; standard output is for results
 PATIENCE_SECONDS = 5
 LAST_LINES = 8
 REFUSED = (
@@ -27,7 +27,7 @@ REFUSED = (
 
 @dataclass(frozen=True)
 class Wheel:
-    """One package as pip would fetch it."""
+    """A package that pip would download."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Size:
-    """The bytes known of, and for how many of the packages nobody would say."""
+    """Total bytes of the packages of known size, and the number of packages of unknown size."""
 
     known: int
     unknown: int
@@ -51,7 +51,7 @@ class Size:
 
 
 def say(text: str) -> None:
-    """Standard output is for results; what goes on is told beside it."""
+    """Print to standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -60,27 +60,27 @@ def megabytes(size: int) -> str:
 
 
 def would_install(python: Path, arguments: Sequence[str]) -> list[Wheel]:
-    """What `pip install` with these arguments would add to that interpreter, dependencies included."""
+    """List what `pip install` with these arguments would install, including dependencies."""
     command = _pip(python, "install", "--dry-run", "--quiet", "--report", "-", *arguments)
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=_environ(), check=False
     )
-    if done.returncode:
-        raise TrainingProError(f"{last_lines(done.stderr)}\n{REFUSED}")
-    return [_wheel(entry) for entry in json.loads(done.stdout)["install"]]
+    if process.returncode:
+        raise TrainingProError(f"{last_lines(process.stderr)}\n{REFUSED}")
+    return [_wheel(entry) for entry in json.loads(process.stdout)["install"]]
 
 
 def install(python: Path, arguments: Sequence[str]) -> None:
-    """Install for that interpreter, with pip's own progress in front of the user."""
+    """Run `pip install`, with its progress shown to the user."""
     command = _pip(python, "install", *arguments)
     if subprocess.run(command, stdout=STANDARD_ERROR, env=_environ(), check=False).returncode:
         raise TrainingProError(REFUSED)
 
 
 def size_of(wheels: Sequence[Wheel]) -> Size:
-    """Asked of each file's server at once; one that does not answer soon is left out and counted."""
+    """Ask the servers of all files at once; files without a quick answer count as unknown."""
     with ThreadPoolExecutor(max_workers=32) as pool:
-        sizes = list(pool.map(_bytes_of, [wheel.url for wheel in wheels]))
+        sizes = list(pool.map(_content_length, [wheel.url for wheel in wheels]))
     known = [size for size in sizes if size is not None]
     return Size(known=sum(known), unknown=len(sizes) - len(known), packages=len(sizes))
 
@@ -94,7 +94,7 @@ def _pip(python: Path, *words: str) -> list[str]:
 
 
 def _environ() -> dict[str, str]:
-    """The user's own settings of pip hold, but for the one that would install outside the environment."""
+    """Environment of pip: the user's settings, except the one that would install outside of the environment."""
     return {**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"}
 
 
@@ -102,21 +102,23 @@ def _wheel(entry: dict[str, dict[str, str]]) -> Wheel:
     return Wheel(entry["metadata"]["name"], entry["metadata"]["version"], entry["download_info"]["url"])
 
 
-def _bytes_of(url: str) -> int | None:
+def _content_length(url: str) -> int | None:
     try:
-        with urllib.request.urlopen(_head(url), timeout=PATIENCE_SECONDS, context=_certificates()) as answer:
-            length = answer.headers.get("Content-Length")
+        with urllib.request.urlopen(
+            _head_request(url), timeout=PATIENCE_SECONDS, context=_certificates()
+        ) as response:
+            length = response.headers.get("Content-Length")
     except (OSError, ValueError):
         return None
     return int(length) if length and length.isdigit() else None
 
 
-def _head(url: str) -> urllib.request.Request:
-    # For file: addresses urllib gives the file's size as Content-Length as well.
+def _head_request(url: str) -> urllib.request.Request:
+    # For file: URLs, urllib also gives the file size as Content-Length.
     return urllib.request.Request(url, method="HEAD")
 
 
 def _certificates() -> ssl.SSLContext:
-    """Those that pip is told to trust, else the system's."""
-    named = (os.environ.get(name, "") for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE"))
-    return ssl.create_default_context(cafile=next((path for path in named if Path(path).is_file()), None))
+    """Certificates that pip is configured to trust, or those of the system."""
+    paths = (os.environ.get(name, "") for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE"))
+    return ssl.create_default_context(cafile=next((path for path in paths if Path(path).is_file()), None))

@@ -1,8 +1,8 @@
-"""Which build of torch an environment gets: the registry's own where it fits this machine, else PyTorch's.
+"""Choice of the torch build: from PyPI if it fits this machine, else from PyTorch's index.
 
-The registry has CUDA builds for Linux and CPU builds for the other systems. So a Linux machine
-without a card would load some gigabytes of CUDA for nothing, and a card in a Windows machine would
-lie idle. What the registry has is asked, not assumed: a mirror may hold something else.
+PyPI has CUDA builds for Linux and CPU builds for the other systems. So a Linux machine without a GPU would
+download gigabytes of CUDA for nothing, and the GPU of a Windows machine would stay unused. The registry is asked
+what it has, because a mirror may differ from PyPI.
 """
 
 from __future__ import annotations
@@ -27,44 +27,46 @@ CUDA_RUNTIMES = ("nvidia-cuda-runtime", "cuda-toolkit")
 
 @dataclass(frozen=True)
 class Card:
-    """What decides which CUDA runs: the newest that the driver bears, and the oldest card's abilities."""
+    """What limits the CUDA version: the newest one the driver supports, and the oldest compute capability."""
 
     driver: tuple[int, int]
     capability: tuple[int, int]
 
     @property
     def build(self) -> str:
-        """CUDA 13 has left everything before Turing (7.5) behind; Blackwell (10) never ran on 12.6."""
+        """CUDA build: CUDA 13 dropped GPUs before Turing (7.5), and CUDA 12.6 does not support Blackwell (10)."""
         old_driver = (0, 0) < self.driver < (13, 0) and self.capability < (10, 0)
         old_card = (0, 0) < self.capability < (7, 5)
         return OLD_CUDA if old_driver or old_card else NEW_CUDA
 
 
 def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
-    """What pip is to be given for torch; `spec` is the user's own wish (`--torch`)."""
+    """Arguments of pip for torch; `spec` is the user's choice (`--torch`)."""
     if spec:
-        return _wished(pin, spec)
+        return _user_arguments(pin, spec)
     wheels = would_install(python, [pin])
     if not any(wheel.name == "torch" for wheel in wheels):
-        return [pin]  # it is in the environment already
+        return [pin]  # already in the environment
     card = find_card()
-    fitting = _fitting(pin, cuda_of(wheels), card)
-    return fitting if fitting == [pin] else _reachable(python, pin, fitting, card)
+    arguments = _matching_arguments(pin, cuda_of(wheels), card)
+    return arguments if arguments == [pin] else _with_fallback(python, pin, arguments, card)
 
 
 def find_card() -> Card | None:
-    """The NVIDIA cards of this machine, as far as `nvidia-smi` answers."""
+    """Query the NVIDIA GPUs of this machine; None without `nvidia-smi`."""
     if not (program := shutil.which("nvidia-smi")):
         return None
-    overview = _answer([program])
+    overview = _output_of([program])
     if not overview:
         return None
-    abilities = _answer([program, "--query-gpu=compute_cap", "--format=csv,noheader"])
-    return Card(driver=_version(r"CUDA[^:|]*Version:\s*", overview), capability=_version("", abilities))
+    capabilities = _output_of([program, "--query-gpu=compute_cap", "--format=csv,noheader"])
+    return Card(
+        driver=_find_version(r"CUDA[^:|]*Version:\s*", overview), capability=_find_version("", capabilities)
+    )
 
 
 def cuda_of(wheels: Sequence[Wheel]) -> int | None:
-    """The CUDA that comes along (12, 13, 0 where it does not say), or None for a build without."""
+    """Major CUDA version that comes with the wheels (0 if unknown), or None for a build without CUDA."""
     cuda = [wheel for wheel in wheels if wheel.name.lower().startswith(CUDA_PACKAGES)]
     if not cuda:
         return None
@@ -72,35 +74,35 @@ def cuda_of(wheels: Sequence[Wheel]) -> int | None:
     return int(runtimes[0].version.split(".")[0]) if runtimes else 0
 
 
-def _fitting(pin: str, cuda: int | None, card: Card | None) -> list[str]:
+def _matching_arguments(pin: str, cuda: int | None, card: Card | None) -> list[str]:
     if card is None:
         return [pin] if cuda is None else _from_pytorch(pin, "cpu")
-    wanted = 12 if card.build == OLD_CUDA else 13
-    return [pin] if cuda in (0, wanted) else _from_pytorch(pin, card.build)
+    cuda_version = 12 if card.build == OLD_CUDA else 13
+    return [pin] if cuda in (0, cuda_version) else _from_pytorch(pin, card.build)
 
 
-def _reachable(python: Path, pin: str, fitting: list[str], card: Card | None) -> list[str]:
-    """Without PyTorch's index, CUDA for nothing still trains; a card that lies idle is no way to train."""
+def _with_fallback(python: Path, pin: str, arguments: list[str], card: Card | None) -> list[str]:
+    """Fall back to the registry if PyTorch's index fails: an unused CUDA is fine, an unused GPU is an error."""
     try:
-        would_install(python, fitting)
+        would_install(python, arguments)
     except TrainingProError as error:
         if card is not None:
             raise TrainingProError(
-                f"{error}\nThe build of torch for this card is {fitting[0]}, from {fitting[-1]}. "
+                f"{error}\nThe build of torch for this card is {arguments[0]}, from {arguments[-1]}. "
                 f"--torch {pin} takes what the registry has instead."
             ) from error
-        say(f"{fitting[-1]} has no {fitting[0]} for this Python, or cannot be reached:")
+        say(f"{arguments[-1]} has no {arguments[0]} for this Python, or cannot be reached:")
         say("the registry's build is taken. It brings CUDA along, which is large and stays unused.")
         return [pin]
-    return fitting
+    return arguments
 
 
 def _from_pytorch(pin: str, build: str) -> list[str]:
-    """The build's name in the version keeps pip from taking the registry's file of the same number."""
+    """Arguments for a build of PyTorch; its name in the version excludes the registry's file of that version."""
     return [f"{pin}+{build}", "--extra-index-url", f"{PYTORCH_INDEX}/{build}"]
 
 
-def _wished(pin: str, spec: str) -> list[str]:
+def _user_arguments(pin: str, spec: str) -> list[str]:
     first, *rest = shlex.split(spec, posix=os.name != "nt") or [""]
     if re.fullmatch(r"\d[\w.+]*", first):
         return [f"torch=={first}", *rest]
@@ -114,15 +116,17 @@ def _wished(pin: str, spec: str) -> list[str]:
     )
 
 
-def _answer(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20, check=False)
+        process = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return process.stdout if process.returncode == 0 else ""
 
 
-def _version(before: str, text: str) -> tuple[int, int]:
-    """The smallest `1.2` that stands behind `before`; (0, 0) where there is none."""
-    found = re.findall(before + r"(\d+)\.(\d+)", text)
-    return min(((int(major), int(minor)) for major, minor in found), default=(0, 0))
+def _find_version(before: str, text: str) -> tuple[int, int]:
+    """Smallest version such as `1.2` after the pattern `before`; (0, 0) if there is none."""
+    versions = re.findall(before + r"(\d+)\.(\d+)", text)
+    return min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))

@@ -1,4 +1,4 @@
-"""An environment on disk: whether it is whole, making it, mending it, adding what is missing."""
+"""A virtual environment on disk: checks, makes, repairs and extends it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ PINS = Path(__file__).resolve().parent / "pins"
 MARKER = "training-pro.json"
 LARGE = ("torch", "transformers", "peft")
 
-# Run by the environment's own interpreter; each says by its exit code whether all is well.
+# Code run by the interpreter of the environment; an exit code of 0 means that all is well.
 NOTHING = "pass"
 FIND = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
 IMPORT = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
-# A killed pip leaves packages that it later takes for installed: files missing, cut short, or no
-# list of files at all. Compiled files may go at any time, and scripts carry the path they were made for.
+# A killed pip leaves broken packages that it later takes for installed: with missing or truncated files, or
+# without a list of files. Compiled files may be missing at any time, and scripts contain the path of their
+# environment.
 INTACT = """
 import sys, importlib.metadata as m
 def torn(file):
@@ -41,7 +42,7 @@ sys.exit(any(found.files is None or any(map(torn, found.files)) for found in m.d
 
 @dataclass(frozen=True)
 class Note:
-    """What the marker says is in: the lists as they were, and the torch that the user asked for."""
+    """Content of the marker file: the installed requirement lists, and the torch that the user chose."""
 
     lists: dict[str, list[str]] = field(default_factory=dict)
     torch: str | None = None
@@ -63,37 +64,37 @@ class Environment:
 
     @property
     def is_ours(self) -> bool:
-        """Begun by us, whether finished or not; what somebody else made is not cleared away."""
+        """Whether we made the environment, finished or not; one made by others is never deleted."""
         return (self.folder / MARKER).is_file()
 
     def has_noted(self, lists: Sequence[str]) -> bool:
-        """Whether the marker says that these lists are in, as they read today; it looks no further."""
+        """Whether the marker says that these lists are installed in their present form."""
         noted = read_note(self.folder)
         if self.torch_spec and self.torch_spec != noted.torch:
             return False
         return all(noted.lists.get(name) == pins(name) for name in lists if name != "torch" or not noted.torch)
 
     def finds_modules(self) -> bool:
-        return self._answers(FIND, *self.modules)
+        return self._succeeds(FIND, *self.modules)
 
     def make(self, lists: Sequence[str]) -> None:
-        """Make it, or mend it, or add what is missing; the marker comes last."""
-        with _told_plainly(self.folder):
+        """Make, repair or extend the environment; the marker is written last."""
+        with _explain_errors(self.folder):
             noted = read_note(self.folder)
-            self._create_if_dead()
+            self._create_if_broken()
             self._install(lists)
-            if not self._answers(INTACT):
-                self._begin_again(lists)
+            if not self._succeeds(INTACT):
+                self._recreate(lists)
             self._check_imports()
-            together = {**noted.lists, **{name: pins(name) for name in lists}}
-            write_note(self.folder, Note(together, self.torch_spec or noted.torch))
+            installed = {**noted.lists, **{name: pins(name) for name in lists}}
+            write_note(self.folder, Note(installed, self.torch_spec or noted.torch))
         say(f"The environment is ready: {self.folder}")
 
-    def _create_if_dead(self) -> None:
-        if self._answers(NOTHING) and self._answers("import pip"):
+    def _create_if_broken(self) -> None:
+        if self._succeeds(NOTHING) and self._succeeds("import pip"):
             return
-        foreign = self.folder / ("bin" if os.name == "nt" else "Scripts")
-        if not self.is_ours and (self._answers(NOTHING) or foreign.exists()):
+        other_layout = self.folder / ("bin" if os.name == "nt" else "Scripts")
+        if not self.is_ours and (self._succeeds(NOTHING) or other_layout.exists()):
             raise TrainingProError(
                 f"{self.folder} belongs to something else (it has no pip, or is of another system): "
                 "rename that folder, then start again."
@@ -112,7 +113,7 @@ class Environment:
                 write_note(self.folder, Note(torch=read_note(self.folder).torch))
             install(self.python, arguments)
 
-    def _begin_again(self, lists: Sequence[str]) -> None:
+    def _recreate(self, lists: Sequence[str]) -> None:
         if not self.is_ours or self.is_running:
             raise TrainingProError(
                 f"Packages in {self.folder} are damaged. Delete that folder, then start again "
@@ -123,22 +124,22 @@ class Environment:
         self._install(lists)
 
     def _check_imports(self) -> None:
-        """Large libraries lean on the system's own (a C++ runtime, say), which pip knows nothing of."""
+        """Check that the large libraries load; they need system libraries (a C++ runtime) unknown to pip."""
         command = [str(self.python), "-I", "-c", IMPORT, *LARGE]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
+        process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if process.returncode:
             raise TrainingProError(
-                f"{last_lines(done.stderr)}\n{', '.join(LARGE)} are in {self.folder}, "
+                f"{last_lines(process.stderr)}\n{', '.join(LARGE)} are in {self.folder}, "
                 "but this system cannot load them: the reason stands above."
             )
 
     def _torch_pin(self) -> str:
-        """An environment with a torch of the user's choice in it keeps that one."""
+        """Requirement for torch; an environment with a torch chosen by the user keeps it."""
         if read_note(self.folder).torch and not self.torch_spec:
             return "torch"
         return pins("torch")[0]
 
-    def _answers(self, code: str, *words: str) -> bool:
+    def _succeeds(self, code: str, *words: str) -> bool:
         try:
             command = [str(self.python), "-I", "-c", code, *words]
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -147,7 +148,7 @@ class Environment:
 
 
 def create(folder: Path) -> None:
-    """An empty environment, marked as ours from its first moment."""
+    """Make an empty environment that has our marker from the start."""
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         version = "{}.{}".format(*sys.version_info[:2])
         raise TrainingProError(
@@ -158,34 +159,34 @@ def create(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_note(folder, Note())
     command = [sys.executable, "-m", "venv", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
+    process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if process.returncode:
         raise TrainingProError(
-            f"{last_lines(done.stdout + done.stderr)}\n{sys.executable} could not make {folder}: see above."
+            f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not make {folder}: see above."
         )
 
 
 def pins(name: str) -> list[str]:
-    """One list of requirements, without its comments."""
+    """Read a list of requirements, without comments."""
     lines = (PINS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def read_note(folder: Path) -> Note:
     try:
-        found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        return Note(dict(found["lists"]), found["torch"])
+        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        return Note(dict(content["lists"]), content["torch"])
     except (OSError, ValueError, TypeError, KeyError):
         return Note()
 
 
 def write_note(folder: Path, note: Note) -> None:
-    """A marker that can be read is a marker that holds: it is written whole."""
+    """Write the marker atomically, so that a readable marker is complete."""
     write_json(folder / MARKER, {"lists": note.lists, "torch": note.torch})
 
 
 @contextmanager
-def _told_plainly(folder: Path) -> Iterator[None]:
+def _explain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:

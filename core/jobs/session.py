@@ -41,14 +41,14 @@ class Session:
 
     def train(self, name: str, host: Host, work: Work) -> Job:
         """Start the job that trains a LoRA, or a whole model, of this name."""
-        return self.start("training", f"Training '{name}'", host, work, makes=name)
+        return self.start("training", f"Training '{name}'", host, work, result_name=name)
 
-    def start(self, kind: Kind, title: str, host: Host, work: Work, *, makes: str = "") -> Job:
+    def start(self, kind: Kind, title: str, host: Host, work: Work, *, result_name: str = "") -> Job:
         """Start a job with exclusive use of the model; raises BusyError if another job has it."""
         with self._lock:
             if (busy := self.current) is not None:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
-            job = Job(kind, title, makes=makes)
+            job = Job(kind, title, makes=result_name)
             self._current = self._latest[kind] = job
         return self._start_thread(job, partial(_run_on_model, host, work))
 
