@@ -22,11 +22,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 Ints: TypeAlias = Any
 Ids: TypeAlias = Any  # int32
 Flags: TypeAlias = Any
-Rows = tuple[Ints, Ints, Ints]  # first token, one past the last, section
+TokenRanges = tuple[Ints, Ints, Ints]  # first token, one past the last, section
 
-Kind = Literal["block", "overlap", "dementor"]
-KINDS: tuple[Kind, ...] = ("block", "overlap", "dementor")
-Ends = Literal["auto", "sentences", "lines"]
+BlockKind = Literal["block", "overlap", "dementor"]
+BLOCK_KINDS: tuple[BlockKind, ...] = ("block", "overlap", "dementor")
+BlockEnds = Literal["auto", "sentences", "lines"]
 
 PIECE_CHARS = 65_536  # a long section goes to the tokenizer in pieces of about this size
 BATCH_CHARS = 4 * PIECE_CHARS  # tokenized at a time: the tokenizer's own objects are large
@@ -37,7 +37,7 @@ WORD_END = re.compile(r"\S(?=\s)")
 ZERO_WIDTH_JOINER = "\u200d"
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     """The ids of one text, each with the characters it stands for."""
 
     ids: Ids
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
     ends: Ints
 
 
-class Bounds(NamedTuple):
+class UnitBounds(NamedTuple):
     """Where the units of a text end, in order: its sentences, or in some sections its lines."""
 
     ends: Ints
@@ -53,8 +53,8 @@ class Bounds(NamedTuple):
     by_lines: Flags  # of each section, whether its lines are its units
 
 
-Encoder = Callable[[Sequence[str]], Sequence[Encoded]]
-BoundsFinder = Callable[[str, "Sections"], Bounds]  # implemented in data/text/
+Encoder = Callable[[Sequence[str]], Sequence[EncodedText]]
+BoundsFinder = Callable[[str, "Sections"], UnitBounds]  # implemented in data/text/
 
 
 class Sentence(NamedTuple):
@@ -71,14 +71,14 @@ class Block(NamedTuple):
     start: int
     end: int
     tokens: int
-    kind: Kind
+    kind: BlockKind
     section: int
     ends_section: bool
     first: int
 
 
 @dataclass(frozen=True)
-class Cutting:
+class SlicingRules:
     """The rules for slicing a text; `hard_cut` is the literal string, with escapes resolved."""
 
     cutoff: int = 256
@@ -90,7 +90,7 @@ class Cutting:
     bos: int | None = None
     eos: int | None = None
     add_eos: Literal["hard_cut", "every_block", "never"] = "hard_cut"
-    block_ends: Ends = "auto"
+    block_ends: BlockEnds = "auto"
 
     def __post_init__(self) -> None:
         if self.room - self.closing < 1:
@@ -119,24 +119,24 @@ class Cutting:
         )
 
 
-def unescaped(hard_cut: str) -> str:
+def unescape_hard_cut(hard_cut: str) -> str:
     r"""The hard-cut string as typed, with the two-character escapes \n and \t resolved."""
     return hard_cut.replace("\\n", "\n").replace("\\t", "\t")
 
 
-def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Sliced:
+def slice_blocks(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:
     """Blocks of whole sentences or lines and, if the rules ask for it, overlap blocks between neighbors."""
-    units = units_of(text, encoder, rules, find)
-    blocks = blocks_of(units)
-    spans, left_out = blocks.parted(units)
+    units = build_units(text, encoder, rules, find)
+    blocks = build_blocks(units)
+    spans, left_out = blocks.split_short(units)
     if rules.overlap:
-        overlaps, _ = _find_overlaps(units, spans).parted(units)
-        spans = spans.merged(overlaps)
-    return Sliced(units, spans, left_out)
+        overlaps, _ = _find_overlaps(units, spans).split_short(units)
+        spans = spans.merge(overlaps)
+    return SlicedText(units, spans, left_out)
 
 
 @dataclass(frozen=True, eq=False)
-class Sliced:
+class SlicedText:
     """The blocks of one text in order, their ids, and the figures of the slicing."""
 
     units: Units
@@ -150,20 +150,20 @@ class Sliced:
         for offset in range(0, len(self), 4096):  # a million blocks must not be objects at the same time
             rows = zip(*(column[offset : offset + 4096].tolist() for column in self._columns), strict=True)
             for start, end, tokens, kind, section, ends_section, first in rows:
-                yield Block(start, end, tokens, KINDS[kind], section, ends_section, first)
+                yield Block(start, end, tokens, BLOCK_KINDS[kind], section, ends_section, first)
 
     def __getitem__(self, number: int) -> Block:
         start, end, tokens, kind, section, ends_section, first = (
             column[number].item() for column in self._columns
         )
-        return Block(start, end, tokens, KINDS[kind], section, ends_section, first)
+        return Block(start, end, tokens, BLOCK_KINDS[kind], section, ends_section, first)
 
     @property
     def text(self) -> str:
         return self.units.text
 
     @property
-    def rules(self) -> Cutting:
+    def rules(self) -> SlicingRules:
         return self.units.rules
 
     @property
@@ -227,7 +227,7 @@ class Sliced:
         return self._characters(self.lost_places())
 
     def lost_places(self) -> Iterator[tuple[int, int]]:
-        return self._gaps(self.spans.merged(self.dropped))
+        return self._gaps(self.spans.merge(self.dropped))
 
     def _characters(self, places: Iterator[tuple[int, int]]) -> int:
         return sum(len("".join(self.text[start:end].split())) for start, end in places)
@@ -276,20 +276,20 @@ class Spans:
         return len(self.first)
 
     @staticmethod
-    def of(first: Ints, last: Ints, kind: Kind) -> Spans:
+    def of(first: Ints, last: Ints, kind: BlockKind) -> Spans:
         import numpy as np
 
-        return Spans(first, last, np.full(len(first), KINDS.index(kind), np.int8))
+        return Spans(first, last, np.full(len(first), BLOCK_KINDS.index(kind), np.int8))
 
-    def only(self, which: Flags) -> Spans:
+    def select(self, which: Flags) -> Spans:
         return Spans(self.first[which], self.last[which], self.kind[which])
 
-    def parted(self, units: Units) -> tuple[Spans, Spans]:
+    def split_short(self, units: Units) -> tuple[Spans, Spans]:
         """The blocks to train on, and those that `min_chars` leaves out."""
         is_long = units.end[self.last - 1] - units.start[self.first] > units.rules.min_chars
-        return self.only(is_long), self.only(~is_long)
+        return self.select(is_long), self.select(~is_long)
 
-    def merged(self, other: Spans) -> Spans:
+    def merge(self, other: Spans) -> Spans:
         """Both in the order of the text."""
         import numpy as np
 
@@ -299,7 +299,7 @@ class Spans:
         return Spans(first[order], last[order], kind[order])
 
 
-def blocks_of(units: Units) -> Spans:
+def build_blocks(units: Units) -> Spans:
     """Each block takes as many units as fit, and the next begins where it ends."""
     import numpy as np
 
@@ -324,7 +324,7 @@ def _find_overlaps(units: Units, blocks: Spans) -> Spans:
     first = sentence_starts[_nearest_index(units.low[sentence_starts], middles)]
     last_whole = np.maximum.accumulate(np.where(units.closes, np.arange(1, len(units) + 1), 0))
     last = last_whole[units.reach[first] - 1]
-    return Spans.of(first, last, "overlap").only((first > left) & (first < right) & (last > right))
+    return Spans.of(first, last, "overlap").select((first > left) & (first < right) & (last > right))
 
 
 def _nearest_index(sorted_values: Ints, targets: Ints) -> Ints:
@@ -342,7 +342,7 @@ class Units:
     """The units of blocks: sentences or lines, and the pieces of those that are longer than a block."""
 
     text: str
-    rules: Cutting
+    rules: SlicingRules
     sections: Sections
     ids: Ids  # of the whole text
     first: Ints  # the first of its ids
@@ -386,11 +386,11 @@ class Units:
         return np.minimum(np.maximum(first_beyond, unit + 1), breaks[np.searchsorted(breaks, unit, side="right")])
 
 
-def units_of(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Units:
+def build_units(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> Units:
     """Find sections and sentences, tokenize, and move every bound to the corresponding token bound."""
     import numpy as np
 
-    sections = sections_of(text, rules.hard_cut)
+    sections = find_sections(text, rules.hard_cut)
     with ThreadPoolExecutor(1) as executor:  # the tokenizer releases the GIL
         pending_bounds = executor.submit(find, text, sections)
         tokens = _tokenize(text, sections, encoder)
@@ -442,7 +442,7 @@ class Sections:
                 yield start, min(int(high[stretch]), int(self.content_end[section]))
 
 
-def sections_of(text: str, hard_cut: str) -> Sections:
+def find_sections(text: str, hard_cut: str) -> Sections:
     """The parts of a text between its hard cuts."""
     import numpy as np
 
@@ -507,7 +507,7 @@ def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int
     """The pieces of all sections (start, end, section), in batches."""
     batch, size = [], 0
     for section, (start, end) in enumerate(zip(sections.start.tolist(), sections.end.tolist(), strict=True)):
-        for low, high in pieces_of(text, start, end):
+        for low, high in split_section(text, start, end):
             batch.append((low, high, section))
             size += high - low
             if size >= BATCH_CHARS:
@@ -517,7 +517,7 @@ def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int
         yield batch
 
 
-def pieces_of(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def split_section(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """A section in pieces that end at a line end, else before a space, else between two characters."""
     while end - start > PIECE_CHARS:
         limit = start + PIECE_CHARS
@@ -552,7 +552,7 @@ def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[In
     """Each sentence by its first token, one past its last, and its section."""
     import numpy as np
 
-    inner = dividing(ends, sections)
+    inner = places_inside(ends, sections)
     opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
     while not tokens.whole[opening].all():
         opening -= ~tokens.whole[opening]
@@ -565,7 +565,9 @@ def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[In
     return first[is_inside], last[is_inside], section[is_inside]
 
 
-def _refine_long_lines(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutting, sections: Sections) -> Rows:
+def _refine_long_lines(
+    lines: TokenRanges, bounds: UnitBounds, tokens: Tokens, rules: SlicingRules, sections: Sections
+) -> TokenRanges:
     """The same rows, with lines that are longer than a block replaced by their sentences."""
     import numpy as np
 
@@ -581,7 +583,7 @@ def _refine_long_lines(lines: Rows, bounds: Bounds, tokens: Tokens, rules: Cutti
     return columns[0][order], columns[1][order], columns[2][order]
 
 
-def dividing(places: Ints, sections: Sections) -> Ints:
+def places_inside(places: Ints, sections: Sections) -> Ints:
     """The places strictly inside the contents of a section."""
     import numpy as np
 
@@ -593,7 +595,9 @@ def dividing(places: Ints, sections: Sections) -> Ints:
     ]
 
 
-def _divide_long(text: str, tokens: Tokens, rules: Cutting, sentences: Rows) -> tuple[Rows, Flags, Flags]:
+def _divide_long(
+    text: str, tokens: Tokens, rules: SlicingRules, sentences: TokenRanges
+) -> tuple[TokenRanges, Flags, Flags]:
     """Sentences with those too long for a block in pieces, and which pieces open and close a sentence."""
     import numpy as np
 

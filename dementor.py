@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .chunking import BoundsFinder, Cutting, Encoder, Sliced, Spans, Units, blocks_of, units_of
+from .chunking import BoundsFinder, Encoder, SlicedText, SlicingRules, Spans, Units, build_blocks, build_units
 
 if TYPE_CHECKING:
     from .chunking import Flags, Ints
 
 
-def sliced(text: str, encoder: Encoder, rules: Cutting, find: BoundsFinder) -> Sliced:
+def slice_windows(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:
     """Windows of whole sentences over a text; `dementor_repeats` is how often each sentence should be seen."""
-    units = units_of(text, encoder, rules, find)
+    units = build_units(text, encoder, rules, find)
     starts = _spread_starts(units, rules.dementor_repeats) if rules.dementor_repeats else _all_starts(units)
     windows = Spans.of(starts, units.reach[starts], "dementor")
-    spans, left_out = windows.only(_is_worthwhile(units, windows)).parted(units)
-    return Sliced(units, spans, left_out)
+    spans, left_out = windows.select(_is_worthwhile(units, windows)).split_short(units)
+    return SlicedText(units, spans, left_out)
 
 
 def _all_starts(units: Units) -> Ints:
@@ -40,7 +40,7 @@ def _spread_starts(units: Units, repeats: int) -> Ints:
     """Window starts so that about `repeats` windows cover each sentence, evenly spread over a window's length."""
     import numpy as np
 
-    blocks = blocks_of(units)
+    blocks = build_blocks(units)
     low, length = units.low[blocks.first], units.high[blocks.last - 1] - units.low[blocks.first]
     shares = np.arange(repeats) / repeats
     places = (low[:, None] + length[:, None] * shares).ravel()

@@ -17,7 +17,7 @@ Curve = Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScheduleSteps:
     """The lengths that a schedule depends on: all steps, the steps of an epoch, the steps of warm-up."""
 
     steps: int
@@ -51,15 +51,15 @@ def hold(_: float) -> float:
     return 1.0
 
 
-def steady(rate: float) -> Curve:
+def constant_curve(rate: float) -> Curve:
     return lambda _: rate
 
 
-def straight_up(x: float) -> float:
+def linear_up(x: float) -> float:
     return x
 
 
-def straight_down(x: float) -> float:
+def linear_down(x: float) -> float:
     return 1.0 - x
 
 
@@ -67,7 +67,7 @@ def cosine_down(x: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * x))
 
 
-def square_down(x: float) -> float:
+def quadratic_down(x: float) -> float:
     return (1.0 - x) ** 2
 
 
@@ -79,18 +79,18 @@ def cosine_up(x: float) -> float:
     return 0.5 * (1.0 - math.cos(math.pi * x))
 
 
-def _with_warmup(plan: Plan, *rest: Phase, limit: int | None = None) -> list[Phase]:
+def _with_warmup(plan: ScheduleSteps, *rest: Phase, limit: int | None = None) -> list[Phase]:
     """A linear warm-up before the other phases, without empty phases."""
     warmup_end = _warmup_end(plan, limit)
-    phases = [Phase(0, warmup_end, "warm-up", straight_up, rising=True), *rest]
+    phases = [Phase(0, warmup_end, "warm-up", linear_up, rising=True), *rest]
     return [p for p in phases if p.end > p.start]
 
 
-def _warmup_end(plan: Plan, limit: int | None = None) -> int:
+def _warmup_end(plan: ScheduleSteps, limit: int | None = None) -> int:
     return min(plan.warmup, plan.steps if limit is None else min(limit, plan.steps))
 
 
-def _hold_then_cosine(plan: Plan, hold_end: int) -> list[Phase]:
+def _hold_then_cosine(plan: ScheduleSteps, hold_end: int) -> list[Phase]:
     warmup_end = _warmup_end(plan, hold_end)
     return _with_warmup(
         plan,
@@ -100,24 +100,24 @@ def _hold_then_cosine(plan: Plan, hold_end: int) -> list[Phase]:
     )
 
 
-def low_epoch_annealing(plan: Plan) -> list[Phase]:
+def low_epoch_annealing(plan: ScheduleSteps) -> list[Phase]:
     """Constant in the first epoch, then a cosine to 0 over the rest; a single epoch stays constant."""
     return _hold_then_cosine(plan, min(plan.steps_per_epoch, plan.steps))
 
 
-def half_time_annealing(plan: Plan) -> list[Phase]:
+def half_time_annealing(plan: ScheduleSteps) -> list[Phase]:
     """Constant in the first half of all steps, then a cosine to 0."""
     return _hold_then_cosine(plan, max(1, plan.steps // 2))
 
 
-def raise_fall_creative(plan: Plan) -> list[Phase]:
+def raise_fall_creative(plan: ScheduleSteps) -> list[Phase]:
     """Up along a cosine to the peak at half of all steps, then down; warm-up does not apply."""
     half = max(1, plan.steps // 2)
     up = Phase(0, half, "rise along a cosine", cosine_up, rising=True)
     return [p for p in (up, Phase(half, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
 
 
-def raise_hold_fall(plan: Plan) -> list[Phase]:
+def raise_hold_fall(plan: ScheduleSteps) -> list[Phase]:
     """Up along a sine in epoch 1, constant in epoch 2, then down a quarter of a cosine; thirds below 3 epochs."""
     epoch = plan.steps_per_epoch
     if plan.steps < 3 * epoch:
@@ -131,35 +131,35 @@ def raise_hold_fall(plan: Plan) -> list[Phase]:
     return [p for p in phases if p.end > p.start]
 
 
-def _halving_phases(plan: Plan, words: str, warmup_end: int) -> list[Phase]:
+def _halving_phases(plan: ScheduleSteps, words: str, warmup_end: int) -> list[Phase]:
     epoch, phases = plan.steps_per_epoch, [Phase(warmup_end, min(plan.steps_per_epoch, plan.steps), "hold", hold)]
     for n in range(1, math.ceil(plan.steps / epoch)):
         end = min((n + 1) * epoch, plan.steps)
-        phases.append(Phase(n * epoch, end, words.format(n=n), steady(0.5**n)))
+        phases.append(Phase(n * epoch, end, words.format(n=n), constant_curve(0.5**n)))
     return [p for p in phases if p.end > p.start]
 
 
-def step_decay_with_warmup(plan: Plan) -> list[Phase]:
+def step_decay_with_warmup(plan: ScheduleSteps) -> list[Phase]:
     """Warm-up and constant in epoch 1, then halved in each epoch."""
     limit = min(plan.steps_per_epoch, plan.steps)
     return _with_warmup(plan, *_halving_phases(plan, "halved {n} times", _warmup_end(plan, limit)), limit=limit)
 
 
-def step_decay(plan: Plan) -> list[Phase]:
+def step_decay(plan: ScheduleSteps) -> list[Phase]:
     """Halved after each epoch."""
     warmup_end = _warmup_end(plan)
     decay = [p for p in _halving_phases(plan, "halved {n} times", 0) if p.end > warmup_end]
     return _with_warmup(plan, *[Phase(max(p.start, warmup_end), p.end, p.words, p.curve) for p in decay])
 
 
-def _after_warmup(words: str, curve: Curve) -> Callable[[Plan], list[Phase]]:
-    def phases(plan: Plan) -> list[Phase]:
+def _after_warmup(words: str, curve: Curve) -> Callable[[ScheduleSteps], list[Phase]]:
+    def phases(plan: ScheduleSteps) -> list[Phase]:
         return _with_warmup(plan, Phase(_warmup_end(plan), plan.steps, words, curve))
 
     return phases
 
 
-def inverse_sqrt(plan: Plan) -> list[Phase]:
+def inverse_sqrt(plan: ScheduleSteps) -> list[Phase]:
     """After a warm-up of w steps, the square root of w / (s + 1); w is at least 1."""
     warmup_end = _warmup_end(plan)
     decay_steps = plan.steps - warmup_end
@@ -170,7 +170,7 @@ def inverse_sqrt(plan: Plan) -> list[Phase]:
     return _with_warmup(plan, Phase(warmup_end, plan.steps, "fall as one by the root of the step", curve))
 
 
-def cosine_with_restarts(plan: Plan) -> list[Phase]:
+def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
     """One cosine to 0 in each epoch."""
     warmup_end = _warmup_end(plan)
     starts = [warmup_end, *(e for e in plan.epoch_ends if warmup_end < e < plan.steps)]
@@ -179,21 +179,21 @@ def cosine_with_restarts(plan: Plan) -> list[Phase]:
     return _with_warmup(plan, *falls)
 
 
-def one_cycle(plan: Plan) -> list[Phase]:
+def one_cycle(plan: ScheduleSteps) -> list[Phase]:
     """Up along a cosine over 30 % of the run, then down along one to 0; warm-up does not apply."""
     peak = max(1, round(0.3 * plan.steps))
     up = Phase(0, peak, "rise along a cosine", cosine_up, rising=True)
     return [p for p in (up, Phase(peak, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
 
 
-def warmup_stable_decay(plan: Plan) -> list[Phase]:
+def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
     """Constant, then linearly to 0 over the last 20 %."""
     warmup_end = _warmup_end(plan)
     decay_start = max(warmup_end, plan.steps - round(0.2 * plan.steps))
     return _with_warmup(
         plan,
         Phase(warmup_end, decay_start, "hold", hold),
-        Phase(decay_start, plan.steps, "fall straight to 0", straight_down),
+        Phase(decay_start, plan.steps, "fall straight to 0", linear_down),
     )
 
 
@@ -203,7 +203,7 @@ class Schedule:
 
     name: str
     words: str
-    phases: Callable[[Plan], list[Phase]]
+    phases: Callable[[ScheduleSteps], list[Phase]]
 
 
 _ALL = (
@@ -213,10 +213,10 @@ _ALL = (
     Schedule("FP_3epoch_raise_hold_fall", "up in epoch 1, hold in epoch 2, then down", raise_hold_fall),
     Schedule("FP_step_decay_with_warmup", "constant in epoch 1, then halved each epoch", step_decay_with_warmup),
     Schedule("constant", "the same rate throughout", _after_warmup("hold", hold)),
-    Schedule("linear", "straight down to 0", _after_warmup("fall straight to 0", straight_down)),
+    Schedule("linear", "straight down to 0", _after_warmup("fall straight to 0", linear_down)),
     Schedule("cosine", "down along a cosine to 0", _after_warmup("fall along a cosine to 0", cosine_down)),
     Schedule("cosine_with_restarts", "one cosine to 0 in every epoch", cosine_with_restarts),
-    Schedule("polynomial", "down to 0 along a square", _after_warmup("fall along a square to 0", square_down)),
+    Schedule("polynomial", "down to 0 along a square", _after_warmup("fall along a square to 0", quadratic_down)),
     Schedule("inverse_sqrt", "down as one by the root of the step", inverse_sqrt),
     Schedule("step_decay", "halved after each epoch", step_decay),
     Schedule("exponential", "down to a twentieth", _after_warmup("fall exponentially", exponential_down)),
@@ -226,10 +226,10 @@ _ALL = (
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
 
 
-def schedule_named(name: str) -> Schedule:
+def get_schedule(name: str) -> Schedule:
     """A schedule by its name, or a piecewise linear one from points: '0:0 0.05:1 0.5:1 1:0'."""
     return SCHEDULES.get(name) or Schedule(
-        name, "straight lines between points of your own", _piecewise_linear(points(name))
+        name, "straight lines between points of your own", _piecewise_linear(parse_points(name))
     )
 
 
@@ -244,11 +244,11 @@ class Point:
     def __str__(self) -> str:
         return f"{self.place:g}{'e' if self.in_epochs else ''}:{self.rate:g}"
 
-    def step(self, plan: Plan) -> int:
+    def step(self, plan: ScheduleSteps) -> int:
         return round(self.place * (plan.steps_per_epoch if self.in_epochs else plan.steps))
 
 
-def points(text: str) -> list[Point]:
+def parse_points(text: str) -> list[Point]:
     """Parse points; a ValueError says which one is malformed, and the correct form."""
     parsed = [_parse_point(part) for part in text.split()]
     if not parsed:
@@ -276,9 +276,9 @@ def _parse_point(part: str) -> Point:
     return point
 
 
-def crossed_points(name: str, plan: Plan) -> Iterator[str]:
+def find_crossed_points(name: str, plan: ScheduleSteps) -> Iterator[str]:
     """Problems of points whose order changes once shares and epochs are converted to steps."""
-    for previous, point in pairwise(() if name in SCHEDULES else points(name)):
+    for previous, point in pairwise(() if name in SCHEDULES else parse_points(name)):
         if point.step(plan) < previous.step(plan):
             yield (
                 f"the point {point} is at step {point.step(plan)} and stands behind {previous}, which is at step "
@@ -286,16 +286,16 @@ def crossed_points(name: str, plan: Plan) -> Iterator[str]:
             )
 
 
-def _piecewise_linear(places: Sequence[Point]) -> Callable[[Plan], list[Phase]]:
-    def phases(plan: Plan) -> list[Phase]:
+def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list[Phase]]:
+    def phases(plan: ScheduleSteps) -> list[Phase]:
         ordered = sorted(places, key=lambda point: point.step(plan))  # with more epochs, their order may change
         first, last = ordered[0], ordered[-1]
-        parts = [Phase(0, first.step(plan), f"hold at {first.rate:g}", steady(first.rate))]
+        parts = [Phase(0, first.step(plan), f"hold at {first.rate:g}", constant_curve(first.rate))]
         parts += [
             _linear_phase(start.step(plan), start.rate, end.step(plan), end.rate)
             for start, end in pairwise(ordered)
         ]
-        parts.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", steady(last.rate)))
+        parts.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", constant_curve(last.rate)))
         return [p for p in parts if p.end > p.start and p.start < plan.steps]
 
     return phases
@@ -313,17 +313,17 @@ def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
 def schedule_problem(name: str) -> str:
     """Why this is neither the name of a schedule nor points; empty where it is one."""
     try:
-        return "" if name in SCHEDULES or points(name) else "it is empty."
+        return "" if name in SCHEDULES or parse_points(name) else "it is empty."
     except ValueError as error:
         return str(error)
 
 
-def multipliers(phases: Sequence[Phase], steps: int) -> list[float]:
+def lr_multipliers(phases: Sequence[Phase], steps: int) -> list[float]:
     """The share of the learning rate for each step."""
     starts = [p.start for p in phases]
     return [phases[max(0, bisect_right(starts, s) - 1)].at(s) for s in range(steps)]
 
 
-def described(phases: Sequence[Phase]) -> str:
+def describe_phases(phases: Sequence[Phase]) -> str:
     """The phases in words, with their steps: 'warm-up to step 10, hold to step 60, fall ... to step 120'."""
     return ", ".join(f"{p.words} to step {p.end}" for p in phases)

@@ -25,13 +25,13 @@ def ui() -> None:
         from .hosts.webui import WebuiHost
         from .interface.page import tab
 
-        SESSION.tell_with(console.telling(_say))
+        SESSION.set_observer(console.console_observer(_say))
         tab.draw(WebuiHost(), PeftEngine(), SESSION)
     except Exception as error:
-        from .interface.base import fallback
+        from .interface import fallback
 
         logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
-        fallback.cannot_draw(error)
+        fallback.show_draw_error(error)
 
 
 def custom_css() -> str:
@@ -48,9 +48,9 @@ def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[st
     from .core.jobs import SESSION
 
     if (job := SESSION.current) is not None:
-        from .interface.base import fallback
+        from .interface import fallback
 
-        raise fallback.busy(job.title, text)
+        raise fallback.busy_error(job.title, text)
     return text, visible_text
 
 

@@ -32,17 +32,17 @@ class StepPlan:
         return math.ceil(math.ceil(self.examples / self.batch_size) / self.processes)
 
     @property
-    def accumulated(self) -> int:
+    def effective_accumulation(self) -> int:
         """The effective accumulation: never more batches than an epoch has."""
         return max(1, min(self.accumulation, self.batches))
 
     @property
-    def per_step(self) -> int:
+    def examples_per_step(self) -> int:
         """The examples of a step, over all processes."""
-        return self.batch_size * self.accumulated * self.processes
+        return self.batch_size * self.effective_accumulation * self.processes
 
     @property
-    def learned_twice(self) -> int:
+    def repeated_examples(self) -> int:
         """Examples repeated at the end of an epoch so that every process has the same number of batches."""
         if self.processes == 1:
             return 0
@@ -50,7 +50,7 @@ class StepPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, math.ceil(self.batches / self.accumulated))
+        return max(1, math.ceil(self.batches / self.effective_accumulation))
 
     @property
     def steps(self) -> int:
@@ -58,7 +58,7 @@ class StepPlan:
             return self.max_steps
         return max(1, _round_up(self.epochs * self.steps_per_epoch))
 
-    def looks(self, every: int) -> int:
+    def occurrences(self, every: int) -> int:
         """How often an action runs that is due before the first step, every `every` steps, and at the end."""
         return math.ceil(self.steps / every) + 1
 
@@ -74,7 +74,7 @@ def _round_up(steps: float) -> int:
     return math.ceil(steps - 1e-9)
 
 
-def smoothed(previous: float | None, loss: float) -> float:
+def smooth_loss(previous: float | None, loss: float) -> float:
     """The smoothed loss: it begins at the first step's loss and then moves a tenth of the way."""
     return loss if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * loss
 
@@ -97,13 +97,13 @@ def duration(seconds: float) -> str:
 
 
 YEAR_SECONDS = 365.25 * 86400
-FAR_SECONDS = 100 * YEAR_SECONDS
+MAX_CLOCK_SECONDS = 100 * YEAR_SECONDS
 """Beyond this a time of day is meaningless, and eventually datetime cannot represent the date."""
 
 
 def time_of_day(moment: float, now: float) -> str:
     """A moment in words, as seen from `now`: '06:40', '06:40 tomorrow', '06:40 in 3 days'."""
-    if moment - now > FAR_SECONDS:
+    if moment - now > MAX_CLOCK_SECONDS:
         return f"in {(moment - now) / YEAR_SECONDS:,.0f} years"
     day, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
     days = (day.date() - today.date()).days
@@ -124,19 +124,19 @@ def plural(count: float, one: str, many: str = "") -> str:
     return one if count == 1 else many or f"{one}s"
 
 
-def several(count: int, one: str, many: str = "") -> str:
+def format_count(count: int, one: str, many: str = "") -> str:
     """'1 step', '2,000 steps'."""
     return f"{count:,} {plural(count, one, many)}"
 
 
-def times(count: int) -> str:
+def format_times(count: int) -> str:
     """'once', '2 times'."""
     return "once" if count == 1 else f"{count:,} times"
 
 
-def times_seen(least: int, most: int) -> str:
+def format_times_range(least: int, most: int) -> str:
     """'once', '2 times', '1 to 3 times'."""
-    return times(most) if least == most else f"{least} to {most} times"
+    return format_times(most) if least == most else f"{least} to {most} times"
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -162,15 +162,15 @@ class Experts:
 
     count: int
     feed: int  # the width of each
-    at_once: int  # experts per token
+    per_token: int  # experts per token
     shared: int = 0  # the width of the shared MLP that every token passes
     without: int = 0  # layers with a dense MLP instead
-    adapted: bool = False
+    takes_lora: bool = False
     """A LoRA on MLP layers is put on the experts and on no shared MLP; one on all layers, on the router too."""
 
 
 @dataclass(frozen=True)
-class Counted:
+class ParamCounts:
     """Parameter counts of a model, from a meta model where the arithmetic does not know its layers."""
 
     linear: int
@@ -178,7 +178,7 @@ class Counted:
     lora: int  # weights of a LoRA of rank 1 on the target layers
 
 
-def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config of the text model, for a config.json with several models."""
     return {**config, **_section(config, "text_config")}
 
@@ -196,14 +196,14 @@ class ModelShape:
     vocabulary: int
     gated: bool
     tied: bool
-    thrifty: bool = False  # the gate keeps two of its three tensors: engine/compute/layer_patches.py
+    lean_gate: bool = False  # the gate keeps two of its three tensors: engine/compute/layer_patches.py
     experts: Experts | None = None
-    counted: Counted | None = None
+    counted: ParamCounts | None = None
 
     @staticmethod
-    def of(config: Mapping[str, Any], counted: Counted | None = None) -> ModelShape | None:
+    def of(config: Mapping[str, Any], counted: ParamCounts | None = None) -> ModelShape | None:
         """The shape, or None where the config does not say enough."""
-        text_config = of_text(config)
+        text_config = get_text_config(config)
         hidden, layers = (
             _first_int(text_config, "hidden_size", "n_embd", "d_model"),
             _first_int(text_config, "num_hidden_layers", "n_layer"),
@@ -223,9 +223,9 @@ class ModelShape:
             kv_heads=_first_int(text_config, "num_key_value_heads", "num_kv_heads") or heads,
             head=_first_int(text_config, "head_dim") or hidden // heads,
             vocabulary=vocabulary,
-            gated=text_config.get("model_type") not in UNGATED,
+            gated=text_config.get("model_type") not in UNGATED_TYPES,
             tied=bool(text_config.get("tie_word_embeddings", True)),
-            thrifty=text_config.get("hidden_act") == "silu" and text_config.get("model_type") != "phi3",
+            lean_gate=text_config.get("hidden_act") == "silu" and text_config.get("model_type") != "phi3",
             experts=_experts(text_config, feed, layers),
             counted=counted,
         )
@@ -290,32 +290,32 @@ class ModelShape:
 
     def _is_target(self, name: str, parts: Collection[str] | None) -> bool:
         is_asked = parts is None or name in parts
-        return is_asked and not (self.experts and self.experts.adapted and name in FEEDS)
+        return is_asked and not (self.experts and self.experts.takes_lora and name in MLP_LAYERS)
 
     def _expert_lora_weights(self, parts: Collection[str] | None) -> int:
         """LoRA weights of rank 1 on experts and routers; up and gate share a tensor, each with its own rank."""
         experts = self.experts
-        if experts is None or not experts.adapted:
+        if experts is None or not experts.takes_lora:
             return 0
-        up_weights = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED.issubset(parts) else 0
+        up_weights = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED_LAYERS.issubset(parts) else 0
         down_weights = experts.feed + self.hidden if parts is None or "down" in parts else 0
         router_weights = self.hidden + experts.count if parts is None else 0
         return (self.layers - experts.without) * (experts.count * (up_weights + down_weights) + router_weights)
 
-    def rewritten(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
+    def recreated_numbers(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
         """Numbers that a step creates anew: experts merged with their LoRA, and the gradient of one layer's."""
         experts = self.experts
-        if experts is None or not experts.adapted:
+        if experts is None or not experts.takes_lora:
             return 0
-        tensors = 3 if parts is None else 2 * FUSED.issubset(parts) + ("down" in parts)
+        tensors = 3 if parts is None else 2 * FUSED_LAYERS.issubset(parts) + ("down" in parts)
         kept_layers = 1 if checkpointing else self.layers - experts.without
         return (kept_layers + 1) * experts.count * self.hidden * tensors * experts.feed
 
     @property
-    def passed(self) -> int:
+    def active_feed(self) -> int:
         """The total width of the MLPs that a token passes in most layers."""
         experts = self.experts
-        return self.feed if experts is None else experts.at_once * experts.feed + experts.shared
+        return self.feed if experts is None else experts.per_token * experts.feed + experts.shared
 
 
 def _experts(text_config: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
@@ -326,12 +326,12 @@ def _experts(text_config: Mapping[str, Any], feed: int, layers: int) -> Experts 
     return Experts(
         count=count,
         feed=expert_feed,
-        at_once=_first_int(text_config, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
+        per_token=_first_int(text_config, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
         shared=_first_int(text_config, "shared_expert_intermediate_size", "shared_intermediate_size")
         or expert_feed
         * _first_int(text_config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
         without=sum(_dense_layers(text_config, layers)),
-        adapted=text_config.get("model_type") in WITH_LORA
+        takes_lora=text_config.get("model_type") in LORA_EXPERT_TYPES
         and not text_config.get("text_config")
         and _peft_supports_experts(),
     )
@@ -357,14 +357,14 @@ def _peft_supports_experts() -> bool:
         first, second = version("peft").split(".")[:2]
     except PackageNotFoundError:
         return False
-    return (int(first), int(second)) >= FROM_PEFT
+    return (int(first), int(second)) >= MIN_PEFT_VERSION
 
 
-FEEDS = frozenset({"up", "down", "gate"})
-FUSED = frozenset({"up", "gate"})
+MLP_LAYERS = frozenset({"up", "down", "gate"})
+FUSED_LAYERS = frozenset({"up", "gate"})
 """Layers that share one tensor in the experts."""
-FROM_PEFT = (0, 20)
-WITH_LORA = frozenset(
+MIN_PEFT_VERSION = (0, 20)
+LORA_EXPERT_TYPES = frozenset(
     {
         "afmoe",
         "beam",
@@ -396,15 +396,17 @@ WITH_LORA = frozenset(
     }
 )
 """The `model_type`s whose experts PEFT can put LoRAs on."""
-UNGATED = frozenset({"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"})
+UNGATED_TYPES = frozenset(
+    {"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"}
+)
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
-FRAGMENTS = 0.3  # share of all activations that fragmentation costs on the CPU, measured
-LOGITS_AT_ONCE, ON_A_CARD = 2**23, 2**25  # logits computed at a time: 34 and 134 MB
+CPU_FRAGMENTATION = 0.3  # share of all activations that fragmentation costs on the CPU, measured
+CPU_LOGITS, GPU_LOGITS = 2**23, 2**25  # logits computed at a time: 34 and 134 MB
 
 
-def rows_at_once(vocabulary: int, *, on_card: bool) -> int:
+def head_rows(vocabulary: int, *, on_card: bool) -> int:
     """The rows that go through the head at a time: more are faster, up to a point, and take more memory."""
-    max_rows = (ON_A_CARD if on_card else LOGITS_AT_ONCE) // vocabulary
+    max_rows = (GPU_LOGITS if on_card else CPU_LOGITS) // vocabulary
     return max(32, max_rows // 32 * 32)
 
 
@@ -431,7 +433,7 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True)
-class Load:
+class MemoryInputs:
     """The settings of a run that determine its memory; `parts` are the layers with a LoRA, None for all."""
 
     weights_as: str
@@ -447,7 +449,7 @@ class Load:
     graphics_card: bool = True
 
 
-def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
+def memory_estimate(shape: ModelShape, load: MemoryInputs) -> MemoryEstimate:
     """The memory of a step, by arithmetic on the model's sizes."""
     compute_bytes = 4 if load.weights_as == "float32" else 2
     trained = shape.lora_weights(load.rank, load.parts)
@@ -455,18 +457,18 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     if load.whole:
         trained, weight_bytes = shape.linear_weights + shape.other_weights, compute_bytes
     head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if load.train_head else 0
-    weights = weights_in_memory(shape, load.weights_as)
-    new_experts = 0 if load.whole else shape.rewritten(load.parts, checkpointing=load.checkpointing)
+    weights = model_bytes(shape, load.weights_as)
+    new_experts = 0 if load.whole else shape.recreated_numbers(load.parts, checkpointing=load.checkpointing)
     activations = load.tokens * _activations(shape, load, compute_bytes) + new_experts * compute_bytes
     uncheckpointed = load.tokens * _activations(shape, replace(load, checkpointing=False), compute_bytes)
-    overhead = 6e8 + 0.05 * weights if load.graphics_card else FRAGMENTS * uncheckpointed
-    rows = min(load.learned, rows_at_once(shape.vocabulary, on_card=load.graphics_card))
+    overhead = 6e8 + 0.05 * weights if load.graphics_card else CPU_FRAGMENTATION * uncheckpointed
+    rows = min(load.learned, head_rows(shape.vocabulary, on_card=load.graphics_card))
     return MemoryEstimate(
         weights=round(weights),
         lora=0 if load.whole else 4 * trained + compute_bytes * head,
         gradients=weight_bytes * trained + compute_bytes * head,
-        optimizer=round(kept_of_a_weight(load.state_bytes, weight_bytes) * trained)
-        + round(kept_of_a_weight(load.state_bytes, compute_bytes) * head),
+        optimizer=round(optimizer_bytes(load.state_bytes, weight_bytes) * trained)
+        + round(optimizer_bytes(load.state_bytes, compute_bytes) * head),
         activations=activations,
         head=rows * shape.vocabulary * (8 if compute_bytes == 4 else 10)
         + load.learned * shape.hidden * compute_bytes * 2,
@@ -474,18 +476,18 @@ def memory_estimate(shape: ModelShape, load: Load) -> MemoryEstimate:
     )
 
 
-def weights_in_memory(shape: ModelShape, held_as: str) -> float:
+def model_bytes(shape: ModelShape, held_as: str) -> float:
     """The bytes of a loaded model: only its linear layers are held in less than 16 bits."""
     compute_bytes = 4 if held_as == "float32" else 2
     return shape.linear_weights * BITS_OF_WEIGHTS[held_as] / 8 + shape.other_weights * compute_bytes
 
 
-def kept_of_a_weight(state_bytes: float, weight_bytes: int) -> float:
+def optimizer_bytes(state_bytes: float, weight_bytes: int) -> float:
     """Optimizer state in bytes for a weight of this size: in the weight's dtype, or in 8 bits for any dtype."""
     return max(state_bytes * weight_bytes / 4, min(state_bytes, 2))
 
 
-def _activations(shape: ModelShape, load: Load, compute_bytes: int) -> int:
+def _activations(shape: ModelShape, load: MemoryInputs, compute_bytes: int) -> int:
     """Bytes of activations per token that are kept for the backward pass."""
     numbers = _layer_activations(shape, load, compute_bytes)
     if not load.checkpointing:
@@ -493,7 +495,7 @@ def _activations(shape: ModelShape, load: Load, compute_bytes: int) -> int:
     return (shape.layers * shape.hidden + numbers) * compute_bytes
 
 
-def _layer_activations(shape: ModelShape, load: Load, compute_bytes: int) -> int:
+def _layer_activations(shape: ModelShape, load: MemoryInputs, compute_bytes: int) -> int:
     """Numbers that a layer keeps for each token.
 
     The inputs of both norms (in half precision as float32, so twice) and of the layers with a LoRA; queries, the
@@ -504,8 +506,8 @@ def _layer_activations(shape: ModelShape, load: Load, compute_bytes: int) -> int
     norms = 2 * shape.hidden * (2 if compute_bytes == 2 else 1)
     inputs = shape.hidden * (bool(parts.keys() & {"q", "k", "v"}) + bool(parts.keys() & {"gate", "up"}))
     attention = 4 * shape.heads * shape.head
-    product = (2 if shape.thrifty else 3) if shape.gated else 1
-    feed = product * shape.passed + parts.get("down", (0, 0))[0]
+    product = (2 if shape.lean_gate else 3) if shape.gated else 1
+    feed = product * shape.active_feed + parts.get("down", (0, 0))[0]
     copies = sum(wide for wide, _ in parts.values()) if load.dropout else 0
     return norms + inputs + attention + feed + copies + load.rank * len(parts)
 

@@ -27,7 +27,7 @@ from typing import Any
 import package
 
 ROUNDS = 3
-BATCH = 1000
+BATCH_ROWS = 1000
 WAYS = ("floor", "floor, a thousand rows a call", "examples only", "first start", "second start")
 
 
@@ -51,7 +51,7 @@ def write_chats(path: Path, rows: int) -> None:
             file.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
 
 
-def measured(way: str, args: argparse.Namespace) -> dict[str, float]:
+def measure(way: str, args: argparse.Namespace) -> dict[str, float]:
     """Measure one way once, in this process: wall-clock seconds, processor seconds and memory."""
     package.load()
     work = _floor(args, way) if way.startswith("floor") else _ours(args, way)
@@ -92,11 +92,11 @@ def _floor(args: argparse.Namespace, way: str) -> Callable[[], float]:
 def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     from training_pro.core.host import Folders, ModelCard
     from training_pro.data.prepare import prepare
-    from training_pro.data.rows import row_set
-    from training_pro.engine.tokenizer import working_tokenizer
+    from training_pro.data.rows import load_row_dataset
+    from training_pro.engine.tokenizer import make_working_tokenizer
     from training_pro.settings.parsing import training_settings
 
-    tokenizer = working_tokenizer(_tokenizer(args.tokenizer))
+    tokenizer = make_working_tokenizer(_tokenizer(args.tokenizer))
     config = json.loads((args.tokenizer / "config.json").read_text(encoding="utf-8"))
     card = ModelCard("model", config, tokenizer.tokenizer, "auto")
     data = args.folder
@@ -105,7 +105,7 @@ def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     if way == "examples only":
         path = folders.datasets / "chats.jsonl"
         return lambda: float(
-            len(row_set(path, path.name, settings, folders, tokenizer, lambda _: None).source.all_ids)
+            len(load_row_dataset(path, path.name, settings, folders, tokenizer, lambda _: None).source.all_ids)
         )
     return lambda: float(prepare(settings, folders, card, tokenizer, lambda *_: None).report.tokens)
 
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.way:
-        print(json.dumps(measured(args.way, args)))
+        print(json.dumps(measure(args.way, args)))
         return
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, {args.rows:,} rows")
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +147,8 @@ def _print_all(args: argparse.Namespace) -> None:
         medians = {key: statistics.median(result[key] for result in measurements) for key in measurements[0]}
         print(
             f"| {way} | {medians['seconds']:.2f} | {medians['seconds'] / floor['seconds']:.2f} | "
-            f"{medians['processor']:.2f} | {medians['processor'] / floor['processor']:.2f} | {medians['peak']:.2f} |"
+            f"{medians['processor']:.2f} | {medians['processor'] / floor['processor']:.2f} | "
+            f"{medians['peak']:.2f} |"
         )
     print(f"{results['floor'][0]['count']:,.0f} tokens; ours {results['first start'][0]['count']:,.0f}")
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STANDIN = ROOT / "tests" / "webui_standin"
-HEAVY = ("torch", "transformers", "peft")
+WEBUI_STANDIN = ROOT / "tests" / "webui_standin"
+HEAVY_LIBRARIES = ("torch", "transformers", "peft")
 ROUNDS = 5
-ONE_START = """
+START_CODE = """
 import importlib.util, json, sys, time
 script, standin, user_data, *heavy = sys.argv[1:]
 sys.path.insert(0, standin)
@@ -64,10 +64,18 @@ class Start:
         return self.script + self.tab
 
 
-def starts(rounds: int = ROUNDS) -> list[Start]:
+def measure_starts(rounds: int = ROUNDS) -> list[Start]:
     """Measure starts, after one that is not counted because it compiles changed files."""
     with tempfile.TemporaryDirectory() as user_data:
-        command = [sys.executable, "-c", ONE_START, str(ROOT / "script.py"), str(STANDIN), user_data, *HEAVY]
+        command = [
+            sys.executable,
+            "-c",
+            START_CODE,
+            str(ROOT / "script.py"),
+            str(WEBUI_STANDIN),
+            user_data,
+            *HEAVY_LIBRARIES,
+        ]
         return [_run_start(command) for _ in range(rounds + 1)][1:]
 
 
@@ -83,7 +91,7 @@ def _run_start(command: list[str]) -> Start:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    measured = starts(parser.parse_args().rounds)
+    measured = measure_starts(parser.parse_args().rounds)
     import gradio
 
     print(f"Python {platform.python_version()}, gradio {gradio.__version__}, {len(measured)} rounds")

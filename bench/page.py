@@ -17,19 +17,19 @@ import package
 ROUNDS = 7
 
 
-def run_of(steps: int) -> Any:
+def make_run(steps: int) -> Any:
     """Make a job with a log of `steps` steps: losses of two datasets, twenty checkpoints."""
     from training_pro.core.jobs import (  # type: ignore[import-not-found]
         CheckpointSaved,
         Job,  # type: ignore[import-not-found]
-        Planned,
         Progress,
+        RunPlanned,
     )
 
     job = Job("training", "Training 'long'")
     rates = tuple(2e-4 * (1 - n / steps) for n in range(steps))
     job.log.append(
-        Planned(
+        RunPlanned(
             name="long", model="m", steps=steps, steps_per_epoch=steps // 3, first_step=0, rates=rates, settings={}
         )
     )
@@ -50,7 +50,7 @@ def main(steps: int) -> None:
     package.load()
     from training_pro.interface.run import RunView  # type: ignore[import-not-found]
 
-    job = run_of(steps)
+    job = make_run(steps)
     replay, update, sent_bytes = [], [], 0
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -58,7 +58,7 @@ def main(steps: int) -> None:
         view.catch_up()
         replay.append(time.perf_counter() - start)
         start = time.perf_counter()
-        html = view.html() + view.more_curves()
+        html = view.html() + view.extra_charts()
         update.append(time.perf_counter() - start)
         sent_bytes = len(html.encode())
     print(f"{steps:,} steps, median of {ROUNDS}")

@@ -28,7 +28,7 @@ MEGABYTE = 1_000_000
 ROUNDS = 5
 
 
-def prose(file: Path | None, size: int) -> str:
+def make_text(file: Path | None, size: int) -> str:
     """Text of the given size without hard cuts: the project's example texts or a file, repeated."""
     files = [file] if file else [*sorted((package.ROOT / "examples").rglob("*.txt"))]
     text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
@@ -37,42 +37,42 @@ def prose(file: Path | None, size: int) -> str:
     return (text * (size // len(text) + 1))[:size]
 
 
-def rules(chunking: str, eos: int | None) -> Any:
-    from training_pro.chunking import Cutting
+def make_rules(chunking: str, eos: int | None) -> Any:
+    from training_pro.chunking import SlicingRules
 
-    return Cutting(cutoff=256, chunking=chunking, overlap=True, eos=eos)
+    return SlicingRules(cutoff=256, chunking=chunking, overlap=True, eos=eos)
 
 
-def examples(text: str, tokenizer: Any, chunking: str) -> int:
+def count_examples(text: str, tokenizer: Any, chunking: str) -> int:
     """Slice a text and get the ids of every training example; return their number."""
-    from training_pro.data.text import slices
+    from training_pro.data.text import slice_text
 
-    sliced = slices(text, tokenizer.encode, rules(chunking, tokenizer.eos))
+    sliced = slice_text(text, tokenizer.encode, make_rules(chunking, tokenizer.eos))
     return sum(1 for block in sliced if len(sliced.ids_of(block)))
 
 
-def loaded(folder: Path) -> Any:
-    from training_pro.engine.tokenizer import working_tokenizer
+def load_tokenizer(folder: Path) -> Any:
+    from training_pro.engine.tokenizer import make_working_tokenizer
     from transformers import AutoTokenizer
 
-    return working_tokenizer(AutoTokenizer.from_pretrained(folder))
+    return make_working_tokenizer(AutoTokenizer.from_pretrained(folder))
 
 
-def multiples(folder: Path, text: str) -> None:
+def print_multiples(folder: Path, text: str) -> None:
     """Print medians of five alternating rounds, so that other load on the machine affects all ways equally."""
-    from training_pro.chunking import sections_of
-    from training_pro.data.text import bounds
+    from training_pro.chunking import find_sections
+    from training_pro.data.text import find_bounds
 
-    tokenizer = loaded(folder)
+    tokenizer = load_tokenizer(folder)
     backend, lines = tokenizer.tokenizer.backend_tokenizer, text.split("\n")
     ways: dict[str, Callable[[], object]] = {
         "floor: `encode_batch_fast` on the lines": lambda: backend.encode_batch_fast(
             lines, add_special_tokens=False
         ),
         "`tokenizer(lines)`": lambda: tokenizer.tokenizer(lines, add_special_tokens=False),
-        "sentences and lines alone": lambda: bounds(text, sections_of(text, "")),
-        "blocks with overlap": lambda: examples(text, tokenizer, "blocks"),
-        "DEMENTOR at every sentence": lambda: examples(text, tokenizer, "dementor"),
+        "sentences and lines alone": lambda: find_bounds(text, find_sections(text, "")),
+        "blocks with overlap": lambda: count_examples(text, tokenizer, "blocks"),
+        "DEMENTOR at every sentence": lambda: count_examples(text, tokenizer, "dementor"),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
@@ -87,7 +87,7 @@ def multiples(folder: Path, text: str) -> None:
         print(f"| {name} | {statistics.median(row) * 1000:.0f} | {statistics.median(row) / floor:.2f} | {count} |")
 
 
-def growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
+def print_growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
     print(
         "\n| text, MB | chunking | seconds by the clock | of the processor | times the one before | "
         "peak above the tokenizer, bytes a character |"
@@ -96,42 +96,44 @@ def growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
     for chunking in ("blocks", "dementor"):
         previous = 0.0
         for size in megabytes:
-            row = apart(folder, file, size, chunking)
+            row = measure_in_process(folder, file, size, chunking)
             ratio = f"{row['cpu'] / previous:.1f}" if previous else ""
             times = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {ratio}"
             print(f"| {size} | {chunking} | {times} | {row['bytes']:.1f} |", flush=True)
             previous = row["cpu"]
 
 
-def apart(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str, float]:
+def measure_in_process(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str, float]:
     """Measure one size in its own process, for its own peak memory."""
     with tempfile.TemporaryDirectory() as folder_name:
         path = Path(folder_name) / "prose.txt"
-        path.write_text(prose(file, size * MEGABYTE), encoding="utf-8")
+        path.write_text(make_text(file, size * MEGABYTE), encoding="utf-8")
         command = [sys.executable, __file__, "--tokenizer", str(folder), "--one", str(path), chunking]
         process = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
-def one(folder: Path, path: Path, chunking: str) -> None:
+def print_measurement(folder: Path, path: Path, chunking: str) -> None:
     """Print the best wall-clock and processor time of two passes, and the peak memory above the tokenizer."""
-    from training_pro.data.texts import read
+    from training_pro.data.load import read_texts
 
-    tokenizer = loaded(folder)
-    examples(prose(None, 300_000), tokenizer, chunking)  # the threads of the tokenizer allocate their memory once
-    base = memory_reset()
+    tokenizer = load_tokenizer(folder)
+    count_examples(
+        make_text(None, 300_000), tokenizer, chunking
+    )  # the threads of the tokenizer allocate their memory once
+    base = reset_peak_memory()
     seconds, cpu = [], []
     for _ in range(2):
         start, processor_start = time.perf_counter(), time.process_time()
-        [text_read] = read(path)
-        examples(text_read.text, tokenizer, chunking)
+        [text_read] = read_texts(path)
+        count_examples(text_read.text, tokenizer, chunking)
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - processor_start)
         peak = peak_memory()
     print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "bytes": (peak - base) / len(text_read.text)}))
 
 
-def memory_reset() -> int:
+def reset_peak_memory() -> int:
     """Reset the peak memory (Linux) and return the bytes in use now."""
     clear = Path("/proc/self/clear_refs")
     if not clear.exists():
@@ -157,12 +159,12 @@ def main() -> None:
     args = parser.parse_args()
     package.load()
     if args.one:
-        return one(args.tokenizer, Path(args.one[0]), args.one[1])
+        return print_measurement(args.tokenizer, Path(args.one[0]), args.one[1])
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     )
-    multiples(args.tokenizer, prose(args.text, MEGABYTE))
-    return growth(args.tokenizer, args.text, args.megabytes)
+    print_multiples(args.tokenizer, make_text(args.text, MEGABYTE))
+    return print_growth(args.tokenizer, args.text, args.megabytes)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 import package
 
 WAYS = ("cutoff", "dynamic", "trl", "ours")
-WORDS = {
+LABELS = {
     "cutoff": "HF Trainer, each row padded to the cutoff",
     "dynamic": "HF Trainer, each batch padded to its longest",
     "trl": "TRL's SFTTrainer, packed to 1024, batch 1",
@@ -37,8 +37,8 @@ WORDS = {
 }
 TRL = "trl==1.16.0"
 CUTOFF, BATCH, RANK, RATE, SEED = 256, 4, 16, 2e-4, 42
-MEAN, SPREAD = 4.25, 0.75  # of the logarithm of a length: about 90 tokens on average
-CARDS = {
+LOG_LENGTH_MEAN, LOG_LENGTH_STD = 4.25, 0.75  # of the logarithm of a length: about 90 tokens on average
+GPU_FLOPS = {
     "H200": 989e12,
     "H100": 989e12,
     "A100": 312e12,
@@ -51,7 +51,7 @@ CARDS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurement:
     """Time, memory and losses of one way."""
 
     way: str
@@ -68,25 +68,25 @@ class Found:
         return self.tokens / self.seconds
 
     @property
-    def thrift(self) -> float:
+    def tokens_per_cpu_second(self) -> float:
         """Tokens per second of processor time, which does not depend on other load."""
         return self.tokens / self.processor_seconds
 
 
 def main() -> None:
-    args = arguments()
+    args = parse_args()
     if args.way:
-        print("FOUND " + json.dumps(asdict(measured(args))))
+        print("FOUND " + json.dumps(asdict(measure(args))))
         return
     install_trl(args.trl)
     with tempfile.TemporaryDirectory() as scratch:
         args.text = Path(scratch) / "text.txt"
-        args.text.write_text(prose(), encoding="utf-8")
-        results = [once(way, args) for _ in range(args.rounds) for way in WAYS]
-    print("\n".join([heading(args), "", *table(results), "", *beside(results)]))
+        args.text.write_text(read_text(), encoding="utf-8")
+        results = [run_once(way, args) for _ in range(args.rounds) for way in WAYS]
+    print("\n".join([format_heading(args), "", *format_table(results), "", *format_other_results(results)]))
 
 
-def arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--trl", type=Path, default=Path(tempfile.gettempdir()) / "training-pro-trl")
@@ -104,7 +104,7 @@ def install_trl(folder: Path) -> None:
         subprocess.run(pip, check=True)
 
 
-def once(way: str, args: argparse.Namespace) -> Found:
+def run_once(way: str, args: argparse.Namespace) -> Measurement:
     """Run one way in its own process, so that it inherits no memory or warm caches."""
     command = [sys.executable, __file__, "--way", way, "--model", str(args.model)]
     command += ["--text", str(args.text), "--samples", str(args.samples), "--threads", str(args.threads)]
@@ -115,12 +115,12 @@ def once(way: str, args: argparse.Namespace) -> Found:
     line = next((line for line in process.stdout.splitlines() if line.startswith("FOUND ")), None)
     if line is None:
         raise SystemExit(f"{way} failed:\n{process.stderr[-3000:]}")
-    result = Found(**json.loads(line.removeprefix("FOUND ")))
+    result = Measurement(**json.loads(line.removeprefix("FOUND ")))
     print(f"{way}: {result.seconds:.1f} s, {result.processor_seconds:.1f} s of the processor", file=sys.stderr)
     return result
 
 
-def measured(args: argparse.Namespace) -> Found:
+def measure(args: argparse.Namespace) -> Measurement:
     """Measure one way in this process, from the first step to the last."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -129,28 +129,30 @@ def measured(args: argparse.Namespace) -> Found:
     torch.manual_seed(1)
     on_card = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    texts = pieces(tokenizer, args.text.read_text(encoding="utf-8"), args.samples)
+    texts = cut_pieces(tokenizer, args.text.read_text(encoding="utf-8"), args.samples)
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.bfloat16 if on_card else torch.float32
     ).to("cuda" if on_card else "cpu")
-    watch = Watch(args.way, sum(len(tokenizer(text).input_ids) for text in texts), model, on_card)
-    {"ours": with_ours, "trl": with_trl}.get(args.way, with_hf)(model, tokenizer, texts, args, watch)
+    watch = StepMeter(args.way, sum(len(tokenizer(text).input_ids) for text in texts), model, on_card)
+    {"ours": train_with_ours, "trl": train_with_trl}.get(args.way, train_with_hf)(
+        model, tokenizer, texts, args, watch
+    )
     assert watch.found is not None
     return watch.found
 
 
-def prose() -> str:
+def read_text() -> str:
     """Text of the project's example stories and docs."""
     files = [*sorted((package.ROOT / "examples").glob("*.txt")), *sorted((package.ROOT / "docs").glob("*.md"))]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-def pieces(tokenizer: Any, text: str, count: int) -> list[str]:
+def cut_pieces(tokenizer: Any, text: str, count: int) -> list[str]:
     """Cut the text into pieces of random lengths, the same for every way."""
     import numpy as np
 
     rng = np.random.default_rng(3)
-    lengths = np.clip(np.exp(rng.normal(MEAN, SPREAD, count)).astype(int), 8, CUTOFF - 4)
+    lengths = np.clip(np.exp(rng.normal(LOG_LENGTH_MEAN, LOG_LENGTH_STD, count)).astype(int), 8, CUTOFF - 4)
     ids = tokenizer(text).input_ids
     ids = ids * (int(lengths.sum()) // len(ids) + 1)
     ends = np.cumsum(lengths)
@@ -159,14 +161,14 @@ def pieces(tokenizer: Any, text: str, count: int) -> list[str]:
     return [text for text in texts if 4 <= len(tokenizer(text).input_ids) <= CUTOFF]
 
 
-class Watch:
+class StepMeter:
     """Measures the time of a Trainer's steps and their memory above that before the first step."""
 
     def __init__(self, way: str, tokens: int, model: Any, on_card: bool) -> None:
         self._way, self._tokens, self._on_card = way, tokens, on_card
         self._weights = sum(p.numel() for p in model.parameters())
         self.overhead_seconds = 0.0
-        self.found: Found | None = None
+        self.found: Measurement | None = None
 
     def time(self, trainer: Any, train: Callable[[], Any]) -> Any:
         before = self._memory(from_now=True)
@@ -174,7 +176,7 @@ class Watch:
         result = train()
         seconds, used = time.perf_counter() - wall, time.process_time() - processor
         losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-        self.found = Found(
+        self.found = Measurement(
             self._way,
             self._tokens,
             seconds,
@@ -190,7 +192,9 @@ class Watch:
         """MFU; forward and backward through frozen weights are four operations per weight and token."""
         import torch
 
-        peaks = [peak for name, peak in CARDS.items() if self._on_card and name in torch.cuda.get_device_name()]
+        peaks = [
+            peak for name, peak in GPU_FLOPS.items() if self._on_card and name in torch.cuda.get_device_name()
+        ]
         return 4 * self._weights * self._tokens / seconds / peaks[0] if peaks else 0.0
 
     def _memory(self, *, from_now: bool = False) -> float:
@@ -207,14 +211,14 @@ class Watch:
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e9
 
 
-def lora() -> Any:
+def lora_config() -> Any:
     from peft import LoraConfig
 
     targets = ["q_proj", "v_proj"]
     return LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules=targets)
 
 
-def common(**options: Any) -> dict[str, Any]:
+def common_arguments(**options: Any) -> dict[str, Any]:
     """Training arguments of every Trainer."""
     import torch
 
@@ -235,7 +239,9 @@ def common(**options: Any) -> dict[str, Any]:
     }
 
 
-def with_hf(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: Watch) -> None:
+def train_with_hf(
+    model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: StepMeter
+) -> None:
     """Train with HF's Trainer: each row padded to the cutoff, or each batch to its longest row."""
     import torch
     from peft import get_peft_model
@@ -256,42 +262,48 @@ def with_hf(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespa
             return torch.utils.data.SequentialSampler(rows)
 
     arguments = TrainingArguments(
-        **common(per_device_train_batch_size=BATCH, remove_unused_columns=False, label_names=["labels"])
+        **common_arguments(per_device_train_batch_size=BATCH, remove_unused_columns=False, label_names=["labels"])
     )
     set_seed(SEED)
-    trainer = InOrder(get_peft_model(model, lora()), arguments, train_dataset=rows, data_collator=collate)
+    trainer = InOrder(get_peft_model(model, lora_config()), arguments, train_dataset=rows, data_collator=collate)
     watch.time(trainer, trainer.train)
 
 
-def with_trl(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: Watch) -> None:
+def train_with_trl(
+    model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: StepMeter
+) -> None:
     """Train with TRL's SFTTrainer and its packing: bins of 1024 tokens, one at a time."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
     arguments = SFTConfig(
-        **common(per_device_train_batch_size=1, packing=True, max_length=1024, gradient_checkpointing=False)
+        **common_arguments(
+            per_device_train_batch_size=1, packing=True, max_length=1024, gradient_checkpointing=False
+        )
     )
     trainer = SFTTrainer(
         model,
         args=arguments,
         train_dataset=Dataset.from_dict({"input_ids": [tokenizer(text).input_ids for text in texts]}),
         processing_class=tokenizer,
-        peft_config=lora(),
+        peft_config=lora_config(),
     )
     watch.time(trainer, trainer.train)
 
 
-def with_ours(model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: Watch) -> None:
+def train_with_ours(
+    model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: StepMeter
+) -> None:
     """Train a whole run of Training PRO, followed by a page, and measure its steps."""
     package.load()
     from training_pro.core.host import LoadedModel
     from training_pro.core.jobs import Job
     from training_pro.engine.peft_engine import PeftEngine
-    from training_pro.engine.training import BetweenSteps, trainer
-    from training_pro.hosts.standalone import StandaloneHost, folders
+    from training_pro.engine.training import RunCallback, trainer
+    from training_pro.hosts.standalone import StandaloneHost, standalone_folders
     from training_pro.settings.parsing import training_settings
 
-    _measure_overhead(BetweenSteps, watch)
+    _measure_overhead(RunCallback, watch)
     train = trainer.RunTrainer.train
     trainer.RunTrainer.train = lambda self, **options: watch.time(self, lambda: train(self, **options))
     settings = training_settings(
@@ -309,7 +321,7 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], args: argparse.Names
         }
     )
     with tempfile.TemporaryDirectory() as scratch:
-        host = StandaloneHost(folders(Path(scratch)), model=str(args.model))
+        host = StandaloneHost(standalone_folders(Path(scratch)), model=str(args.model))
         host._loaded = LoadedModel(host.card(), model)
         host.folders.datasets.mkdir(parents=True)
         rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -321,13 +333,13 @@ def with_ours(model: Any, tokenizer: Any, texts: list[str], args: argparse.Names
     assert sum(event.tokens for event in job.log.since(0) if hasattr(event, "smoothed")) == watch._tokens
 
 
-def _measure_overhead(callback: Any, watch: Watch) -> None:
+def _measure_overhead(callback: Any, watch: StepMeter) -> None:
     """Measure the processor time of our callback: wishes, events, records."""
     for name in [name for name in vars(callback) if name.startswith("on_")]:
         setattr(callback, name, _timed(getattr(callback, name), watch))
 
 
-def _timed(method: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+def _timed(method: Callable[..., Any], watch: StepMeter) -> Callable[..., Any]:
     def timed(*args: Any, **options: Any) -> Any:
         began = time.thread_time()
         try:
@@ -338,7 +350,7 @@ def _timed(method: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     return timed
 
 
-def _follow_as_page(job: Any, watch: Watch) -> None:
+def _follow_as_page(job: Any, watch: StepMeter) -> None:
     """Update a view twice a second in its own thread, as a real page does."""
     from training_pro.interface.run import RunView
 
@@ -351,7 +363,7 @@ def _follow_as_page(job: Any, watch: Watch) -> None:
         time.sleep(0.5)
 
 
-def heading(args: argparse.Namespace) -> str:
+def format_heading(args: argparse.Namespace) -> str:
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{args.threads} threads"
@@ -365,45 +377,45 @@ def _version(name: str) -> str:
     return version(name)
 
 
-def table(results: Sequence[Found]) -> list[str]:
+def format_table(results: Sequence[Measurement]) -> list[str]:
     """Format medians and the ratio to ours in the same round, by wall-clock and by processor time."""
     lines = [
         "| way | useful tokens/s | ours, by the clock | by the processor | peak above the model, GB | ours |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    own = of("ours", results)
+    own = results_of("ours", results)
     for way in WAYS:
-        other = of(way, results)
+        other = results_of(way, results)
         median_peak = statistics.median(result.peak_gb for result in other)
         lines.append(
-            f"| {WORDS[way]} | {statistics.median(result.speed for result in other):.0f} | "
-            f"{ratio(own, other, 'speed'):.2f} x | {ratio(own, other, 'thrift'):.2f} x | "
-            f"{median_peak:.2f} | {ratio(own, other, 'peak_gb'):.2f} x |"
+            f"| {LABELS[way]} | {statistics.median(result.speed for result in other):.0f} | "
+            f"{median_ratio(own, other, 'speed'):.2f} x | {median_ratio(own, other, 'thrift'):.2f} x | "
+            f"{median_peak:.2f} | {median_ratio(own, other, 'peak_gb'):.2f} x |"
         )
     return lines
 
 
-def of(way: str, results: Sequence[Found]) -> list[Found]:
+def results_of(way: str, results: Sequence[Measurement]) -> list[Measurement]:
     return [result for result in results if result.way == way]
 
 
-def ratio(own: Sequence[Found], theirs: Sequence[Found], figure: str) -> float:
+def median_ratio(own: Sequence[Measurement], theirs: Sequence[Measurement], figure: str) -> float:
     """Median over the rounds of the ratio of a figure."""
     pairs = zip(own, theirs, strict=True)
     return statistics.median(getattr(mine, figure) / getattr(other, figure) for mine, other in pairs)
 
 
-def beside(results: Sequence[Found]) -> list[str]:
+def format_other_results(results: Sequence[Measurement]) -> list[str]:
     """Format the other results: whether the losses agree, and the cost of everything but training."""
-    ours, dynamic = of("ours", results)[0], of("dynamic", results)[0]
+    ours, dynamic = results_of("ours", results)[0], results_of("dynamic", results)[0]
     difference = max(abs(a - b) for a, b in zip(ours.losses, dynamic.losses, strict=True))
-    overhead = statistics.median(result.beside_share for result in of("ours", results))
+    overhead = statistics.median(result.beside_share for result in results_of("ours", results))
     lines = [
         f"Losses of ours and of dynamic padding: at most {difference:.1g} apart over {len(ours.losses)} steps.",
         f"Our callback, the events and a page that follows: {overhead:.2%} of the processor's time.",
     ]
     if ours.mfu:
-        lines.append("MFU: " + ", ".join(f"{way} {of(way, results)[0].mfu:.1%}" for way in WAYS))
+        lines.append("MFU: " + ", ".join(f"{way} {results_of(way, results)[0].mfu:.1%}" for way in WAYS))
     return lines
 
 

@@ -6,25 +6,25 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from ..core.engine import Showing
+from ..core.engine import PreviewQuery
 from ..core.errors import SettingsError
 from ..data.report import DatasetReport
 from . import options
 from .environment import interpreter
-from .train import add_settings, settings_from
+from .train import add_settings, read_settings
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
     args = _parse_args(arguments)
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     report = _make_report(args)
     print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if args.json else report.text())
     return 1 if report.verdict == "not ready" else 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("check", "What a run would learn from: the same report as the Check button.")
+    parser = options.make_parser("check", "What a run would learn from: the same report as the Check button.")
     options.add_model(parser)
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
     parser.add_argument(
@@ -39,15 +39,15 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 def _make_report(args: argparse.Namespace) -> DatasetReport:
     from ..engine.peft_engine import PeftEngine
 
-    host = options.host(args)
+    host = options.make_host(args)
     try:
-        settings = settings_from(args, host, args.settings)
+        settings = read_settings(args, host, args.settings)
     except SettingsError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
     return PeftEngine().check(settings, host, show=_preview_query(args))
 
 
-def _preview_query(args: argparse.Namespace) -> Showing:
+def _preview_query(args: argparse.Namespace) -> PreviewQuery:
     """Preview options; `--from` or `--holding` alone show one example."""
     default = 1 if args.first or args.holding else 0
-    return Showing(max(0, default if args.show is None else args.show), max(0, args.first), args.holding)
+    return PreviewQuery(max(0, default if args.show is None else args.show), max(0, args.first), args.holding)

@@ -8,29 +8,31 @@ from pathlib import Path
 
 from ..core.errors import ModelError
 from ..hosts.embedded import make_embedded
-from ..hosts.standalone import StandaloneHost, folders
+from ..hosts.standalone import StandaloneHost, standalone_folders
 from ..hosts.tiny import make_tiny
 from . import options, page
 from .environment import interpreter
 from .options import say
 
-TINY = "tiny-random-llama"
+TINY_NAME = "tiny-random-llama"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Set up the environment and the model, then open the page with example data."""
     args = _parse_args(arguments)
-    interpreter.ready({"train", "page", "demo"}, torch_spec=args.torch)
-    folders_here = folders(options.user_data(args.user_data))
+    interpreter.ensure_environment({"train", "page", "demo"}, torch_spec=args.torch)
+    folders_here = standalone_folders(options.find_user_data(args.user_data))
     model = _make_model(folders_here.models, tiny=args.tiny)
     page.serve(StandaloneHost(folders_here, model=model.name), args, first_look=True)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("demo", "Everything for a first look: environment, model, example data, the page.")
+    parser = options.make_parser(
+        "demo", "Everything for a first look: environment, model, example data, the page."
+    )
     parser.add_argument("--tiny", action="store_true", help="a random model made in seconds instead of a real one")
-    page.add_serving(parser)
+    page.add_server_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -41,6 +43,6 @@ def _make_model(models: Path, *, tiny: bool) -> Path:
             return make_embedded(models, say)
         except ModelError as error:
             say(f"{error}\nGoing on with a tiny random model: it knows nothing, but every button works.")
-    if not (models / TINY).exists():
+    if not (models / TINY_NAME).exists():
         say("Making a tiny random model ...")
-    return make_tiny(models / TINY)
+    return make_tiny(models / TINY_NAME)

@@ -7,23 +7,23 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ..core.jobs import Event, Fetched, Narrator
+from ..core.jobs import DownloadProgress, Event, EventFormatter
 from ..downloads import download, hub_models
-from ..hosts.standalone import folders
+from ..hosts.standalone import standalone_folders
 from . import options
 from .environment import interpreter
-from .options import ended_by, say
+from .options import handle_end_signals, say
 
 
 def run(arguments: Sequence[str]) -> int:
     """Download the model and print its folder."""
     args = _parse_args(arguments)
-    wanted = hub_models.wanted(args.model, args.revision)
-    host_folders = folders(options.user_data(args.user_data))
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    wanted = hub_models.parse_hub_model(args.model, args.revision)
+    host_folders = standalone_folders(options.find_user_data(args.user_data))
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     printer = _ProgressPrinter()
-    with ended_by(signal.default_int_handler):
-        end = download.get(wanted, host_folders.models, printer.tell)
+    with handle_end_signals(signal.default_int_handler):
+        end = download.download_model(wanted, host_folders.models, printer.tell)
     printer.line(end.text)
     if end.folder is None:
         return 1
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("get", "A model in transformers format, brought from the Hugging Face hub.")
+    parser = options.make_parser("get", "A model in transformers format, brought from the Hugging Face hub.")
     parser.add_argument("model", metavar="OWNER/NAME", help="as on its page, or the address of that page")
     parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
     return parser.parse_args(arguments)
@@ -43,12 +43,12 @@ class _ProgressPrinter:
     """Writes events to standard error; on a terminal, the progress overwrites its own line."""
 
     def __init__(self) -> None:
-        self._narrator = Narrator()
+        self._narrator = EventFormatter()
         self._can_overwrite = sys.stderr.isatty()
         self._open_line_length = 0
 
     def tell(self, event: Event) -> None:
-        if self._can_overwrite and isinstance(event, Fetched):
+        if self._can_overwrite and isinstance(event, DownloadProgress):
             line = f"{event.share:.0%}  {event.words}"
             print(f"\r{line:<{self._open_line_length}}", end="", file=sys.stderr, flush=True)
             self._open_line_length = len(line)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..core.engine import GgufLora
+from ..core.engine import GgufRequest
 from ..hosts.standalone import StandaloneHost
-from ..hosts.standalone import folders as folders_of
+from ..hosts.standalone import standalone_folders as folders_of
 from . import options
 from .environment import interpreter
 from .options import say
@@ -16,19 +16,19 @@ from .options import say
 def run(arguments: Sequence[str]) -> int:
     """Write the GGUF file and print its path."""
     args = _parse_args(arguments)
-    host = StandaloneHost(folders_of(options.user_data(args.user_data)))
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    host = StandaloneHost(folders_of(options.find_user_data(args.user_data)))
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    lora = options.lora(args.lora, host.folders)
-    file = PeftEngine().gguf(GgufLora(lora, args.out, args.model), host)
+    lora = options.find_lora(args.lora, host.folders)
+    file = PeftEngine().export_gguf(GgufRequest(lora, args.out, args.model), host)
     say(f"For llama.cpp: --lora {file}")
     print(file)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("gguf", "A LoRA as a GGUF file, for llama.cpp with a GGUF of the same model.")
+    parser = options.make_parser("gguf", "A LoRA as a GGUF file, for llama.cpp with a GGUF of the same model.")
     parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
     parser.add_argument("--out", default="", metavar="FILE", help="default: NAME.gguf in the LoRA's folder")
     parser.add_argument(

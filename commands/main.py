@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ..core import dist_env
 from ..core.errors import TrainingProError
-from ..core.launcher import launcher
+from ..core.launcher import launch_command
 from .environment import interpreter
 
 if TYPE_CHECKING:  # an older Python must get as far as the message that says so
@@ -56,20 +56,20 @@ def main(arguments: Sequence[str]) -> int:
         interpreter.check_python()
         return _load_command(name)(rest)
     except TrainingProError as error:
-        if dist_env.is_first():  # otherwise each process of distributed training would print it
+        if dist_env.is_main_process():  # otherwise each process of distributed training would print it
             print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 1
     except OSError as error:
-        if not nobody_reads(error):
+        if not is_broken_pipe(error):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def nobody_reads(error: OSError) -> bool:
+def is_broken_pipe(error: OSError) -> bool:
     """Whether the reader of our output has closed it: `| head`, or q in `| more`, which is EINVAL on Windows."""
     return isinstance(error, BrokenPipeError) or (error.errno == errno.EINVAL and _is_closed(sys.stdout))
 
@@ -87,8 +87,10 @@ def usage() -> str:
     """List all commands, one per line."""
     width = max(map(len, COMMANDS))
     rows = [f"  {name:<{width}}  {command.words}" for name, command in COMMANDS.items()]
-    heading = f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launcher()} COMMAND [options]\n"
-    return "\n".join([heading, *rows, "", f"{launcher()} COMMAND --help says what a command takes."])
+    heading = (
+        f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launch_command()} COMMAND [options]\n"
+    )
+    return "\n".join([heading, *rows, "", f"{launch_command()} COMMAND --help says what a command takes."])
 
 
 def _set_encoding() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..core.engine import Merge
+from ..core.engine import MergeRequest
 from ..core.jobs import SESSION, console
 from . import options
 from .environment import interpreter
@@ -15,13 +15,13 @@ from .options import say
 def run(arguments: Sequence[str]) -> int:
     """Merge the LoRA and print the folder of the model."""
     args = _parse_args(arguments)
-    host = options.host(args)
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    host = options.make_host(args)
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    request = Merge(options.lora(args.lora, host.folders), args.out)
+    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out)
     job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: PeftEngine().merge(request, host, job))
-    console.tell(job, say)
+    console.print_events(job, say)
     if job.end is None or job.end.outcome == "failed":
         return 1
     print(job.end.folder)
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("merge", "A LoRA baked into a full model: safetensors, config and tokenizer.")
+    parser = options.make_parser("merge", "A LoRA baked into a full model: safetensors, config and tokenizer.")
     options.add_model(parser)
     parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
     parser.add_argument(

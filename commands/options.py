@@ -16,16 +16,18 @@ from typing import NoReturn
 from ..core import dist_env
 from ..core.errors import SavingError
 from ..core.host import Folders
-from ..core.launcher import launcher
+from ..core.launcher import launch_command
 from ..data import dataset_index
-from ..hosts.standalone import LOADINGS, StandaloneHost, folders
+from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras
 
-ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
-UNSAVED = "Ctrl+C saves a run before it ends. Closing this window does not: Windows leaves no time for that."
+CLOSING_WARNING = (
+    "Ctrl+C saves a run before it ends. Closing this window does not: Windows leaves no time for that."
+)
 
-HERE = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class _SuggestingParser(argparse.ArgumentParser):
@@ -39,9 +41,9 @@ class _SuggestingParser(argparse.ArgumentParser):
         super().error(message + (f". Did you mean {', '.join(similar)}?" if similar else ""))
 
 
-def parser(command: str, words: str) -> argparse.ArgumentParser:
+def make_parser(command: str, words: str) -> argparse.ArgumentParser:
     """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
-    arg_parser = _SuggestingParser(prog=f"{launcher()} {command}", description=words, allow_abbrev=False)
+    arg_parser = _SuggestingParser(prog=f"{launch_command()} {command}", description=words, allow_abbrev=False)
     arg_parser.add_argument(
         "--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)"
     )
@@ -55,25 +57,29 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     parser.add_argument(
         "--model", metavar="M", required=required, help="a model under models/, or any folder or path"
     )
-    parser.add_argument("--load", choices=tuple(LOADINGS), default="auto", help="how it is loaded (default: auto)")
+    parser.add_argument(
+        "--load", choices=tuple(LOADING_OPTIONS), default="auto", help="how it is loaded (default: auto)"
+    )
 
 
-def user_data(requested: Path | None) -> Path:
+def find_user_data(requested: Path | None) -> Path:
     """The working folder: the given one, that of the webui around us, or ./user_data."""
     folder = requested or _webui_user_data() or Path("user_data")
     say(f"Working folder: {folder.resolve()}")
     return folder
 
 
-def host(options: argparse.Namespace) -> StandaloneHost:
+def make_host(options: argparse.Namespace) -> StandaloneHost:
     """Make the standalone host for the parsed options."""
-    return StandaloneHost(folders(user_data(options.user_data)), model=options.model or "", loading=options.load)
+    return StandaloneHost(
+        standalone_folders(find_user_data(options.user_data)), model=options.model or "", loading=options.load
+    )
 
 
 @contextmanager
-def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle every signal to end with `handler`; under nohup, a closed window stays ignored."""
-    signals = [getattr(signal, name) for name in ENDINGS if hasattr(signal, name)]
+    signals = [getattr(signal, name) for name in END_SIGNALS if hasattr(signal, name)]
     nohup = {s for s in signals if s.name == "SIGHUP" and signal.getsignal(s) is signal.SIG_IGN}
     previous_handlers = {s: signal.signal(s, handler) for s in signals if s not in nohup}
     try:
@@ -83,28 +89,28 @@ def ended_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, previous)
 
 
-def say_what_saves() -> None:
+def warn_about_closing() -> None:
     """Print how to end a run, on Windows only: it kills a process with its window, without calling handlers."""
     if sys.platform == "win32":
-        say(UNSAVED)
+        say(CLOSING_WARNING)
 
 
-def located(name: str, folders: Folders) -> Path:
+def find_dataset(name: str, folders: Folders) -> Path:
     """Find the dataset for a name or path; says which one is used if both exist."""
-    path, path_here = dataset_index.located(name, folders), dataset_index.from_here(name)
+    path, path_here = dataset_index.locate_dataset(name, folders), dataset_index.absolute_path(name)
     if path != path_here and path_here.exists() and not path_here.samefile(path):
         say(f"{name}: the data set in {folders.datasets} is meant; for {path_here} write ./{name}.")
     return path
 
 
-def lora(name: str, folders: Folders) -> str | Path:
+def find_lora(name: str, folders: Folders) -> str | Path:
     """Find the LoRA or checkpoint for a name or, unlike on a page, for any path."""
     try:
-        loras.named(name, folders.loras)
+        loras.find_lora(name, folders.loras)
     except SavingError as error:
         if loras.has_lora(Path(name)):
             return Path(name)
-        listed = ", ".join(loras.listed(folders.loras)) or "none"
+        listed = ", ".join(loras.list_loras(folders.loras)) or "none"
         raise SavingError(
             f"There is no LoRA {name!r} in {folders.loras}, nor as a path. There are: {listed}."
         ) from error
@@ -113,14 +119,14 @@ def lora(name: str, folders: Folders) -> str | Path:
 
 def say(text: str) -> None:
     """Print progress and messages to standard error; standard output is for results."""
-    if dist_env.is_first():
+    if dist_env.is_main_process():
         with suppress(OSError):  # the window may be closed while the run goes on
             print(text, file=sys.stderr, flush=True)
 
 
 def _webui_user_data() -> Path | None:
     """user_data of the webui whose extension folder contains us, or None."""
-    above = HERE.parent
+    above = ROOT.parent
     if above.name != "extensions":
         return None
     if above.parent.name == "user_data":

@@ -14,51 +14,53 @@ from typing import Any
 
 from ..core.errors import SettingsError
 from ..core.jobs import SESSION, console
-from ..hosts.standalone import LOADINGS, StandaloneHost
+from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from . import options
 from .environment import interpreter
-from .options import ended_by, say
+from .options import handle_end_signals, say
 
 PORT = 7862
-PASSWORD = "TRAINING_PRO_PASSWORD"
+PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve the page until Ctrl+C."""
     args = _parse_args(arguments)
-    interpreter.ready({"train", "page"}, torch_spec=args.torch)
-    serve(options.host(args), args)
+    interpreter.ensure_environment({"train", "page"}, torch_spec=args.torch)
+    serve(options.make_host(args), args)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("page", "The page in the browser, on your own models.")
+    parser = options.make_parser("page", "The page in the browser, on your own models.")
     options.add_model(parser, required=False)
-    add_serving(parser)
+    add_server_options(parser)
     return parser.parse_args(arguments)
 
 
-def add_serving(parser: argparse.ArgumentParser) -> None:
+def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}")
     parser.add_argument("--listen", action="store_true", help="let other machines open the page too")
     parser.add_argument(
         "--password",
-        default=os.environ.get(PASSWORD, ""),
+        default=os.environ.get(PASSWORD_VARIABLE, ""),
         metavar="WORD",
-        help=f"ask for it whoever opens the page, under any user name (also as {PASSWORD})",
+        help=f"ask for it whoever opens the page, under any user name (also as {PASSWORD_VARIABLE})",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
 def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
-    refuse_taken(args.port)
+    refuse_used_port(args.port)
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import build_page
 
-    SESSION.tell_with(console.telling(say))
-    blocks, launch_options = build_page(host, PeftEngine(), SESSION, loadings=LOADINGS, first_look=first_look)
+    SESSION.set_observer(console.console_observer(say))
+    blocks, launch_options = build_page(
+        host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS, first_look=first_look
+    )
     blocks.launch(
         server_name="0.0.0.0" if args.listen else "127.0.0.1",
         server_port=args.port,
@@ -68,8 +70,8 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
         **_auth_options(args.password),
         **launch_options,
     )
-    say_where(args)
-    options.say_what_saves()
+    print_addresses(args)
+    options.warn_about_closing()
     _wait(blocks)
 
 
@@ -84,7 +86,7 @@ def _auth_options(password: str) -> dict[str, Any]:
     }
 
 
-def say_where(args: argparse.Namespace) -> None:
+def print_addresses(args: argparse.Namespace) -> None:
     say(f"Training PRO is at http://127.0.0.1:{args.port} - Ctrl+C ends it.")
     if args.listen:
         say(f"For other machines it is at http://{socket.gethostname()}:{args.port}")
@@ -92,7 +94,7 @@ def say_where(args: argparse.Namespace) -> None:
         say("Whoever reaches this machine can use it: --password WORD asks for a word first.")
 
 
-def refuse_taken(port: int) -> None:
+def refuse_used_port(port: int) -> None:
     """Raise SettingsError if the port is in use, before the page is built; Gradio would print a traceback."""
     with socket.socket() as probe:
         if sys.platform != "win32":  # on Windows, this option would allow two servers on one port
@@ -107,7 +109,7 @@ def refuse_taken(port: int) -> None:
 
 
 def _wait(blocks: object) -> None:
-    with ended_by(signal.default_int_handler):
+    with handle_end_signals(signal.default_int_handler):
         with suppress(KeyboardInterrupt):
             blocks.block_thread()  # type: ignore[attr-defined]
         job = SESSION.current

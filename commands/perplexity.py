@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from ..core.engine import PerplexityOf
-from ..core.files import as_json
-from ..core.jobs import SESSION, PerplexityFound, console
-from ..data.dataset_index import LOOKED_FOR
+from ..core.engine import PerplexityRequest
+from ..core.files import dump_json
+from ..core.jobs import SESSION, PerplexityMeasured, console
+from ..data.dataset_index import LOOKUP_ORDER
 from ..settings import flags
-from ..settings.parsing import HOW_ROWS_ARE_READ, row_settings
-from ..train_utils import several
+from ..settings.parsing import ROW_SETTING_KEYS, row_settings
+from ..train_utils import format_count
 from . import options
 from .environment import interpreter
 from .options import say
@@ -22,30 +22,30 @@ from .options import say
 def run(arguments: Sequence[str]) -> int:
     """Measure and print the perplexities; each is also added to logs/evaluations.csv."""
     args = _parse_args(arguments)
-    settings = row_settings(flags.given(args))
-    host = options.host(args)
-    path = options.located(args.data, host.folders)
-    loras = tuple(options.lora(name, host.folders) for name in args.lora)
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    settings = row_settings(flags.given_settings(args))
+    host = options.make_host(args)
+    path = options.find_dataset(args.data, host.folders)
+    loras = tuple(options.find_lora(name, host.folders) for name in args.lora)
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    request = PerplexityOf(str(path), loras, True, args.stride, args.max_length, args.comment)
+    request = PerplexityRequest(str(path), loras, True, args.stride, args.max_length, args.comment)
     work = partial(PeftEngine().perplexity, request, settings, host)
     job = SESSION.start("perplexity", f"Perplexity of {args.data}", host, work)
-    console.tell(job, say)
-    results = [event for event in job.log.since(0) if isinstance(event, PerplexityFound)]
+    console.print_events(job, say)
+    results = [event for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]
     for result in results:
-        print(as_json(_as_dict(result)) if args.json else "\n".join(_format_lines(result)))
+        print(dump_json(_as_dict(result)) if args.json else "\n".join(_format_lines(result)))
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser(
+    parser = options.make_parser(
         "perplexity", "Perplexity of a text, or of rows: between how many tokens a model hesitates."
     )
     options.add_model(parser)
     parser.add_argument(
-        "--data", required=True, metavar="FILE", help=f"a text, rows, or a folder of either: {LOOKED_FOR}"
+        "--data", required=True, metavar="FILE", help=f"a text, rows, or a folder of either: {LOOKUP_ORDER}"
     )
     parser.add_argument(
         "--lora", nargs="+", default=[], metavar="NAME", help="LoRAs, each alone; NAME/checkpoint-40 or a path too"
@@ -66,18 +66,18 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--comment", default="", metavar="TEXT", help="goes into the table")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, with all figures")
-    flags.add_some(parser, "How rows are read", HOW_ROWS_ARE_READ)
+    flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)
     return parser.parse_args(arguments)
 
 
-def _as_dict(result: PerplexityFound) -> dict[str, object]:
+def _as_dict(result: PerplexityMeasured) -> dict[str, object]:
     return {name: value for name, value in asdict(result).items() if name != "at"}
 
 
-def _format_lines(result: PerplexityFound) -> Iterator[str]:
+def _format_lines(result: PerplexityMeasured) -> Iterator[str]:
     """Format the perplexity and, for rows, a few rows with the highest and the lowest."""
     yield f"{result.perplexity:.4f}\t{result.model}\t{result.lora}\t{result.dataset}"
     for words, rows in (("least known", result.least_known), ("best known", result.best_known)):
         for row in rows:
             text = " -> ".join(filter(None, (row.read, row.begins)))
-            yield f"  {words}  {row.place}  {row.perplexity:.4g} over {several(row.tokens, 'token')}  {text}"
+            yield f"  {words}  {row.place}  {row.perplexity:.4g} over {format_count(row.tokens, 'token')}  {text}"

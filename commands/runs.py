@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..core.errors import SavingError, in_words
+from ..core.errors import SavingError, error_message
 from ..core.host import Folders
-from ..core.launcher import launcher
+from ..core.launcher import launch_command
 from ..data import arrow_store
-from ..hosts.standalone import folders as folders_of
-from ..records.folder import Kept, as_lora, inventory, loras, notes, trash
+from ..hosts.standalone import standalone_folders as folders_of
+from ..records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
 from ..train_utils import size
 from . import options
-from .main import nobody_reads
+from .main import is_broken_pipe
 from .options import say
 
 Action = Callable[[argparse.Namespace, Folders], None]
@@ -25,18 +25,18 @@ Action = Callable[[argparse.Namespace, Folders], None]
 def run(arguments: Sequence[str]) -> int:
     """List the runs or carry out the chosen action; needs no environment."""
     args = _parse_args(arguments)
-    folders = folders_of(options.user_data(args.user_data))
+    folders = folders_of(options.find_user_data(args.user_data))
     try:
         _ACTIONS[_chosen_action(args)](args, folders)
     except OSError as error:
-        if nobody_reads(error):
+        if is_broken_pipe(error):
             raise
-        raise SavingError(in_words(error)) from error
+        raise SavingError(error_message(error)) from error
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("runs", "What is on disk: LoRAs, checkpoints and backups, with sizes.")
+    parser = options.make_parser("runs", "What is on disk: LoRAs, checkpoints and backups, with sizes.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40; without: all")
     actions = parser.add_mutually_exclusive_group()
     actions.add_argument("--delete", action="store_true", help="move it to the trash; --restore brings it back")
@@ -68,7 +68,11 @@ def _chosen_action(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace, folders: Folders) -> None:
-    runs = [inventory.one(_run_folder(args.name, folders), folders)] if args.name else inventory.kept(folders)
+    runs = (
+        [inventory.read_entry(_run_folder(args.name, folders), folders)]
+        if args.name
+        else inventory.list_entries(folders)
+    )
     if args.json:
         print(json.dumps(_as_json(runs, folders), indent=2, ensure_ascii=False))
         return
@@ -78,40 +82,40 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
 
 def _run_folder(name: str, folders: Folders) -> Path:
     """Folder of the run with this name, or of the run that owns the checkpoint with this name."""
-    return folders.loras / inventory.named(name, folders).relative_to(folders.loras).parts[0]
+    return folders.loras / inventory.find_folder(name, folders).relative_to(folders.loras).parts[0]
 
 
 def _delete(args: argparse.Namespace, folders: Folders) -> None:
-    name = _name_of(inventory.named(args.name, folders), folders)
-    deleted = trash.throw_away(name, folders)
+    name = _name_of(inventory.find_folder(args.name, folders), folders)
+    deleted = trash.move_to_trash(name, folders)
     say(
-        f"{name} is in the trash ({size(deleted.size)}). Back: {launcher()} runs {name} --restore. "
-        f"For good: {launcher()} runs {name} --empty-trash"
+        f"{name} is in the trash ({size(deleted.size)}). Back: {launch_command()} runs {name} --restore. "
+        f"For good: {launch_command()} runs {name} --empty-trash"
     )
 
 
 def _restore(args: argparse.Namespace, folders: Folders) -> None:
-    thrown = trash.thrown(folders)
-    match = next((entry for entry in thrown if entry.name == inventory.as_named(args.name)), None)
+    thrown = trash.list_trash(folders)
+    match = next((entry for entry in thrown if entry.name == inventory.normalize_name(args.name)), None)
     if match is None:
         listed = ", ".join(dict.fromkeys(entry.name for entry in thrown)) or "nothing"
         raise SavingError(f"There is no {args.name!r} in the trash. In it: {listed}.")
-    say(f"{_name_of(trash.restore(match, folders), folders)} is back.")
+    say(f"{_name_of(trash.restore_item(match, folders), folders)} is back.")
 
 
 def _empty_trash(args: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(trash.empty(folders, inventory.as_named(args.name or '')))} are free again.")
+    say(f"{size(trash.empty_trash(folders, inventory.normalize_name(args.name or '')))} are free again.")
 
 
 def _clear_prepared(args: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(arrow_store.clear(folders))} are free again; the next run makes its data ready anew.")
+    say(f"{size(arrow_store.clear_store(folders))} are free again; the next run makes its data ready anew.")
 
 
 def _slim(args: argparse.Namespace, folders: Folders) -> None:
-    folder = inventory.named(args.name, folders)
+    folder = inventory.find_folder(args.name, folders)
     trash.refuse_in_use(_name_of(folder, folders), folders)
-    chosen = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
-    freed = {checkpoint: loras.slim(checkpoint) for checkpoint in chosen}
+    chosen = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
+    freed = {checkpoint: loras.slim_checkpoint(checkpoint) for checkpoint in chosen}
     for checkpoint, count in freed.items():
         say(f"{checkpoint.name}: {size(count)} freed; it is the LoRA itself now, and no run can go on from it.")
     if not freed:
@@ -119,27 +123,28 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
 
 
 def _promote(args: argparse.Namespace, folders: Folders) -> None:
-    lora = as_lora(inventory.named(args.name, folders), args.new_name, folders)
+    lora = copy_as_lora(inventory.find_folder(args.name, folders), args.new_name, folders)
     say(f"{lora.name} is a LoRA of its own now: {lora}")
 
 
 def _note(args: argparse.Namespace, folders: Folders) -> None:
-    notes.leave_note(_run_folder(args.name, folders), args.note)
+    run_files.write_note(_run_folder(args.name, folders), args.note)
 
 
 def _name_of(folder: Path, folders: Folders) -> str:
     return folder.relative_to(folders.loras).as_posix()
 
 
-def _as_json(runs: Sequence[Kept], folders: Folders) -> Mapping[str, object]:
+def _as_json(runs: Sequence[LoraEntry], folders: Folders) -> Mapping[str, object]:
     deleted = [
-        {"name": t.name, "when": t.when, "size": t.size, "folder": str(t.folder)} for t in trash.thrown(folders)
+        {"name": t.name, "when": t.when, "size": t.size, "folder": str(t.folder)}
+        for t in trash.list_trash(folders)
     ]
-    prepared = {"size": arrow_store.size(folders), "folder": str(folders.prepared)}
+    prepared = {"size": arrow_store.store_size(folders), "folder": str(folders.prepared_data)}
     return {"loras": [lora.as_json() for lora in runs], "trash": deleted, "prepared": prepared}
 
 
-def _format_table(runs: Sequence[Kept]) -> Iterator[str]:
+def _format_table(runs: Sequence[LoraEntry]) -> Iterator[str]:
     if not runs:
         return
     heading = ("name", "standing", "when", "model", "steps", "loss", "checkpoints", "size")
@@ -150,22 +155,22 @@ def _format_table(runs: Sequence[Kept]) -> Iterator[str]:
     yield f"{len(runs)} in all, {size(sum(lora.size for lora in runs))}."
 
 
-def _table_row(lora: Kept) -> tuple[str, ...]:
+def _table_row(lora: LoraEntry) -> tuple[str, ...]:
     loss = "" if lora.loss is None else f"{lora.loss:.4f}"
     checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
     figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
     return (lora.name, lora.standing, _format_date(lora), lora.model, *figures)
 
 
-def _format_date(lora: Kept) -> str:
+def _format_date(lora: LoraEntry) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(lora.when))
 
 
-def _format_steps(lora: Kept) -> str:
+def _format_steps(lora: LoraEntry) -> str:
     return f"{lora.step} of {lora.steps}" if lora.steps else str(lora.step or "")
 
 
-def _format_run(lora: Kept) -> Iterator[str]:
+def _format_run(lora: LoraEntry) -> Iterator[str]:
     """Format a LoRA with everything in its folder."""
     yield f"{lora.name}: {lora.standing}, {_format_date(lora)}, on {lora.model or 'a model that is not known'}"
     loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
@@ -178,17 +183,18 @@ def _format_run(lora: Kept) -> Iterator[str]:
         yield f"Note: {lora.note}"
 
 
-def _relative_name(lora: Kept, folder: Path) -> str:
+def _relative_name(lora: LoraEntry, folder: Path) -> str:
     return folder.relative_to(lora.folder).as_posix()
 
 
 def _format_other(folders: Folders) -> Iterator[str]:
     """Format the disk use of the trash and of prepared data."""
-    if deleted := trash.thrown(folders):
+    if deleted := trash.list_trash(folders):
         names = ", ".join(dict.fromkeys(entry.name for entry in deleted))
-        yield f"In the trash: {names}, {size(sum(t.size for t in deleted))} ({launcher()} runs --empty-trash)."
-    if cached := arrow_store.size(folders):
-        command = f"{launcher()} runs --clear-prepared"
+        total = size(sum(entry.size for entry in deleted))
+        yield f"In the trash: {names}, {total} ({launch_command()} runs --empty-trash)."
+    if cached := arrow_store.store_size(folders):
+        command = f"{launch_command()} runs --clear-prepared"
         yield f"Data made ready: {size(cached)} ({command}; the next run makes them anew)."
 
 

@@ -11,9 +11,11 @@ from . import options
 
 def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
-    parser = options.parser("settings", "Every setting: key, label, default, what it takes, help.")
+    parser = options.make_parser("settings", "Every setting: key, label, default, what it takes, help.")
     parser.add_argument("--json", action="store_true", help="as a list of JSON objects")
     args = parser.parse_args(arguments)
-    text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False) if args.json else reference.markdown()
+    text = (
+        json.dumps(reference.as_json(), indent=2, ensure_ascii=False) if args.json else reference.render_markdown()
+    )
     print(text.rstrip())
     return 0

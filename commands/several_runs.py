@@ -11,19 +11,19 @@ from ..core import dist_env
 from ..core.errors import SettingsError, TrainingProError
 from ..core.jobs import Job
 from ..data.report import DatasetReport
-from ..records.queue import name_problem
+from ..records.queue import name_conflict
 from ..settings.definitions import TrainingSettings
 from .options import say
 
-Foresee = Callable[[TrainingSettings], DatasetReport]
+CheckFn = Callable[[TrainingSettings], DatasetReport]
 
 
-class Train(Protocol):
+class TrainFn(Protocol):
     def __call__(self, settings: TrainingSettings, *, first_message: str) -> Job: ...
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedRun:
     """A run of the command line: a settings file and its settings."""
 
     file: Path
@@ -34,34 +34,34 @@ class Asked:
         return self.settings.what.name
 
 
-def read(files: Sequence[Path], settings_from: Callable[[Path], TrainingSettings]) -> list[Asked]:
+def read_runs(files: Sequence[Path], settings_from: Callable[[Path], TrainingSettings]) -> list[PlannedRun]:
     """Read the settings files; raises SettingsError with the problems of all files."""
-    if dist_env.count() > 1:
+    if dist_env.world_size() > 1:
         raise SettingsError(
             ["Several settings files: that is for one process. Start torchrun (accelerate) once for each."]
         )
-    queue, problems = list[Asked](), list[str]()
+    queue, problems = list[PlannedRun](), list[str]()
     for file in files:
         try:
-            queue.append(Asked(file, settings_from(file)))
+            queue.append(PlannedRun(file, settings_from(file)))
         except TrainingProError as error:
             problems += [_with_file_name(file, line) for line in str(error).splitlines()]
     return _return_or_refuse(queue, problems)
 
 
-def refuse(queue: Sequence[Asked], foresee: Foresee) -> None:
+def check_runs(queue: Sequence[PlannedRun], foresee: CheckFn) -> None:
     """Check all runs; raises SettingsError with every problem that would refuse one of them at its start."""
     problems = []
     for number, planned in enumerate(queue):
         say(f"Checking {planned.file.name} ...")
         earlier = [previous.name for previous in queue[:number]]
-        taken = name_problem(planned.name, planned.settings.what.if_exists, earlier)
+        taken = name_conflict(planned.name, planned.settings.what.if_exists, earlier)
         file_problems = [*filter(None, [taken]), *foresee(planned.settings).problems]
         problems += [_with_file_name(planned.file, problem) for problem in file_problems]
     _return_or_refuse(list(queue), problems)
 
 
-def run(queue: Sequence[Asked], train: Train) -> int:
+def run(queue: Sequence[PlannedRun], train: TrainFn) -> int:
     """Train the runs one after another; Ctrl+C also cancels the rest. Returns 1 if one failed."""
     jobs: list[Job] = []
     for number, planned in enumerate(queue, 1):
@@ -83,7 +83,7 @@ def _with_file_name(file: Path, problem: str) -> str:
     return problem if problem.startswith(f"{file.name}: ") else f"{file.name}: {problem}"
 
 
-def _return_or_refuse(queue: list[Asked], problems: Sequence[str]) -> list[Asked]:
+def _return_or_refuse(queue: list[PlannedRun], problems: Sequence[str]) -> list[PlannedRun]:
     if problems:
         raise SettingsError(problems)
     return queue

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ..chunking import Block
 from ..core.host import Host
-from ..data import texts
-from ..data.dataset_index import LOOKED_FOR
-from ..data.prepare import cutting
-from ..data.text import SliceMap, build_slice_map, slices, unit_said, units_said
+from ..data import load
+from ..data.dataset_index import LOOKUP_ORDER
+from ..data.prepare import slicing_rules
+from ..data.text import SliceMap, build_slice_map, describe_units, slice_text, unit_name
 from ..settings import flags
 from ..settings.definitions import TrainingSettings
 from ..settings.parsing import training_settings
-from ..train_utils import several
+from ..train_utils import format_count
 from . import options
 from .environment import interpreter
 from .options import say
@@ -26,34 +26,34 @@ def run(arguments: Sequence[str]) -> int:
     """Print the blocks to standard output and a summary to standard error."""
     args = _parse_args(arguments)
     # Only these settings matter for slicing; a run would also need a name and data.
-    settings = training_settings({"name": "slice", "data": ["-"], **flags.given(args)})
-    interpreter.ready({"train"}, torch_spec=args.torch)
-    host = options.host(args)
-    path = options.located(args.path, host.folders)
+    settings = training_settings({"name": "slice", "data": ["-"], **flags.given_settings(args)})
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
+    host = options.make_host(args)
+    path = options.find_dataset(args.path, host.folders)
     for line in _slice_lines(args, path, host, settings):
         print(line)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("slice", "How a text is cut into blocks.")
-    parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKED_FOR}")
+    parser = options.make_parser("slice", "How a text is cut into blocks.")
+    parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a block")
-    flags.add_to(parser, ("text",))
+    flags.add_flags(parser, ("text",))
     return parser.parse_args(arguments)
 
 
 def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
-    from ..engine.tokenizer import working_tokenizer
+    from ..engine.tokenizer import make_working_tokenizer
 
     card = host.card()
-    tokenizer = working_tokenizer(card.tokenizer)
-    rules = cutting(settings.text, card, tokenizer)
-    for text in texts.read(path, rules.hard_cut):
+    tokenizer = make_working_tokenizer(card.tokenizer)
+    rules = slicing_rules(settings.text, card, tokenizer)
+    for text in load.read_texts(path, rules.hard_cut):
         for note in text.notes:
             say(note)
-        sliced = slices(text.text, tokenizer.encode, rules)
+        sliced = slice_text(text.text, tokenizer.encode, rules)
         for block in sliced:
             record = _as_dict(text.name, sliced.text_of(block), block)
             yield json.dumps(record, ensure_ascii=False) if args.json else _format_block(record)
@@ -83,12 +83,12 @@ def _format_block(block: dict[str, object]) -> str:
 
 def _summary(name: str, figures: SliceMap) -> str:
     counts = ((figures.blocks, "block"), (figures.overlaps, "overlap block"), (figures.windows, "DEMENTOR window"))
-    blocks = ", ".join(several(number, word) for number, word in counts if number)
-    unit = unit_said(figures.sentences, figures.lines)
-    units = units_said(figures.sentences, figures.lines)
+    blocks = ", ".join(format_count(number, word) for number, word in counts if number)
+    unit = unit_name(figures.sentences, figures.lines)
+    units = describe_units(figures.sentences, figures.lines)
     seen = f"each {unit} seen {figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
     return (
-        f"{name}: {several(figures.sections, 'part')}, {units}, {several(figures.tokens, 'token')} -> "
+        f"{name}: {format_count(figures.sections, 'part')}, {units}, {format_count(figures.tokens, 'token')} -> "
         f"{blocks or 'no block'}, ending at {figures.ends}; {figures.trained_tokens} tokens trained a pass "
         f"({figures.growth:.2f} times the text), {seen}; {figures.proof}"
     )

@@ -8,32 +8,32 @@ import re
 import sys
 from collections.abc import Sequence
 
-from .environment import ROOT, ready, wait_for
+from .environment import ROOT, ensure_environment, run_program
 
 WEBUI_PINS = ROOT / "tests" / "webui_pins"
-SHORT = ["-m", "not long"]
-SIDE_BY_SIDE = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile"]
+WITHOUT_LONG_TESTS = ["-m", "not long"]
+PARALLEL_OPTIONS = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile"]
 """One process per core, at most 4; `-n 0` runs the tests in one process, for a debugger."""
 
 
 def run(arguments: list[str]) -> int:
     """Run pytest with the unknown arguments and return its exit code."""
     args, pytest_args = _parser().parse_known_args(arguments)
-    ready({"test"}, torch_spec=args.torch, webui_pins=args.webui_pins)
-    command = [sys.executable, "-m", "pytest", *side_by_side(pytest_args), *with_marks(pytest_args)]
-    return wait_for(command, cwd=ROOT, env=_environ(webui_pins=args.webui_pins))
+    ensure_environment({"test"}, torch_spec=args.torch, webui_pins=args.webui_pins)
+    command = [sys.executable, "-m", "pytest", *parallel_options(pytest_args), *add_marks(pytest_args)]
+    return run_program(command, cwd=ROOT, env=_environ(webui_pins=args.webui_pins))
 
 
-def side_by_side(arguments: Sequence[str]) -> Sequence[str]:
+def parallel_options(arguments: Sequence[str]) -> Sequence[str]:
     """Options of pytest-xdist; none if files are named, since only one process reports a wrong file name well."""
     has_files = any("/" in word or word.endswith(".py") for word in arguments)
-    return [] if has_files else SIDE_BY_SIDE
+    return [] if has_files else PARALLEL_OPTIONS
 
 
-def with_marks(arguments: Sequence[str]) -> list[str]:
+def add_marks(arguments: Sequence[str]) -> list[str]:
     """Leave out the long tests, unless the user gives `-m`."""
     has_marks = any(re.match(r"-[qvxslh]*m", word) for word in arguments)
-    return [*arguments] if has_marks else [*SHORT, *arguments]
+    return [*arguments] if has_marks else [*WITHOUT_LONG_TESTS, *arguments]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,66 +17,71 @@ from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
 from ..core.host import Folders, Host
-from ..core.jobs import SESSION, Ended, FromQueue, Job, Note, Progress, console
-from ..data.dataset_index import named_at
-from ..records.folder import under_its_name
+from ..core.jobs import SESSION, Job, JobEnded, Note, Progress, StartedFromQueue, console
+from ..data.dataset_index import dataset_name_at
+from ..records.folder import with_final_name
 from ..settings import files, flags, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.parsing import training_settings
 from . import options, several_runs
 from .environment import interpreter
-from .options import ended_by, say
+from .options import handle_end_signals, say
 
-PASSED_ON_SECONDS = 10
+FORWARDED_SIGNAL_SECONDS = 10
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train; Ctrl+C stops with a checkpoint, a second one stops at once."""
-    args = _parsed(arguments)
-    host = options.host(args)
-    options.say_what_saves()
+    args = _parse_args(arguments)
+    host = options.make_host(args)
+    options.warn_about_closing()
     if len(args.settings) > 1:
         return _train_several(args, host)
-    settings = settings_from(args, host, next(iter(args.settings), None))
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    settings = read_settings(args, host, next(iter(args.settings), None))
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
-    job = trained(settings, host, PeftEngine(), resume=args.resume or "")
+    job = train_and_print(settings, host, PeftEngine(), resume=args.resume or "")
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:
     """Train one run for each settings file."""
-    queue = several_runs.read(args.settings, partial(settings_from, args, host))
-    interpreter.ready({"train"}, torch_spec=args.torch)
+    queue = several_runs.read_runs(args.settings, partial(read_settings, args, host))
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
     engine, resume = PeftEngine(), args.resume or ""
-    several_runs.refuse(queue, partial(engine.foresee, host=host, resume=resume))
-    return several_runs.run(queue, partial(trained, host=host, engine=engine, resume=resume))
+    several_runs.check_runs(queue, partial(engine.check_start, host=host, resume=resume))
+    return several_runs.run(queue, partial(train_and_print, host=host, engine=engine, resume=resume))
 
 
-def trained(
-    settings: TrainingSettings, host: Host, engine: Engine[TrainingSettings, Any], *, resume: str, first_message: str = ""
+def train_and_print(
+    settings: TrainingSettings,
+    host: Host,
+    engine: Engine[TrainingSettings, Any],
+    *,
+    resume: str,
+    first_message: str = "",
 ) -> Job:
     """Train one run and print its events; `first_message` begins its log."""
 
-    def work(job: Job) -> Ended:
+    def work(job: Job) -> JobEnded:
         if first_message:
-            job.log.append(FromQueue(text=first_message))
+            job.log.append(StartedFromQueue(text=first_message))
         return engine.train(settings, host, job, resume=resume)
 
     if not resume:
-        settings = under_its_name(settings, host.folders)
+        settings = with_final_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
     with _stop_on_signal(job):
-        console.tell(job, say)
+        console.print_events(job, say)
     _print_other_failure(job)
     return job
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.parser("train", "One run, or one for each settings file, without a page.")
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.make_parser("train", "One run, or one for each settings file, without a page.")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
@@ -100,7 +105,7 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         metavar="NAME",
         help="presets, also several (a b, or a,b): where two set the same the later one wins; file and flags win",
     )
-    flags.add_to(parser)
+    flags.add_flags(parser)
     # The file stands first: after --data, it would be taken for another dataset.
     more_files = " ..." if files == "*" else ""
     parser.usage = (
@@ -108,17 +113,17 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
     )
 
 
-def settings_from(args: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
+def read_settings(args: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
     """Merge the settings: flags override the file, which overrides the presets."""
-    chosen_presets = presets.several(args.preset, host.folders.presets)
-    loaded = files.load(file, host.folders.datasets) if file else files.Loaded({})
+    chosen_presets = presets.find_presets(args.preset, host.folders.presets)
+    loaded = files.load_settings(file, host.folders.datasets) if file else files.LoadedSettings({})
     for note in loaded.notes:
         say(note)
-    overrides = {**loaded.values, **flags.given(args)}
-    if overruled_note := presets.overruled(chosen_presets, overrides):
+    overrides = {**loaded.values, **flags.given_settings(args)}
+    if overruled_note := presets.override_note(chosen_presets, overrides):
         say(overruled_note)
     values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
-    data_values, problems = _resolve_data_names(flags.given(args), host.folders)
+    data_values, problems = _resolve_data_names(flags.given_settings(args), host.folders)
     try:
         settings = training_settings({**values, **overrides, **data_values})
     except SettingsError as error:
@@ -136,7 +141,7 @@ def _resolve_data_names(
     for key in ("data", "eval_data"):
         for name in flag_values.get(key, ()):
             try:
-                names[key] = [*names.get(key, ()), named_at(name, folders)]
+                names[key] = [*names.get(key, ()), dataset_name_at(name, folders)]
             except DataError as error:
                 problems.append(str(error))
     return names, problems
@@ -156,19 +161,21 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
         job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
 
     signal_times: list[float] = []
-    with ended_by(handle_signal):
+    with handle_end_signals(handle_signal):
         yield
 
 
 def _is_second_request(signal_times: Sequence[float]) -> bool:
     """Whether a second signal comes from the user; torchrun passes on the first one to its processes again."""
-    return dist_env.count() == 1 or (bool(signal_times) and time.monotonic() - signal_times[0] > PASSED_ON_SECONDS)
+    return dist_env.world_size() == 1 or (
+        bool(signal_times) and time.monotonic() - signal_times[0] > FORWARDED_SIGNAL_SECONDS
+    )
 
 
 def _print_other_failure(job: Job) -> None:
     """Print the error of a process other than the first, unless all have it: then the first prints it."""
     begun = any(isinstance(event, Progress) for event in job.log.since(0))
-    if dist_env.is_first() or job.end is None or job.end.outcome != "failed":
+    if dist_env.is_main_process() or job.end is None or job.end.outcome != "failed":
         return
     if begun or job.end.details:
         print(f"Process {dist_env.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)

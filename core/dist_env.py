@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def count() -> int:
+def world_size() -> int:
     """Number of processes that train together; 1 without a launcher."""
     return max(1, _read_int("WORLD_SIZE", 1))
 
@@ -20,7 +20,7 @@ def local_rank() -> int:
     return _read_int("LOCAL_RANK", 0)
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     return rank() == 0
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from .host import Host
-from .jobs import Ended, Job
+from .jobs import Job, JobEnded
 
 Settings = TypeVar("Settings", contravariant=True)
 Report = TypeVar("Report", covariant=True)
 
 
 @dataclass(frozen=True)
-class Showing:
+class PreviewQuery:
     """Which training examples a preview shows.
 
     `count` examples, starting with number `first` (counted from 1) and going forward or, with `back`, backward;
@@ -28,11 +28,11 @@ class Showing:
     back: bool = False
 
 
-NOTHING_SHOWN = Showing()
+NO_PREVIEW = PreviewQuery()
 
 
 @dataclass(frozen=True)
-class Question:
+class AnswerRequest:
     """A prompt for the model, with the LoRA to use and the generation settings."""
 
     prompt: str
@@ -46,7 +46,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class PerplexityOf:
+class PerplexityRequest:
     """Request to measure the perplexity of a dataset, without a LoRA and with each of `loras`.
 
     `data` is a path or the name of a dataset. A LoRA is a name or NAME/checkpoint-40; a Path comes from the
@@ -63,7 +63,7 @@ class PerplexityOf:
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeRequest:
     """Request to merge a LoRA into the model, and the folder of the result.
 
     `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
@@ -74,7 +74,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class GgufLora:
+class GgufRequest:
     """Request to write a LoRA as a GGUF file.
 
     `lora` is a name or NAME/checkpoint-40; a Path comes from the command line. An empty `out` is a file in the
@@ -90,19 +90,19 @@ class GgufLora:
 class Engine(Protocol[Settings, Report]):
     """Trains and runs the model that a host lends, and leaves it as it was."""
 
-    def check(self, settings: Settings, host: Host, *, show: Showing = NOTHING_SHOWN) -> Report:
+    def check(self, settings: Settings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> Report:
         """Report what a run with these settings would learn, with a preview of its examples; loads no weights."""
         ...
 
-    def foresee(self, settings: Settings, host: Host, *, resume: str = "") -> Report:
+    def check_start(self, settings: Settings, host: Host, *, resume: str = "") -> Report:
         """Return the report of `check` with the problems of a start added, such as a name that is in use."""
         ...
 
-    def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> Ended:
+    def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         """Train one run; `resume` is the name of a checkpoint to resume from, or 'newest'."""
         ...
 
-    def probe(self, settings: Settings, host: Host, job: Job) -> Ended:
+    def probe(self, settings: Settings, host: Host, job: Job) -> JobEnded:
         """Try one step on the longest batch; report time and memory as a Probed event. Changes no weights."""
         ...
 
@@ -110,25 +110,25 @@ class Engine(Protocol[Settings, Report]):
         """Count the model's layers that can hold a LoRA, by name; loads no weights."""
         ...
 
-    def answer(self, question: Question, host: Host, job: Job) -> Ended:
+    def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         """Generate an answer as Answer events, with the LoRA and, if `both` is set, also without it."""
         ...
 
-    def perplexity(self, asked: PerplexityOf, settings: Settings, host: Host, job: Job) -> Ended:
+    def perplexity(self, asked: PerplexityRequest, settings: Settings, host: Host, job: Job) -> JobEnded:
         """Measure perplexity as PerplexityFound events and add each to the host's table of evaluations.
 
         The settings say how rows are read.
         """
         ...
 
-    def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
+    def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""
         ...
 
-    def gguf(self, asked: GgufLora, host: Host) -> Path:
+    def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
         """Write the LoRA as a file for llama.cpp; needs no job because it does not touch the model's weights."""
         ...
 
-    def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended: ...
+    def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded: ...
 
-    def take_off(self, host: Host, job: Job) -> Ended: ...
+    def detach_lora(self, host: Host, job: Job) -> JobEnded: ...

@@ -22,7 +22,7 @@ class Remedy:
     values: Mapping[str, object]
 
 
-def in_words(error: TrainingProError | OSError) -> str:
+def error_message(error: TrainingProError | OSError) -> str:
     """Format an error for the user; for an OSError, with the file and the reason."""
     if isinstance(error, TrainingProError):
         return str(error)
@@ -30,12 +30,12 @@ def in_words(error: TrainingProError | OSError) -> str:
     return f"{error.filename}: {reason}." if error.filename else f"A file cannot be read or written: {reason}."
 
 
-def failure_in_words(action: str, error: Exception) -> str:
+def failure_message(action: str, error: Exception) -> str:
     """Format any exception raised by an action of the user, such as 'Check', as a sentence."""
     if isinstance(error, TrainingProError) and str(error).strip():
         return str(error)
     if isinstance(error, OSError):
-        reason = in_words(error)
+        reason = error_message(error)
     else:
         message = first_line(error)
         error_type = type(error).__name__

@@ -11,12 +11,12 @@ from pathlib import Path
 from .errors import SavingError
 from .files import write_text
 
-NAME = "evaluations.csv"
+FILE_NAME = "evaluations.csv"
 COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")
 
 
 @dataclass(frozen=True)
-class Row:
+class EvaluationRow:
     """One perplexity and how it was measured."""
 
     model: str
@@ -35,9 +35,9 @@ class Row:
         return dict(zip(COLUMNS, (*values, *numbers), strict=True))
 
 
-def add(row: Row, logs: Path) -> None:
+def add_row(row: EvaluationRow, logs: Path) -> None:
     """Append a row; columns of other programs are kept."""
-    file = logs / NAME
+    file = logs / FILE_NAME
     existing, columns = _read(file)
     columns = [*columns, *(c for c in COLUMNS if c not in columns)]
     buffer = io.StringIO(newline="")
@@ -47,9 +47,9 @@ def add(row: Row, logs: Path) -> None:
     write_text(file, buffer.getvalue())
 
 
-def rows(logs: Path) -> list[Mapping[str, str]]:
+def read_rows(logs: Path) -> list[Mapping[str, str]]:
     """Read the table, oldest row first; each row maps columns to cells."""
-    return _read(logs / NAME)[0]
+    return _read(logs / FILE_NAME)[0]
 
 
 def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:

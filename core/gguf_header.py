@@ -13,10 +13,10 @@ _NUMBER_FORMATS: Mapping[int, str] = {
 _STRING, _ARRAY = 8, 9
 
 
-def base_model(path: Path) -> str:
+def find_base_model(path: Path) -> str:
     """Original model of the file, as OWNER/NAME or a name; empty if the header does not say."""
     try:
-        pairs = header(path)
+        pairs = read_header(path)
     except (OSError, struct.error, ValueError):
         return ""
     for key in ("general.base_model.0.repo_url", "general.base_model.0.name", "general.basename", "general.name"):
@@ -25,14 +25,14 @@ def base_model(path: Path) -> str:
     return ""
 
 
-def header(path: Path) -> dict[str, Any]:
+def read_header(path: Path) -> dict[str, Any]:
     """Read the key-value pairs of the header; lists, such as the vocabulary, are skipped."""
     with path.open("rb") as file:
         _, pairs = _read_counts(file)
         return dict(_read_pair(file) for _ in range(pairs))
 
 
-def tensors(path: Path) -> set[str]:
+def read_tensor_names(path: Path) -> set[str]:
     """Read the names of the tensors."""
     with path.open("rb") as file:
         count, pairs = _read_counts(file)

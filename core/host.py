@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..train_utils import Counted, of_text
+from ..train_utils import ParamCounts, get_text_config
 from .errors import ModelError
-from .evaluations_table import Row
+from .evaluations_table import EvaluationRow
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Folders:
         return self.training / "queue.json"
 
     @property
-    def prepared(self) -> Path:
+    def prepared_data(self) -> Path:
         """Prepared data, for the next start."""
         return self.training / "prepared"
 
@@ -57,7 +57,7 @@ class Folders:
         return self.training / "formats"
 
     @property
-    def refusals(self) -> Path:
+    def refusal_phrases(self) -> Path:
         """The user's list of assistant refusal phrases that Check looks for."""
         return self.training / "refusals.txt"
 
@@ -66,7 +66,11 @@ class Folders:
         return self.training / "presets"
 
 
-HEADS = ("ForCausalLM", "LMHead", "ForConditionalGeneration")  # parts of class names of models that predict tokens
+CAUSAL_LM_CLASSES = (
+    "ForCausalLM",
+    "LMHead",
+    "ForConditionalGeneration",
+)  # parts of class names of models that predict tokens
 
 
 @dataclass(frozen=True)
@@ -77,24 +81,24 @@ class ModelCard:
     config: dict[str, Any]
     tokenizer: Any
     loading: str
-    counted: Counted | None = None
+    counted: ParamCounts | None = None
     """Parameter counts; set only for an unknown architecture, where they had to be counted."""
 
     @property
     def context(self) -> int:
         """Context length in tokens; 0 if the config does not say."""
         for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
-            if isinstance(length := of_text(self.config).get(key), int):
+            if isinstance(length := get_text_config(self.config).get(key), int):
                 return length
         return 0
 
     @property
-    def writes_on(self) -> bool:
+    def is_causal_lm(self) -> bool:
         """Whether the model predicts the next token, judged by its config; image and embedding models do not."""
         if "AutoModelForCausalLM" in (self.config.get("auto_map") or {}):
             return True
         classes = [str(name) for name in self.config.get("architectures") or ()]
-        known = any(head in name for name in classes for head in HEADS)
+        known = any(head in name for name in classes for head in CAUSAL_LM_CLASSES)
         return not self.config.get("is_encoder_decoder") and (known or not classes)
 
 
@@ -107,13 +111,13 @@ class LoadedModel:
     loras: tuple[str, ...] = ()
 
 
-def bare(model: Any) -> Any:
+def unwrap_peft(model: Any) -> Any:
     """Return the model inside a PEFT model; layers that PEFT has replaced stay replaced."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 @dataclass(frozen=True)
-class Standing:
+class ModelStatus:
     """State of the model for the status line; `problem` says why it cannot be trained, and what to do."""
 
     model: str = ""
@@ -122,7 +126,7 @@ class Standing:
     problem: str = ""
 
 
-def precision_of(model: Any) -> str:
+def describe_precision(model: Any) -> str:
     """Precision of a model in memory, in words."""
     if getattr(model, "is_loaded_in_4bit", False):
         return "4-bit"
@@ -132,7 +136,7 @@ def precision_of(model: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Total and used memory of the device, in bytes."""
 
     device: str
@@ -153,12 +157,12 @@ class Host(Protocol):
     def folders(self) -> Folders: ...
 
     @property
-    def own_process(self) -> bool:
+    def owns_process(self) -> bool:
         """Whether Training PRO owns the process: then it may start others and change the model permanently."""
         ...
 
     @property
-    def read_only(self) -> str:
+    def read_only_reason(self) -> str:
         """Why this page is read-only (several people use it); empty if it is not."""
         ...
 
@@ -166,7 +170,7 @@ class Host(Protocol):
         """Names of the models on disk."""
         ...
 
-    def standing(self) -> Standing:
+    def model_status(self) -> ModelStatus:
         """State of the model in memory; loads nothing and never raises."""
         ...
 
@@ -174,7 +178,7 @@ class Host(Protocol):
         """Card of the loaded model or, if none is loaded, of the chosen one."""
         ...
 
-    def loaded(self) -> LoadedModel:
+    def loaded_model(self) -> LoadedModel:
         """The model in memory; raises ModelError if there is none, or none that can be trained."""
         ...
 
@@ -182,11 +186,11 @@ class Host(Protocol):
 
     def unload(self) -> None: ...
 
-    def load_again(self, card: ModelCard) -> None:
+    def reload(self, card: ModelCard) -> None:
         """Reload a model that was unloaded, with the same options; replaces a model loaded in the meantime."""
         ...
 
-    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+    def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Replace the loaded model by `model`, which carries these LoRAs."""
         ...
 
@@ -198,16 +202,16 @@ class Host(Protocol):
         """Chat template for tokenizers without one; may be empty."""
         ...
 
-    def memory(self) -> Memory: ...
+    def memory(self) -> DeviceMemory: ...
 
-    def note_evaluation(self, row: Row) -> None:
+    def add_evaluation(self, row: EvaluationRow) -> None:
         """Add a row to logs/evaluations.csv, which a host may keep in memory."""
         ...
 
 
-def card_of(host: Host) -> ModelCard:
+def get_model_card(host: Host) -> ModelCard:
     """Return the model card; reloads a model that its host has unloaded for inactivity."""
     try:
         return host.card()
     except ModelError:
-        return host.loaded().card
+        return host.loaded_model().card

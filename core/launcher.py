@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 
-def python() -> str:
+def python_command() -> str:
     """Name of the Python command; on Windows, python3 often only opens the Microsoft Store."""
     return "py" if os.name == "nt" else "python3"
 
 
-def launcher() -> str:
-    return python() + " script.py"
+def launch_command() -> str:
+    return python_command() + " script.py"

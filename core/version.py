@@ -4,22 +4,22 @@ from pathlib import Path
 
 VERSION = "1.0.0"
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("core", "settings", "data", "records", "hosts", "downloads", "engine", "interface", "commands")
+PACKAGES = ("core", "settings", "data", "records", "hosts", "downloads", "engine", "interface", "commands")
 
 
 def sources() -> list[Path]:
     """Every source file of Training PRO."""
-    return [*ROOT.glob("*.py"), *(file for part in PARTS for file in (ROOT / part).rglob("*.py"))]
+    return [*ROOT.glob("*.py"), *(file for part in PACKAGES for file in (ROOT / part).rglob("*.py"))]
 
 
-def newest() -> float:
+def newest_mtime() -> float:
     """Modification time of the newest source file."""
     return max((source.stat().st_mtime for source in sources()), default=0.0)
 
 
-LOADED = newest()
+LOADED_MTIME = newest_mtime()
 
 
 def is_updated() -> bool:
     """Whether the sources on disk are newer than the loaded ones."""
-    return newest() > LOADED
+    return newest_mtime() > LOADED_MTIME

@@ -10,5 +10,4 @@ __all__ = [
     "report",
     "rows",
     "text",
-    "texts",
 ]

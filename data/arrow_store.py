@@ -19,24 +19,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..core.files import PART, written_whole
+from ..core.files import PART_SUFFIX, atomic_write
 from ..core.host import Folders
 from ..core.version import VERSION
 from .readers import text_files
 
-ENDING = ".arrow"
-LARGEST = 4 * 10**9  # bytes, of all files together
-OLD_PART_SECONDS = 86_400
-OURS = b"training_pro"
+ARROW_SUFFIX = ".arrow"
+MAX_STORE_BYTES = 4 * 10**9  # bytes, of all files together
+STALE_PART_SECONDS = 86_400
+METADATA_KEY = b"training_pro"
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
+CODE_PATTERNS = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
 """A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves."""
-HASHED_AT_ONCE = 1 << 22
-SUM_BYTES = 4
+READ_BYTES = 1 << 22
+CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoreEntry:
     """The stored arrays of one dataset and its metadata."""
 
     arrays: Mapping[str, Any]
@@ -48,14 +48,14 @@ class Store:
     """A folder of prepared data; without a folder nothing is stored or loaded."""
 
     folder: Path | None = None
-    largest: int = LARGEST
+    largest: int = MAX_STORE_BYTES
 
-    def load(self, key: str) -> Entry | None:
+    def load(self, key: str) -> StoreEntry | None:
         """The entry of a key, or None where there is no intact one."""
         arrow = _import_pyarrow()
         if self.folder is None or not key or arrow is None:
             return None
-        path = self.folder / (key + ENDING)
+        path = self.folder / (key + ARROW_SUFFIX)
         try:
             entry = _read(arrow, path, key)
         except (OSError, ValueError, KeyError, TypeError, arrow.ArrowException):
@@ -64,32 +64,32 @@ class Store:
             os.utime(path)  # the files used longest ago are removed first
         return entry
 
-    def save(self, key: str, entry: Entry) -> None:
+    def save(self, key: str, entry: StoreEntry) -> None:
         """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
         arrow = _import_pyarrow()
         if self.folder is None or not key or arrow is None:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return
-        path, temporary_name = self.folder / (key + ENDING), f".{key}-{os.getpid()}{PART}"
-        with suppress(OSError, arrow.ArrowException), written_whole(path, temporary_name) as temporary:
+        path, temporary_name = self.folder / (key + ARROW_SUFFIX), f".{key}-{os.getpid()}{PART_SUFFIX}"
+        with suppress(OSError, arrow.ArrowException), atomic_write(path, temporary_name) as temporary:
             _write(arrow, temporary, key, entry)
         _remove_oldest(self.folder, self.largest)
 
 
-def store(folders: Folders) -> Store:
-    return Store(folders.prepared)
+def open_store(folders: Folders) -> Store:
+    return Store(folders.prepared_data)
 
 
-def size(folders: Folders) -> int:
+def store_size(folders: Folders) -> int:
     """The bytes that prepared data take on disk."""
-    return sum(_file_size(path) for path in _store_files(folders.prepared))
+    return sum(_file_size(path) for path in _store_files(folders.prepared_data))
 
 
-def clear(folders: Folders) -> int:
+def clear_store(folders: Folders) -> int:
     """Remove all prepared data and return the bytes that were freed."""
     freed = 0
-    for path in _store_files(folders.prepared):
+    for path in _store_files(folders.prepared_data):
         file_bytes = _file_size(path)
         with suppress(OSError):
             path.unlink()
@@ -97,7 +97,7 @@ def clear(folders: Folders) -> int:
     return freed
 
 
-def key(*parts: object) -> str:
+def cache_key(*parts: object) -> str:
     """A hash of all parts, of the `repr` of each that is not bytes."""
     digest = hashlib.blake2b(digest_size=20)
     for part in (VERSION, _code_digest(), *parts):
@@ -106,21 +106,21 @@ def key(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def content(path: Path, name: str) -> str:
+def file_digest(path: Path, name: str) -> str:
     """A digest of a file's bytes."""
     digest = hashlib.blake2b(digest_size=20)
-    with text_files.opened(path, name) as stream:
-        while chunk := stream.read(HASHED_AT_ONCE):
+    with text_files.open_binary(path, name) as stream:
+        while chunk := stream.read(READ_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def of_text(text: str) -> str:
+def text_digest(text: str) -> str:
     """A digest of a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def of_files(paths: Iterable[Path]) -> str:
+def files_digest(paths: Iterable[Path]) -> str:
     """A digest of the bytes of small files, in the order of their names."""
     digest = hashlib.blake2b(digest_size=20)
     for path in sorted(paths):
@@ -130,13 +130,13 @@ def of_files(paths: Iterable[Path]) -> str:
 
 def code_files() -> list[Path]:
     """The code and tables that determine what is prepared."""
-    return [path for pattern in CODE for path in ROOT.glob(pattern)]
+    return [path for pattern in CODE_PATTERNS for path in ROOT.glob(pattern)]
 
 
 @cache
 def _code_digest() -> str:
     """A digest of this program's code, so that entries of an older version are not used."""
-    return of_files(code_files())
+    return files_digest(code_files())
 
 
 def _import_pyarrow() -> Any:
@@ -148,7 +148,7 @@ def _import_pyarrow() -> Any:
     return pyarrow
 
 
-def _read(arrow: Any, path: Path, key: str) -> Entry:
+def _read(arrow: Any, path: Path, key: str) -> StoreEntry:
     """The arrays of a file, writable and in memory; a ValueError where the file was changed.
 
     Arrow trusts what it reads: one wrong number in a file could crash the whole program, hence the checksum.
@@ -156,21 +156,21 @@ def _read(arrow: Any, path: Path, key: str) -> Entry:
     import numpy as np
 
     data = memoryview(path.read_bytes())
-    body, checksum = data[:-SUM_BYTES], data[-SUM_BYTES:]
+    body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
         raise ValueError("not what was written: the sum of its bytes is another")
     with arrow.ipc.open_file(arrow.py_buffer(body)) as reader:
-        metadata = json.loads((reader.schema.metadata or {})[OURS])
+        metadata = json.loads((reader.schema.metadata or {})[METADATA_KEY])
         table = reader.read_all()
     arrays = {}
     for name, dtype in metadata["arrays"].items():
         arrays[name] = np.array(table.column(name).chunk(0).values.to_numpy().view(dtype))
     if metadata["key"] != key:
         raise ValueError("not what was written under this key")
-    return Entry(arrays, metadata["said"])
+    return StoreEntry(arrays, metadata["said"])
 
 
-def _write(arrow: Any, path: Path, key: str, entry: Entry) -> None:
+def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
     """Write one row in which each array is a list, so that arrays of different lengths fit."""
     import numpy as np
 
@@ -186,7 +186,7 @@ def _write(arrow: Any, path: Path, key: str, entry: Entry) -> None:
         for a in columns.values()
     ]
     table = arrow.Table.from_arrays(lists, names=list(columns)).replace_schema_metadata(
-        {OURS: json.dumps(metadata).encode()}
+        {METADATA_KEY: json.dumps(metadata).encode()}
     )
     with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
@@ -197,9 +197,9 @@ def _append_checksum(path: Path) -> None:
     """Append the checksum of a file's bytes."""
     checksum = 0
     with path.open("r+b") as file:
-        while chunk := file.read(HASHED_AT_ONCE):
+        while chunk := file.read(READ_BYTES):
             checksum = zlib.crc32(chunk, checksum)
-        file.write(checksum.to_bytes(SUM_BYTES, "little"))
+        file.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
 
 
 def _remove_oldest(folder: Path, max_bytes: int) -> None:
@@ -207,7 +207,7 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
     now, free_bytes = time.time(), max_bytes
     for path in sorted(_store_files(folder), key=_last_used, reverse=True):
         free_bytes -= _file_size(path)
-        if free_bytes < 0 or (path.suffix == PART and now - _last_used(path) > OLD_PART_SECONDS):
+        if free_bytes < 0 or (path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS):
             with suppress(OSError):
                 path.unlink()
 
@@ -216,7 +216,7 @@ def _store_files(folder: Path) -> Iterable[Path]:
     """Only this store's own files: nothing else in the folder is counted or removed."""
     if not folder.is_dir():
         return []
-    return [path for path in folder.iterdir() if path.suffix in (ENDING, PART) and path.is_file()]
+    return [path for path in folder.iterdir() if path.suffix in (ARROW_SUFFIX, PART_SUFFIX) and path.is_file()]
 
 
 def _last_used(path: Path) -> float:

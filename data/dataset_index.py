@@ -11,34 +11,34 @@ from ..core.errors import DataError
 from ..core.files import safe_paths
 from ..core.host import Folders
 from ..train_utils import natural_key
-from .examples import EVERYTHING, Share, dataset_share
-from .folder_files import is_hidden, seen
+from .examples import WHOLE_DATASET, DatasetShare, dataset_share
+from .folder_files import is_hidden, visible_files
 from .readers import documents, unsupported
 from .rows import row_dataset
 
-TEXTS = (".txt", ".md", *documents.READERS)
-ROWS = (*row_dataset.READERS, *row_dataset.DATABASES)
-KINDS = TEXTS + ROWS
+TEXT_SUFFIXES = (".txt", ".md", *documents.READERS)
+ROW_SUFFIXES = (*row_dataset.READERS, *row_dataset.DATABASE_SUFFIXES)
+DATA_SUFFIXES = TEXT_SUFFIXES + ROW_SUFFIXES
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DatasetEntry:
     """A file or folder to learn from; the `name` of a folder ends in /."""
 
     name: str
     path: Path
     example: bool = False
-    share: Share = EVERYTHING
+    share: DatasetShare = WHOLE_DATASET
 
 
-def listed(folders: Folders) -> list[DataSet]:
+def list_datasets(folders: Folders) -> list[DatasetEntry]:
     """The user's datasets, then the examples whose names no dataset of the user has."""
     own = _list_folder(folders.datasets, example=False)
     names = {dataset.name for dataset in own}
     return own + [dataset for dataset in _list_folder(folders.examples, example=True) if dataset.name not in names]
 
 
-def found(names: Sequence[str], folders: Folders) -> list[DataSet]:
+def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
     """The datasets of these names; a DataError lists all that were not found."""
     datasets, problems = [], []
     for name in names:
@@ -57,9 +57,9 @@ def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
         yield f"Data: {name!r} is named twice. Name it once; {name}:200 learns from it twice."
 
 
-def _find_dataset(name: str, folders: Folders) -> DataSet:
+def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
     try:
-        share = dataset_share.asked(name)
+        share = dataset_share.parse_share(name)
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
     stem = share.name.rstrip("/\\")
@@ -69,19 +69,19 @@ def _find_dataset(name: str, folders: Folders) -> DataSet:
         path = _path_below(root, stem)
         if path is not None and _exists(path):
             if path.is_file():
-                unsupported.refuse(path, stem)
-            return DataSet(stem + "/" * path.is_dir(), path, example, share)
-    existing = ", ".join(d.name for d in listed(folders)) or "nothing yet"
+                unsupported.refuse_unsupported(path, stem)
+            return DatasetEntry(stem + "/" * path.is_dir(), path, example, share)
+    existing = ", ".join(d.name for d in list_datasets(folders)) or "nothing yet"
     raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {existing}.")
 
 
-LOOKED_FOR = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
+LOOKUP_ORDER = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
 """How every command resolves a DATA argument, for its help."""
 
 
-def located(name: str, folders: Folders) -> Path:
+def locate_dataset(name: str, folders: Folders) -> Path:
     """The path of a dataset; a DataError names the places that were searched."""
-    stem, from_current = name.rstrip("/\\"), from_here(name)
+    stem, from_current = name.rstrip("/\\"), absolute_path(name)
     may_be_a_name = not _is_outside(stem) and not stem.startswith(("./", ".\\"))
     candidates = (
         [_path_below(folders.datasets, stem), from_current, _path_below(folders.examples, stem)]
@@ -91,26 +91,26 @@ def located(name: str, folders: Folders) -> Path:
     for path in candidates:
         if path is not None and _exists(path):
             return path
-    existing = ", ".join(d.name for d in listed(folders)) or "nothing yet"
+    existing = ", ".join(d.name for d in list_datasets(folders)) or "nothing yet"
     raise DataError(
         f"There is no {name!r}: neither among the data sets, in {folders.datasets}, nor as {from_current}. "
         f"Data sets: {existing}."
     )
 
 
-def from_here(name: str) -> Path:
+def absolute_path(name: str) -> Path:
     """The absolute path, from the current folder."""
     path = Path(name)
     return path.resolve() if ".." in path.parts else path.absolute()  # resolve() would also follow links
 
 
-def named_at(name_with_share: str, folders: Folders) -> str:
+def dataset_name_at(name_with_share: str, folders: Folders) -> str:
     """The name of the dataset at this path, with its per cent: a run learns only from the datasets' folders."""
     try:
-        name = dataset_share.asked(name_with_share).name
+        name = dataset_share.parse_share(name_with_share).name
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
-    located_path = located(name, folders)
+    located_path = locate_dataset(name, folders)
     for root in (folders.datasets, folders.examples):
         for path in (located_path, located_path.resolve()):
             if path.is_relative_to(root):
@@ -142,21 +142,22 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _list_folder(folder: Path, *, example: bool) -> list[DataSet]:
+def _list_folder(folder: Path, *, example: bool) -> list[DatasetEntry]:
     if not folder.is_dir():
         return []
     datasets = [
-        DataSet(path.name + "/" * path.is_dir(), path, example)
+        DatasetEntry(path.name + "/" * path.is_dir(), path, example)
         for path in folder.iterdir()
-        if not is_hidden(path.name) and (_holds_data(path) if path.is_dir() else path.suffix.lower() in KINDS)
+        if not is_hidden(path.name)
+        and (_holds_data(path) if path.is_dir() else path.suffix.lower() in DATA_SUFFIXES)
     ]
     return sorted(datasets, key=lambda dataset: natural_key(dataset.name))
 
 
 def _holds_data(folder: Path) -> bool:
-    return bool(files(folder))
+    return bool(dataset_files(folder))
 
 
-def files(path: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
+def dataset_files(path: Path, kinds: Sequence[str] = DATA_SUFFIXES) -> list[Path]:
     """The file itself, or the files of these kinds in a folder."""
-    return seen(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]
+    return visible_files(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]

@@ -6,30 +6,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from ..chunking import Cutting, Ends, unescaped
+from ..chunking import BlockEnds, SlicingRules, unescape_hard_cut
 from ..core import dist_env
-from ..core.engine import NOTHING_SHOWN, Showing
+from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, TrainingProError
-from ..core.host import Folders, Memory, ModelCard
+from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings import rules
-from ..settings.definitions import Text, TrainingSettings
-from ..train_utils import StepPlan, plural, several
+from ..settings.definitions import TextSettings, TrainingSettings
+from ..train_utils import StepPlan, format_count, plural
 from . import arrow_store
 from .arrow_store import Store
-from .build_examples import Made, make, make_test
-from .examples import RUN_WORDS, Examples, TextSource, shared_rows, shared_runs
-from .load import AUTO_CUTOFF, Say, Tokenizer, Work, cutoff_of, opened_sets
+from .build_examples import PreparedData, add_dataset, add_validation_dataset
+from .examples import NGRAM_WORDS, Examples, TextSource, count_shared_rows, find_shared_passages
+from .load import AUTO_CUTOFF, PrepareContext, ProgressFn, Tokenizer, load_datasets, resolve_cutoff
 from .report import (
     DatasetReport,
-    Expecting,
-    cuts,
-    disk_plan,
-    padding,
+    DiskEstimate,
+    MemoryModel,
+    count_learned_stops,
+    estimate_disk,
+    padding_shares,
     plan_checks,
+    preview_examples,
     report_stats,
-    said,
-    shown,
-    stops,
+    stop_token_advice,
+    suggest_hard_cuts,
     suggest_settings,
 )
 
@@ -49,24 +50,24 @@ def prepare(
     folders: Folders,
     card: ModelCard,
     tokenizer: Tokenizer,
-    say: Say,
-    machine: Memory | None = None,
+    say: ProgressFn,
+    machine: DeviceMemory | None = None,
     *,
     keep: bool = True,
 ) -> TrainingData:
     """Load, slice, encode and count, or reuse stored results; DataError or SettingsError where that fails."""
-    store = arrow_store.store(folders) if keep else Store()
-    context = Work(settings, folders, card, tokenizer, say, machine, store)
+    store = arrow_store.open_store(folders) if keep else Store()
+    context = PrepareContext(settings, folders, card, tokenizer, say, machine, store)
     datasets, validation_datasets = (
-        opened_sets(context, settings.what.data),
-        opened_sets(context, settings.aside.eval_data),
+        load_datasets(context, settings.what.data),
+        load_datasets(context, settings.aside.eval_data),
     )
-    slicing = cutting(settings.text, card, tokenizer, cutoff_of(context, datasets))
-    prepared = Made()
+    slicing = slicing_rules(settings.text, card, tokenizer, resolve_cutoff(context, datasets))
+    prepared = PreparedData()
     for dataset in datasets:
-        make(prepared, context, dataset, slicing)
+        add_dataset(prepared, context, dataset, slicing)
     for dataset in validation_datasets:
-        make_test(prepared, context, dataset, slicing)
+        add_validation_dataset(prepared, context, dataset, slicing)
     prepared.problems.extend([*_not_causal_problem(card), *_problems(card, slicing)])
     examples = prepared.training.examples
     plan = _step_plan(settings, len(examples), prepared.problems)
@@ -75,15 +76,15 @@ def prepare(
     )
 
 
-def checked(
+def check_datasets(
     settings: TrainingSettings,
     folders: Folders,
     card: ModelCard,
     tokenizer: Tokenizer,
-    say: Say,
+    say: ProgressFn,
     *,
-    show: Showing = NOTHING_SHOWN,
-    machine: Memory | None = None,
+    show: PreviewQuery = NO_PREVIEW,
+    machine: DeviceMemory | None = None,
     keep: bool = True,
 ) -> DatasetReport:
     """The report of Check; where nothing could be prepared, its problems say why."""
@@ -91,25 +92,25 @@ def checked(
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
         return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=tuple(str(error).splitlines()))
-    return replace(data.report, shown=shown(data.examples, show, tokenizer.decode, tokenizer.stops))
+    return replace(data.report, shown=preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops))
 
 
-def cutting(text: Text, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0) -> Cutting:
+def slicing_rules(text: TextSettings, card: ModelCard, tokenizer: Tokenizer, resolved: int = 0) -> SlicingRules:
     """The rules for slicing raw text; `resolved` is the cutoff where it depends on all of the data."""
     cutoff = resolved or (AUTO_CUTOFF if text.cutoff == "auto" else int(text.cutoff))
     if text.cutoff == "auto" and card.context:
         cutoff = min(cutoff, card.context)
-    return Cutting(
+    return SlicingRules(
         cutoff=cutoff,
         chunking=cast(Literal["blocks", "dementor"], text.chunking),
         overlap=text.overlap,
         dementor_repeats=text.dementor_repeats,
-        hard_cut=unescaped(text.hard_cut),
+        hard_cut=unescape_hard_cut(text.hard_cut),
         min_chars=text.min_chars,
         bos=tokenizer.bos if text.add_bos else None,
         eos=tokenizer.eos,
         add_eos=cast(Literal["hard_cut", "every_block", "never"], text.add_eos),
-        block_ends=cast(Ends, text.block_ends),
+        block_ends=cast(BlockEnds, text.block_ends),
     )
 
 
@@ -120,7 +121,7 @@ def _step_plan(settings: TrainingSettings, examples: int, problems: Sequence[str
             "\n".join(problems) or "Data: nothing is left to learn from. " + _no_examples_reason(settings)
         )
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-    return StepPlan(examples, *sizes, dist_env.count())
+    return StepPlan(examples, *sizes, dist_env.world_size())
 
 
 def _no_examples_reason(settings: TrainingSettings) -> str:
@@ -131,11 +132,13 @@ def _no_examples_reason(settings: TrainingSettings) -> str:
     return "Raise the cutoff, or change what is learned from ('Learn from'), or choose other data."
 
 
-def _report(context: Work, slicing: Cutting, plan: StepPlan, examples: Examples, prepared: Made) -> DatasetReport:
-    lengths, memory_model = examples.lengths(), Expecting.of(context.card, examples, context.machine)
+def _report(
+    context: PrepareContext, slicing: SlicingRules, plan: StepPlan, examples: Examples, prepared: PreparedData
+) -> DatasetReport:
+    lengths, memory_model = examples.lengths(), MemoryModel.of(context.card, examples, context.machine)
     longest = {"longest_row": prepared.longest_row, "cutoff": slicing.cutoff, "context": context.card.context}
     folder = context.folders.kept(whole_model=context.settings.lora.whole_model)
-    disk = disk_plan(context.settings, context.card, plan, folder, context.machine)
+    disk = estimate_disk(context.settings, context.card, plan, folder, context.machine)
     return DatasetReport(
         examples=len(examples),
         tokens=sum(lengths),
@@ -145,43 +148,65 @@ def _report(context: Work, slicing: Cutting, plan: StepPlan, examples: Examples,
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
         sources=tuple(prepared.reports),
-        problems=(
-            *prepared.problems,
-            *(disk.problems() if disk else ()),
-            *plan_checks.problems(context.settings, plan),
-        ),
-        advice=(
-            *rules.advice(context.settings),
-            *(disk.advice() if disk else ()),
-            *_advice(slicing, plan),
-            *plan_checks.advice(context.settings, plan, examples, context.card.context),
-            *said(prepared.training.sources, context.tokenizer.stops),
-            *prepared.advice,
-            *_leak_advice(prepared),
-        ),
-        notes=(
-            *rules.notes(context.settings),
-            *_notes(context, slicing, examples),
-            *plan_checks.notes(context.settings, plan, prepared.validation.examples),
-            *_process_notes(plan),
-        ),
+        problems=tuple(_all_problems(context, plan, prepared, disk)),
+        advice=tuple(_all_advice(context, slicing, plan, examples, prepared, disk)),
+        notes=tuple(_all_notes(context, slicing, plan, examples, prepared)),
         resolved=_resolved(context, slicing, plan, memory_model),
-        lengths=report_stats.lengths(lengths),
-        kept_aside=report_stats.kept(prepared.validation.examples),
-        suggestions=(*suggest_settings(context.settings, plan, **longest), *cuts(prepared.training.sources)),
-        padding=padding(lengths, context.settings.steps.batch_size, context.settings.what.seed),
+        lengths=report_stats.length_histogram(lengths),
+        kept_aside=report_stats.report_validation_split(prepared.validation.examples),
+        suggestions=(
+            *suggest_settings(context.settings, plan, **longest),
+            *suggest_hard_cuts(prepared.training.sources),
+        ),
+        padding=padding_shares(lengths, context.settings.steps.batch_size, context.settings.what.seed),
         memory=memory_model.memory(context.settings) if memory_model else None,
         disk=disk,
-        stops=stops(prepared.training.sources, context.tokenizer.stops),
+        stops=count_learned_stops(prepared.training.sources, context.tokenizer.stops),
         tokens_known=_special_tokens(context.tokenizer),
     )
 
 
-def _resolved(context: Work, slicing: Cutting, plan: StepPlan, memory_model: Expecting | None) -> dict[str, Any]:
+def _all_problems(
+    context: PrepareContext, plan: StepPlan, prepared: PreparedData, disk: DiskEstimate | None
+) -> Iterator[str]:
+    yield from prepared.problems
+    yield from disk.problems() if disk else ()
+    yield from plan_checks.problems(context.settings, plan)
+
+
+def _all_advice(
+    context: PrepareContext,
+    slicing: SlicingRules,
+    plan: StepPlan,
+    examples: Examples,
+    prepared: PreparedData,
+    disk: DiskEstimate | None,
+) -> Iterator[str]:
+    yield from rules.advice(context.settings)
+    yield from disk.advice() if disk else ()
+    yield from _advice(slicing, plan)
+    yield from plan_checks.advice(context.settings, plan, examples, context.card.context)
+    yield from stop_token_advice(prepared.training.sources, context.tokenizer.stops)
+    yield from prepared.advice
+    yield from _leak_advice(prepared)
+
+
+def _all_notes(
+    context: PrepareContext, slicing: SlicingRules, plan: StepPlan, examples: Examples, prepared: PreparedData
+) -> Iterator[str]:
+    yield from rules.notes(context.settings)
+    yield from _notes(context, slicing, examples)
+    yield from plan_checks.notes(context.settings, plan, prepared.validation.examples)
+    yield from _process_notes(plan)
+
+
+def _resolved(
+    context: PrepareContext, slicing: SlicingRules, plan: StepPlan, memory_model: MemoryModel | None
+) -> dict[str, Any]:
     """The values chosen for settings of "auto"."""
     return {
         "cutoff": slicing.cutoff,
-        "accumulation": plan.accumulated,
+        "accumulation": plan.effective_accumulation,
         "gradient_checkpointing": "on" if memory_model and memory_model.checkpoints(context.settings) else "off",
     }
 
@@ -193,22 +218,22 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     return {"BOS": bos, "EOS": eos, "padding": "any id, masked"}
 
 
-def _leak_advice(prepared: Made) -> Iterator[str]:
+def _leak_advice(prepared: PreparedData) -> Iterator[str]:
     """Findings on text that stands in both the training and the validation data."""
     if not len(prepared.validation.sources):
         return
-    if runs := shared_runs(prepared.validation.texts, prepared.training.texts):
+    if runs := find_shared_passages(prepared.validation.texts, prepared.training.texts):
         verb = plural(len(runs), "passage stands", "passages stand")
         yield (
-            f"Kept aside: {len(runs)} {verb} in the training text too, {RUN_WORDS} words and longer, "
+            f"Kept aside: {len(runs)} {verb} in the training text too, {NGRAM_WORDS} words and longer, "
             f"since the text repeats itself; one begins {runs[0][:60]!r}."
         )
-    if shared := shared_rows(prepared.validation.sources, prepared.training.sources):
+    if shared := count_shared_rows(prepared.validation.sources, prepared.training.sources):
         yield f"Kept aside: {shared} of its rows stand in the training data too. Take them out of one of the two."
 
 
 def _not_causal_problem(card: ModelCard) -> Iterator[str]:
-    if not card.writes_on:
+    if not card.is_causal_lm:
         architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
         yield (
             f"{card.name} ({architectures}) does not write text on: nothing in it predicts a next token. Choose a "
@@ -216,7 +241,7 @@ def _not_causal_problem(card: ModelCard) -> Iterator[str]:
         )
 
 
-def _problems(card: ModelCard, slicing: Cutting) -> list[str]:
+def _problems(card: ModelCard, slicing: SlicingRules) -> list[str]:
     if card.context and slicing.cutoff > card.context:
         return [
             f"Maximum context length (Cutoff): {slicing.cutoff} is more than {card.name} takes "
@@ -225,11 +250,12 @@ def _problems(card: ModelCard, slicing: Cutting) -> list[str]:
     return []
 
 
-def _advice(slicing: Cutting, plan: StepPlan) -> Iterator[str]:
-    if plan.accumulated < plan.accumulation:
+def _advice(slicing: SlicingRules, plan: StepPlan) -> Iterator[str]:
+    if plan.effective_accumulation < plan.accumulation:
         yield (
             f"Gradient Accumulation {plan.accumulation} is more than the "
-            f"{several(plan.batches, 'batch', 'batches')} of an epoch: it is lowered to {plan.accumulated}."
+            f"{format_count(plan.batches, 'batch', 'batches')} of an epoch: it is lowered to "
+            f"{plan.effective_accumulation}."
         )
     if slicing.eos is None and slicing.add_eos != "never":
         yield "This tokenizer has no end token: the model will not learn where a text ends."
@@ -240,17 +266,17 @@ def _process_notes(plan: StepPlan) -> Iterator[str]:
     if plan.processes == 1:
         return
     yield (
-        f"{plan.processes} processes: a step takes {plan.batch_size} x {plan.accumulated} x {plan.processes} = "
-        f"{plan.per_step} examples."
+        f"{plan.processes} processes: a step takes {plan.batch_size} x {plan.effective_accumulation} x "
+        f"{plan.processes} = {plan.examples_per_step} examples."
     )
-    if plan.learned_twice:
+    if plan.repeated_examples:
         yield (
             f"The {plan.examples} examples do not fill the batches of all processes: at the end of each epoch "
-            f"{plan.learned_twice} of its first ones come again."
+            f"{plan.repeated_examples} of its first ones come again."
         )
 
 
-def _notes(context: Work, slicing: Cutting, examples: Examples) -> Iterator[str]:
+def _notes(context: PrepareContext, slicing: SlicingRules, examples: Examples) -> Iterator[str]:
     rows = context.settings.rows
     if context.settings.text.cutoff == "auto":
         yield f"Maximum context length (Cutoff): auto = {slicing.cutoff}."

@@ -10,74 +10,86 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.errors import BusyError, ModelError, first_line
-from ..core.files import PART, free_bytes, lock, moved, moved_when_new, safe_paths, why_not_written
-from ..core.jobs import Ended, Event, Fetched, Note, Stage
-from ..train_utils import duration, several, size
+from ..core.files import (
+    PART_SUFFIX,
+    free_bytes,
+    lock,
+    move_atomically,
+    move_new_folder,
+    safe_paths,
+    write_error_reason,
+)
+from ..core.jobs import DownloadProgress, Event, JobEnded, Note, Stage
+from ..train_utils import duration, format_count, size
 from . import hub
-from .hub_models import Offer, Part, Wanted
+from .hub_models import DownloadPlan, HubFile, HubModel
 
-ASIDE = ".getting-"
-LOCK = "lock"
+PARTIAL_PREFIX = ".getting-"
+LOCK_NAME = "lock"
 PARTIAL_CONTENT = 206
-TOLD_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 SPEED_SECONDS = 10.0  # the speed is measured over this time
-PAUSES_SECONDS = (1, 2, 4, 8, 16)
+RETRY_PAUSES_SECONDS = (1, 2, 4, 8, 16)
 """Pauses before retries; they start over whenever data has arrived."""
 
-Tell = Callable[[Event], object]
-Stopping = Callable[[], bool]
+EventSink = Callable[[Event], object]
+StopCheck = Callable[[], bool]
 
 
 class _StopRequested(Exception):  # noqa: N818 - no error
     """The user asked to stop."""
 
 
-def get(wanted: Wanted, models: Path, tell: Tell, stopping: Stopping = lambda: False) -> Ended:
+def download_model(
+    wanted: HubModel, models: Path, tell: EventSink, stopping: StopCheck = lambda: False
+) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
     folder = safe_paths.child(models, wanted.folder, "Model", refusal=ModelError)
-    partial = safe_paths.child(models, f"{ASIDE}{wanted.folder}", "Model", refusal=ModelError)
+    partial = safe_paths.child(models, f"{PARTIAL_PREFIX}{wanted.folder}", "Model", refusal=ModelError)
     _refuse_existing(folder)
     tell(Stage(text=f"Asking the hub for {wanted.words}"))
-    offer = hub.offer(wanted)
+    offer = hub.plan_download(wanted)
     _refuse_full_disk(offer, partial)
     tell(Note(text=_start_message(offer, folder, _bytes_present(offer, partial))))
     started = time.monotonic()
     try:
-        _download_all(offer, folder, partial, Meter(offer, partial, tell, stopping))
+        _download_all(offer, folder, partial, ProgressMeter(offer, partial, tell, stopping))
     except (KeyboardInterrupt, _StopRequested):
-        return Ended(outcome="stopped", text=f"Stopped. {_rest_message(offer, partial)}")
+        return JobEnded(outcome="stopped", text=f"Stopped. {_rest_message(offer, partial)}")
     except ModelError as error:
         raise ModelError(f"{error} {_rest_message(offer, partial)}") from error
     except OSError as error:
-        reason = f"{models} cannot be written: {why_not_written(error, models)}."
+        reason = f"{models} cannot be written: {write_error_reason(error, models)}."
         raise ModelError(f"{reason} {_rest_message(offer, partial)}") from error
     figures = f"{size(offer.size)}, {duration(time.monotonic() - started)}"
-    return Ended(outcome="finished", text=f"{wanted.words} is in {folder} ({figures}).", folder=folder)
+    return JobEnded(outcome="finished", text=f"{wanted.words} is in {folder} ({figures}).", folder=folder)
 
 
-class Meter:
+class ProgressMeter:
     """Counts the downloaded bytes, reports them, and checks for a request to stop."""
 
-    def __init__(self, offer: Offer, partial: Path, tell: Tell, stopping: Stopping) -> None:
+    def __init__(self, offer: DownloadPlan, partial: Path, tell: EventSink, stopping: StopCheck) -> None:
         self.tell, self._stopping = tell, stopping
         self._bytes_present = {part.name: _part_bytes(part, offer, partial) for part in offer.parts}
         self._done, self._total = sum(self._bytes_present.values()), offer.size
         self._recent: deque[tuple[float, int]] = deque()
         self._last_report, self._last_done = float("-inf"), -1
 
-    def at(self, part: Part, position: int) -> None:
+    def at(self, part: HubFile, position: int) -> None:
         """Note that a file has been downloaded up to `position`."""
         self.check_stop()
         self._done += position - self._bytes_present[part.name]
         self._bytes_present[part.name] = position
         now = time.monotonic()
-        if self._done == self._last_done or (now - self._last_report < TOLD_SECONDS and self._done < self._total):
+        if self._done == self._last_done or (
+            now - self._last_report < REPORT_SECONDS and self._done < self._total
+        ):
             return
         self._last_report, self._last_done = now, self._done
         self._recent.append((now, self._done))
         while now - self._recent[0][0] > SPEED_SECONDS:
             self._recent.popleft()
-        self.tell(Fetched(done=self._done, total=self._total, speed=self._speed()))
+        self.tell(DownloadProgress(done=self._done, total=self._total, speed=self._speed()))
 
     def check_stop(self) -> None:
         if self._stopping():
@@ -104,29 +116,29 @@ def _refuse_existing(folder: Path) -> None:
         raise ModelError(f"{folder} is there but holds no model: delete or rename it, then try again.")
 
 
-def _refuse_full_disk(offer: Offer, partial: Path) -> None:
+def _refuse_full_disk(offer: DownloadPlan, partial: Path) -> None:
     missing, free = offer.size - _bytes_present(offer, partial), free_bytes(partial)
     if missing > free:
         raise ModelError(
-            f"{offer.wanted.words} needs {size(missing)} more on the disk of {partial.parent}, and {size(free)} "
+            f"{offer.model.words} needs {size(missing)} more on the disk of {partial.parent}, and {size(free)} "
             "are free: make room, or choose a smaller model."
         )
 
 
-def _start_message(offer: Offer, folder: Path, present: int) -> str:
-    license_note = f", licence {offer.licence}" if offer.licence else ""
+def _start_message(offer: DownloadPlan, folder: Path, present: int) -> str:
+    license_note = f", licence {offer.license}" if offer.license else ""
     present_note = f" ({size(present)} are here already)" if present else ""
     return (
-        f"{offer.wanted.words} at {offer.commit[:7]}: {offer.kind}{license_note}, "
-        f"{several(len(offer.parts), 'file')}, {size(offer.size)}{present_note}, for {folder}; "
+        f"{offer.model.words} at {offer.commit[:7]}: {offer.kind}{license_note}, "
+        f"{format_count(len(offer.parts), 'file')}, {size(offer.size)}{present_note}, for {folder}; "
         f"{size(free_bytes(folder))} are free there."
     )
 
 
-def _download_all(offer: Offer, folder: Path, partial: Path, meter: Meter) -> None:
-    with lock(partial / LOCK) as acquired:
+def _download_all(offer: DownloadPlan, folder: Path, partial: Path, meter: ProgressMeter) -> None:
+    with lock(partial / LOCK_NAME) as acquired:
         if not acquired:
-            raise BusyError(f"Another program is bringing {offer.wanted.words} just now. Wait until it is done.")
+            raise BusyError(f"Another program is bringing {offer.model.words} just now. Wait until it is done.")
         for part in offer.parts:
             if not _is_complete(part, offer, partial):
                 _download_part(part, partial, offer, meter)
@@ -135,52 +147,52 @@ def _download_all(offer: Offer, folder: Path, partial: Path, meter: Meter) -> No
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _is_complete(part: Part, offer: Offer, partial: Path) -> bool:
+def _is_complete(part: HubFile, offer: DownloadPlan, partial: Path) -> bool:
     """Whether a file is completely downloaded."""
     return _complete_path(partial, part).is_file() or (_final_folder(partial, offer) / part.name).is_file()
 
 
-def _final_folder(partial: Path, offer: Offer) -> Path:
+def _final_folder(partial: Path, offer: DownloadPlan) -> Path:
     """Folder of the finished model before its move; named by the commit, so that a later try finds it."""
     return partial / offer.commit
 
 
-def _complete_path(partial: Path, part: Part) -> Path:
+def _complete_path(partial: Path, part: HubFile) -> Path:
     """Path of a complete file until all are; its name has its hash, because a branch may change meanwhile."""
     return partial / f"{part.name}.{part.content[:16]}"
 
 
-def _partial_path(partial: Path, part: Part) -> Path:
+def _partial_path(partial: Path, part: HubFile) -> Path:
     complete = _complete_path(partial, part)
-    return complete.with_name(complete.name + PART)
+    return complete.with_name(complete.name + PART_SUFFIX)
 
 
-def _download_part(part: Part, partial: Path, offer: Offer, meter: Meter) -> None:
+def _download_part(part: HubFile, partial: Path, offer: DownloadPlan, meter: ProgressMeter) -> None:
     """Download the rest of a file; a lost connection is retried for a while."""
     file = _partial_path(partial, part)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
-    pauses = iter(PAUSES_SECONDS)
+    pauses = iter(RETRY_PAUSES_SECONDS)
     while (begin := file.stat().st_size) < part.size:
         try:
             _append_stream(file, begin, part, offer, meter)
             break
-        except hub.troubles() as error:
+        except hub.hub_errors() as error:
             if file.stat().st_size > begin:
-                pauses = iter(PAUSES_SECONDS)
-            pause = next(pauses, None) if hub.passes(error) else None
+                pauses = iter(RETRY_PAUSES_SECONDS)
+            pause = next(pauses, None) if hub.is_temporary(error) else None
             if pause is None:
-                with hub.in_words(offer.wanted):
+                with hub.explain_hub_errors(offer.model):
                     raise
             meter.tell(Note(text=f"The line broke ({first_line(error).rstrip('.')}); trying again in {pause} s."))
             meter.wait(pause)
     _verify(part, file, meter)
-    moved(file, _complete_path(partial, part))
+    move_atomically(file, _complete_path(partial, part))
 
 
-def _append_stream(file: Path, begin: int, part: Part, offer: Offer, meter: Meter) -> None:
+def _append_stream(file: Path, begin: int, part: HubFile, offer: DownloadPlan, meter: ProgressMeter) -> None:
     """Append from byte `begin` on; starts over if the hub does not support ranges."""
-    with hub.stream(offer.wanted, offer.commit, part.name, begin=begin) as response:
+    with hub.open_stream(offer.model, offer.commit, part.name, begin=begin) as response:
         resumes = begin and response.status_code == PARTIAL_CONTENT
         with file.open("ab" if resumes else "wb") as output:
             for chunk in response.iter_bytes():
@@ -188,7 +200,7 @@ def _append_stream(file: Path, begin: int, part: Part, offer: Offer, meter: Mete
                 meter.at(part, output.tell())
 
 
-def _verify(part: Part, file: Path, meter: Meter) -> None:
+def _verify(part: HubFile, file: Path, meter: ProgressMeter) -> None:
     """Check the size of a file and, if the hub knows it, its SHA-256."""
     is_valid = file.stat().st_size == part.size
     if is_valid and part.hashed:
@@ -200,22 +212,22 @@ def _verify(part: Part, file: Path, meter: Meter) -> None:
         raise ModelError(f"{part.name} came damaged, and is thrown away.")
 
 
-def _assemble(offer: Offer, folder: Path, partial: Path) -> None:
+def _assemble(offer: DownloadPlan, folder: Path, partial: Path) -> None:
     final = _final_folder(partial, offer)
     for part in offer.parts:
         if (complete := _complete_path(partial, part)).is_file():
             target = final / part.name
             target.parent.mkdir(parents=True, exist_ok=True)
-            moved(complete, target)
-    moved_when_new(final, folder)
+            move_atomically(complete, target)
+    move_new_folder(final, folder)
 
 
-def _bytes_present(offer: Offer, partial: Path) -> int:
+def _bytes_present(offer: DownloadPlan, partial: Path) -> int:
     """Bytes that are already downloaded."""
     return sum(_part_bytes(part, offer, partial) for part in offer.parts)
 
 
-def _part_bytes(part: Part, offer: Offer, partial: Path) -> int:
+def _part_bytes(part: HubFile, offer: DownloadPlan, partial: Path) -> int:
     paths = (
         _final_folder(partial, offer) / part.name,
         _complete_path(partial, part),
@@ -224,7 +236,7 @@ def _part_bytes(part: Part, offer: Offer, partial: Path) -> int:
     return sum(file.stat().st_size for file in paths if file.is_file())
 
 
-def _rest_message(offer: Offer, partial: Path) -> str:
+def _rest_message(offer: DownloadPlan, partial: Path) -> str:
     """Describe what is left of an unfinished download; removes the folder if that is nothing."""
     if not (present := _bytes_present(offer, partial)):
         shutil.rmtree(partial, ignore_errors=True)

@@ -10,72 +10,74 @@ from typing import Any
 
 from ..core.errors import ModelError, first_line
 from . import hub_models
-from .hub_models import Offer, Part, Wanted
+from .hub_models import DownloadPlan, HubFile, HubModel
 
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 """Seconds without data after which a connection counts as lost."""
 
 
-def offer(wanted: Wanted) -> Offer:
+def plan_download(wanted: HubModel) -> DownloadPlan:
     """Return the files to download for a model; raises ModelError if it cannot be trained here."""
-    with in_words(wanted):
-        info = library().HfApi().model_info(
-            wanted.repository, revision=wanted.revision, files_metadata=True, timeout=PATIENCE_SECONDS
+    with explain_hub_errors(wanted):
+        info = import_hub().HfApi().model_info(
+            wanted.repository, revision=wanted.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
         )  # fmt: skip
         files = {file.rfilename: _make_part(file) for file in info.siblings}
         model_card = info.card_data or {}
         base, read_json = _first_string(model_card.get("base_model")), partial(_read_json, wanted, info.sha)
-        _raise_if(hub_models.no_model(wanted.repository, files, base))
+        _raise_if(hub_models.not_a_model_reason(wanted.repository, files, base))
         config = read_json("config.json")
-        _raise_if(hub_models.not_for_training(wanted.repository, config, base))
+        _raise_if(hub_models.untrainable_reason(wanted.repository, config, base))
         _raise_if(_unknown_type_reason(wanted.repository, str(config.get("model_type", ""))))
-        names = hub_models.needed(files, read_json)
-    if missing_files := hub_models.missing(names, files):
+        names = hub_models.needed_files(files, read_json)
+    if missing_files := hub_models.missing_files(names, files):
         _raise_if(
             f"{wanted.words} is not whole on the hub: it lacks {', '.join(missing_files)}. Choose another model."
         )
     parts = sorted((files[name] for name in names), key=lambda part: part.size)
-    return Offer(wanted, info.sha, config["model_type"], _first_string(model_card.get("license")), tuple(parts))
+    return DownloadPlan(
+        wanted, info.sha, config["model_type"], _first_string(model_card.get("license")), tuple(parts)
+    )
 
 
 @contextmanager
-def stream(wanted: Wanted, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
+def open_stream(wanted: HubModel, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
     """Open a streaming download of a file, from byte `begin` on."""
     from huggingface_hub.utils import build_hf_headers
 
-    hub_library = library()
+    hub_library = import_hub()
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={begin}-"}
     if not begin:
         del headers["Range"]
     address = hub_library.hf_hub_url(wanted.repository, name, revision=commit)
-    with hub_library.get_session().stream("GET", address, headers=headers, timeout=PATIENCE_SECONDS) as response:
+    with hub_library.get_session().stream("GET", address, headers=headers, timeout=TIMEOUT_SECONDS) as response:
         hub_library.hf_raise_for_status(response)
         yield response
 
 
 @contextmanager
-def in_words(wanted: Wanted) -> Iterator[None]:
+def explain_hub_errors(wanted: HubModel) -> Iterator[None]:
     """Turn errors of the hub into a ModelError that says what to do."""
     try:
         yield
-    except troubles() as error:
+    except hub_errors() as error:
         raise ModelError(_error_message(error, wanted)) from error
 
 
-def troubles() -> tuple[type[Exception], ...]:
+def hub_errors() -> tuple[type[Exception], ...]:
     """Errors of the hub and of the connection; huggingface_hub names them for whatever HTTP client it uses."""
     from huggingface_hub import errors
 
     return errors.HTTPError, errors.OfflineModeIsEnabled
 
 
-def passes(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Whether an error may be temporary: a lost connection or an overloaded hub."""
     status = _status(error)
     return status == 429 or status == 0 or status >= 500
 
 
-def library() -> Any:
+def import_hub() -> Any:
     """Import huggingface_hub with telemetry off, since it would also write a file in the home folder."""
     import huggingface_hub
     from huggingface_hub import constants
@@ -84,8 +86,8 @@ def library() -> Any:
     return huggingface_hub
 
 
-def _make_part(file: Any) -> Part:
-    return Part(file.rfilename, file.size, file.lfs.sha256 if file.lfs else file.blob_id, bool(file.lfs))
+def _make_part(file: Any) -> HubFile:
+    return HubFile(file.rfilename, file.size, file.lfs.sha256 if file.lfs else file.blob_id, bool(file.lfs))
 
 
 def _first_string(value: Any) -> str:
@@ -113,8 +115,8 @@ def _unknown_type_reason(name: str, model_type: str) -> str:
     )
 
 
-def _read_json(wanted: Wanted, commit: str, name: str) -> Mapping[str, Any]:
-    with stream(wanted, commit, name) as response:
+def _read_json(wanted: HubModel, commit: str, name: str) -> Mapping[str, Any]:
+    with open_stream(wanted, commit, name) as response:
         text = response.read()
     try:
         content = json.loads(text)
@@ -130,7 +132,7 @@ def _status(error: Exception) -> int:
     return getattr(getattr(error, "response", None), "status_code", 0)
 
 
-def _error_message(error: Exception, wanted: Wanted) -> str:
+def _error_message(error: Exception, wanted: HubModel) -> str:
     from huggingface_hub import constants, errors
 
     endpoint, name = constants.ENDPOINT, wanted.repository

@@ -13,48 +13,48 @@ from urllib.parse import unquote, urlsplit
 from ..core.errors import ModelError
 from ..core.host import ModelCard
 
-MAIN = "main"
-HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
-NO_OWNERS = ("datasets", "spaces")
-BEFORE_REVISION = ("tree", "blob", "resolve")
+MAIN_REVISION = "main"
+HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+NON_MODEL_PATHS = ("datasets", "spaces")
+REVISION_SEGMENTS = ("tree", "blob", "resolve")
 """Path segments that precede the revision in the URL of a model page."""
 
-BESIDE_WEIGHTS = (
+SMALL_FILES = (
     *("config.json", "generation_config.json", "*preprocessor_config.json", "processor_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken"),
     *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
     *("LICENSE*", "NOTICE*", "USE_POLICY*", "README.md"),
 )
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weight files, or an index of several files instead; the first that exists is used, as by transformers."""
-INDEX = ".index.json"
+INDEX_SUFFIX = ".index.json"
 SAFE_NAME = re.compile(r"(\w[\w.+ ()-]*/)*\w[\w.+ ()-]*")
 """File names that cannot lead out of a folder."""
-CAN_BE_TRAINED = ("bitsandbytes", "mxfp4")
+TRAINABLE_QUANTIZATIONS = ("bitsandbytes", "mxfp4")
 """Quantizations on the hub that can be trained; mxfp4 is dequantized when it is loaded."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class HubModel:
     """A model of the hub: OWNER/NAME at a branch, tag or commit."""
 
     repository: str
-    revision: str = MAIN
+    revision: str = MAIN_REVISION
 
     @property
     def folder(self) -> str:
         """Name of its folder, the same as the webui's own download uses."""
-        suffix = "" if self.revision == MAIN else f"_{self.revision}"
+        suffix = "" if self.revision == MAIN_REVISION else f"_{self.revision}"
         return re.sub(r"[^\w.-]", "_", self.repository + suffix)
 
     @property
     def words(self) -> str:
-        return self.repository + ("" if self.revision == MAIN else f" ({self.revision})")
+        return self.repository + ("" if self.revision == MAIN_REVISION else f" ({self.revision})")
 
 
 @dataclass(frozen=True)
-class Part:
+class HubFile:
     """A file of a model; `content` identifies its bytes: their SHA-256 if it is `hashed`."""
 
     name: str
@@ -64,21 +64,21 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Offer:
+class DownloadPlan:
     """The files of a model to download, at one commit, small ones first."""
 
-    wanted: Wanted
+    model: HubModel
     commit: str
     kind: str
-    licence: str
-    parts: tuple[Part, ...]
+    license: str
+    parts: tuple[HubFile, ...]
 
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
 
-def wanted(text: str, revision: str = "") -> Wanted:
+def parse_hub_model(text: str, revision: str = "") -> HubModel:
     """Parse OWNER/NAME or the URL of a model page; `revision` takes precedence over one in the URL."""
     name, revision_in_url = _split_name(text.strip())
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
@@ -86,7 +86,7 @@ def wanted(text: str, revision: str = "") -> Wanted:
             f"{text.strip()!r} is no model of the hub: write OWNER/NAME as it stands at the top of its page, "
             "such as Qwen/Qwen3-0.6B, or paste the address of that page."
         )
-    return Wanted(name, revision.strip() or revision_in_url or MAIN)
+    return HubModel(name, revision.strip() or revision_in_url or MAIN_REVISION)
 
 
 def _split_name(text: str) -> tuple[str, str]:
@@ -95,21 +95,24 @@ def _split_name(text: str) -> tuple[str, str]:
     if not host:
         return text.strip("/"), ""
     segments = [*map(unquote, path.strip("/").split("/"))]
-    if host not in (*HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc) or segments[0] in NO_OWNERS:
+    if (
+        host not in (*HUB_HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc)
+        or segments[0] in NON_MODEL_PATHS
+    ):
         return text, ""
     owner, name, page, revision, *_ = [*segments, "", "", "", ""]
-    return f"{owner}/{name}", revision if page in BEFORE_REVISION else ""
+    return f"{owner}/{name}", revision if page in REVISION_SEGMENTS else ""
 
 
 def _split_url(text: str) -> tuple[str, str]:
     """Host and path of a URL, also without https:// in front."""
-    if "://" not in text and text.partition("/")[0] not in HOSTS:
+    if "://" not in text and text.partition("/")[0] not in HUB_HOSTS:
         return "", text
     url = urlsplit(text if "://" in text else f"https://{text}")
     return url.netloc, url.path
 
 
-def no_model(name: str, files: Collection[str], base: str) -> str:
+def not_a_model_reason(name: str, files: Collection[str], base: str) -> str:
     """Why a repository with these files is not a model in transformers format; empty if it is."""
     if "config.json" in files and _weights_file(files):
         return ""
@@ -121,17 +124,17 @@ def no_model(name: str, files: Collection[str], base: str) -> str:
     return f"{name} is no model in transformers format: it holds no {missing_part}. Choose another one."
 
 
-def not_for_training(name: str, config: Mapping[str, Any], base: str) -> str:
+def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
     """Why a model with this config cannot be trained here; empty if the config does not forbid it."""
     if config.get("is_encoder_decoder"):
         return f"{name} is an encoder-decoder model; only causal language models can be trained here."
-    if not ModelCard(name, dict(config), None, "").writes_on:
+    if not ModelCard(name, dict(config), None, "").is_causal_lm:
         classes = ", ".join(config["architectures"])
         return (
             f"{name} ({classes}) does not write text on: nothing in it predicts a next token. Choose another one."
         )
     quantized = config.get("quantization_config") or {}
-    if (method := quantized.get("quant_method", CAN_BE_TRAINED[0])) not in CAN_BE_TRAINED:
+    if (method := quantized.get("quant_method", TRAINABLE_QUANTIZATIONS[0])) not in TRAINABLE_QUANTIZATIONS:
         advice = f"{_base_model_advice(base)} Where memory is short, that one can be loaded as 4bit."
         return f"{name} is quantized already ({str(method).upper()}), and such weights cannot be trained. {advice}"
     return ""
@@ -141,28 +144,28 @@ def _base_model_advice(base: str) -> str:
     return f"Get the model that it was made of instead{f': {base}' if base else ''}."
 
 
-def needed(files: Collection[str], read: Callable[[str], Mapping[str, Any]]) -> list[str]:
+def needed_files(files: Collection[str], read: Callable[[str], Mapping[str, Any]]) -> list[str]:
     """Names of the files to download; `read` reads an index. Other files repeat the weights in other formats."""
     return [*filter(_is_small_file, files), *_weight_files(_weights_file(files), read)]
 
 
 def _is_small_file(name: str) -> bool:
     """Whether a file is a config, tokenizer, chat template or license."""
-    patterns = (pattern for pattern in BESIDE_WEIGHTS if pattern.count("/") == name.count("/"))
+    patterns = (pattern for pattern in SMALL_FILES if pattern.count("/") == name.count("/"))
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _weights_file(files: Collection[str]) -> str:
     """Weight file or index that transformers would load; empty if there is none."""
-    return next((name for file in WEIGHTS for name in (file, file + INDEX) if name in files), "")
+    return next((name for file in WEIGHT_FILES for name in (file, file + INDEX_SUFFIX) if name in files), "")
 
 
 def _weight_files(weights_file: str, read: Callable[[str], Mapping[str, Any]]) -> Iterable[str]:
-    if not weights_file.endswith(INDEX):
+    if not weights_file.endswith(INDEX_SUFFIX):
         return [weights_file]
     return [weights_file, *sorted(set(dict(read(weights_file).get("weight_map") or {}).values()))]
 
 
-def missing(names: Iterable[str], files: Collection[str]) -> list[str]:
+def missing_files(names: Iterable[str], files: Collection[str]) -> list[str]:
     """Names that are not in the repository or that are unsafe as paths."""
     return [name for name in names if name not in files or not SAFE_NAME.fullmatch(name)]

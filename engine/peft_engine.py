@@ -7,27 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.engine import NOTHING_SHOWN, GgufLora, Merge, PerplexityOf, Question, Showing
+from ..core.engine import NO_PREVIEW, AnswerRequest, GgufRequest, MergeRequest, PerplexityRequest, PreviewQuery
 from ..core.errors import ModelError, SettingsError
 from ..core.host import Host
-from ..core.jobs import Ended, Job, Note, Stage
+from ..core.jobs import Job, JobEnded, Note, Stage
 from ..data.report import DatasetReport
-from ..records.report import expected_time
+from ..records.report import estimate_time
 from ..settings.definitions import TrainingSettings
 
 
 class PeftEngine:
     """Trains, evaluates and merges LoRAs on the model that a host lends."""
 
-    def check(self, settings: TrainingSettings, host: Host, *, show: Showing = NOTHING_SHOWN) -> DatasetReport:
-        from ..data.prepare import checked
-        from .checks import advice, problems
-        from .lora import counted
-        from .tokenizer import working_tokenizer
+    def check(self, settings: TrainingSettings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> DatasetReport:
+        from ..data.prepare import check_datasets
+        from .checks import host_rounding_advice, run_problems
+        from .lora import add_param_count
+        from .tokenizer import make_working_tokenizer
 
-        card = counted(host.card(), settings)
-        tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
-        report = checked(
+        card = add_param_count(host.card(), settings)
+        tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
+        report = check_datasets(
             settings,
             host.folders,
             card,
@@ -35,30 +35,30 @@ class PeftEngine:
             lambda text, share: None,
             show=show,
             machine=host.memory(),
-            keep=not host.read_only,
+            keep=not host.read_only_reason,
         )
         return replace(
             report,
-            problems=(*report.problems, *problems(settings, host)),
-            advice=(*report.advice, *advice(settings, host)),
+            problems=(*report.problems, *run_problems(settings, host)),
+            advice=(*report.advice, *host_rounding_advice(settings, host)),
             notes=(*report.notes, *_time_notes(report, settings, host)),
         )
 
-    def foresee(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
-        from .foreseen import with_the_disk
+    def check_start(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
+        from .start_check import add_disk_problems
 
-        return with_the_disk(self.check(settings, host), settings, host, resume)
+        return add_disk_problems(self.check(settings, host), settings, host, resume)
 
-    def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> Ended:
+    def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         _start(host, job)
-        from .checks import problems
-        from .compute import freed_afterwards
-        from .training import reported, run
+        from .checks import run_problems
+        from .compute import free_memory_afterwards
+        from .training import run, run_with_report
 
-        if blockers := problems(settings, host):
+        if blockers := run_problems(settings, host):
             raise SettingsError(self._all_problems(blockers, settings, host, job, resume))
-        with freed_afterwards():
-            return reported(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
+        with free_memory_afterwards():
+            return run_with_report(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
 
     def _all_problems(
         self, problems: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
@@ -66,67 +66,67 @@ class PeftEngine:
         """Return all problems, to be fixed in one go; the data read for this are cached for the next start."""
         job.log.append(Stage(text="Looking for all that stands in the way"))
         try:
-            return self.foresee(settings, host, resume=resume).problems
+            return self.check_start(settings, host, resume=resume).problems
         except ModelError:  # Check needs the model, which is not loaded
             return problems
 
-    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> Ended:
+    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
         _start(host, job)
-        from .compute import freed_afterwards
+        from .compute import free_memory_afterwards
         from .training import step_probe
 
-        with freed_afterwards():
+        with free_memory_afterwards():
             return step_probe.probe(settings, host, job)
 
     def layers(self, host: Host) -> Mapping[str, int]:
         _refuse_without_torch(host)
         from .training import step_probe
 
-        return step_probe.layers(host)
+        return step_probe.count_layers(host)
 
-    def answer(self, question: Question, host: Host, job: Job) -> Ended:
+    def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)
         from .inference import generation
 
         return generation.answer(question, host, job)
 
-    def perplexity(self, asked: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
+    def perplexity(self, asked: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
         _start(host, job)
-        from .compute import freed_afterwards
+        from .compute import free_memory_afterwards
         from .inference import perplexity
 
-        with freed_afterwards():
-            return perplexity.perplexity(asked, settings, host, job)
+        with free_memory_afterwards():
+            return perplexity.measure_perplexity(asked, settings, host, job)
 
-    def merge(self, asked: Merge, host: Host, job: Job) -> Ended:
+    def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         _start(host, job)
-        from .compute import freed_afterwards
+        from .compute import free_memory_afterwards
         from .saving import merging
 
-        with freed_afterwards():
+        with free_memory_afterwards():
             return merging.merge(asked, host, job)
 
-    def gguf(self, asked: GgufLora, host: Host) -> Path:
+    def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
         _refuse_without_torch(host)
         from .saving import gguf_export
 
-        return gguf_export.written(asked, host)
+        return gguf_export.export_gguf(asked, host)
 
-    def put_on(self, name: str, strength: float, host: Host, job: Job) -> Ended:
+    def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)
         from .lora import adapter
 
         adapter.put_on(name, strength, host)
-        chat = "" if host.own_process else " Chat to try it."
-        return Ended(outcome="finished", text=f"{name} is on, at {strength:.0%}.{chat}")
+        chat = "" if host.owns_process else " Chat to try it."
+        return JobEnded(outcome="finished", text=f"{name} is on, at {strength:.0%}.{chat}")
 
-    def take_off(self, host: Host, job: Job) -> Ended:
+    def detach_lora(self, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)
         from .lora import adapter
 
         names = adapter.take_off(host)
         job.log.append(Note(text="The model is as it was before."))
-        return Ended(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
+        return JobEnded(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
 
 
 def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -
     if report.examples and not report.problems:
         tokens = report.tokens * report.steps / report.steps_per_epoch
         loras_folder = host.folders.kept(whole_model=settings.lora.whole_model)
-        yield from expected_time(tokens, host.card(), settings.lora.method, loras_folder)
+        yield from estimate_time(tokens, host.card(), settings.lora.method, loras_folder)
 
 
 def _start(host: Host, job: Job) -> None:

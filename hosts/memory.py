@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core import dist_env
-from ..core.host import Memory
+from ..core.host import DeviceMemory
 
 
-def memory(model: Any = None) -> Memory:
+def read_memory(model: Any = None) -> DeviceMemory:
     """Memory of the GPU if torch is loaded and has one, else main memory; never imports torch.
 
     For a model on several GPUs, the sum over them.
@@ -23,13 +23,13 @@ def memory(model: Any = None) -> Memory:
         gpus = _gpus_of(model) or [dist_env.local_rank()]
         free, total = map(sum, zip(*map(cuda.mem_get_info, gpus), strict=True))
         names = ", ".join(map(cuda.get_device_name, gpus))
-        return Memory(names, total - free, total, sum(map(cuda.memory_reserved, gpus)))
+        return DeviceMemory(names, total - free, total, sum(map(cuda.memory_reserved, gpus)))
     if importlib.util.find_spec("psutil") is not None:
         import psutil
 
         ram = psutil.virtual_memory()
-        return Memory("CPU", ram.total - ram.available, ram.total)
-    return Memory("CPU", 0, 0)
+        return DeviceMemory("CPU", ram.total - ram.available, ram.total)
+    return DeviceMemory("CPU", 0, 0)
 
 
 def _gpus_of(model: Any) -> list[int]:
@@ -38,7 +38,7 @@ def _gpus_of(model: Any) -> list[int]:
     return sorted({weight.device.index or 0 for weight in weights if weight.device.type == "cuda"})
 
 
-def on_card() -> bool:
+def uses_gpu() -> bool:
     """Whether models are loaded onto a GPU; judged by torch's build and nvidia-smi if torch is not loaded yet."""
     if (cuda := _cuda()) is not None:
         return bool(cuda.is_available())
@@ -54,7 +54,7 @@ def _cuda() -> Any:
     return getattr(sys.modules.get("torch"), "cuda", None)
 
 
-def weights_size(model_folder: Path) -> int:
+def weight_bytes(model_folder: Path) -> int:
     """Bytes of a model's weight files: about the memory it needs without conversion."""
     for pattern in ("*.safetensors", "*.gguf", "*.bin"):
         if files := list(model_folder.glob(pattern)):

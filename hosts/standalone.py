@@ -12,14 +12,14 @@ from typing import Any
 
 from ..core import dist_env, evaluations_table
 from ..core.errors import ModelError, first_line
-from ..core.evaluations_table import Row
+from ..core.evaluations_table import EvaluationRow
 from ..core.files import read_json, safe_paths
-from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, precision_of
-from ..core.jobs import Ended, Job, Work
+from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision
+from ..core.jobs import Job, JobEnded, JobFn
 from ..downloads import download, hub_models
 from . import memory
 
-LOADINGS: Mapping[str, str] = {
+LOADING_OPTIONS: Mapping[str, str] = {
     "auto": "auto (the model's own type; float32 on a CPU)",
     "float32": "float32 (the most memory)",
     "bfloat16": "bfloat16",
@@ -29,7 +29,7 @@ LOADINGS: Mapping[str, str] = {
 }
 
 
-def folders(user_data: Path) -> Folders:
+def standalone_folders(user_data: Path) -> Folders:
     """Folders inside a working folder of our own."""
     root = user_data.resolve()
     return Folders(
@@ -44,7 +44,7 @@ def folders(user_data: Path) -> Folders:
 class StandaloneHost:
     """Lends a model that it loads itself when it is first needed."""
 
-    own_process, read_only = True, ""
+    owns_process, read_only_reason = True, ""
 
     def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
         self._folders = folders
@@ -75,10 +75,10 @@ class StandaloneHost:
             self.unload()
             self._chosen, self._card = (name, loading), None
 
-    def standing(self) -> Standing:
+    def model_status(self) -> ModelStatus:
         if self._loaded is None:
-            return Standing(problem="No model is loaded. Choose one above and press Load model.")
-        return Standing(self._loaded.card.name, precision_of(self._loaded.model), self._loaded.loras)
+            return ModelStatus(problem="No model is loaded. Choose one above and press Load model.")
+        return ModelStatus(self._loaded.card.name, describe_precision(self._loaded.model), self._loaded.loras)
 
     def card(self) -> ModelCard:
         if self._loaded is not None:
@@ -88,7 +88,7 @@ class StandaloneHost:
                 self._card = self._read_card()
             return self._card
 
-    def loaded(self) -> LoadedModel:
+    def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
             self.load(*self._chosen)
         assert self._loaded is not None
@@ -100,22 +100,22 @@ class StandaloneHost:
         A name without a model is refused before that. It may be any path, so a page calls `offered` first.
         """
         self._any_path(_unquoted(name))
-        previous = self.standing().model
+        previous = self.model_status().model
         self.unload()
         self.choose(name, loading)
         try:
             card = self.card()
-            self._loaded = LoadedModel(card, _weights(self._chosen_path(), card, loading))
+            self._loaded = LoadedModel(card, _load_weights(self._chosen_path(), card, loading))
         except ModelError as error:
             unloaded = f" {previous} made room for it: no model is in memory now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
 
-    def get(self, asked: str) -> tuple[str, Work]:
+    def get(self, asked: str) -> tuple[str, JobFn]:
         """Return the name of a model of the hub and the job that downloads it; the loaded model is not touched."""
-        repository, models = hub_models.wanted(asked), self._folders.models
+        repository, models = hub_models.parse_hub_model(asked), self._folders.models
 
-        def work(job: Job) -> Ended:
-            return download.get(repository, models, job.log.append, lambda: job.control.stopping)
+        def work(job: Job) -> JobEnded:
+            return download.download_model(repository, models, job.log.append, lambda: job.control.stopping)
 
         return repository.words, work
 
@@ -128,11 +128,11 @@ class StandaloneHost:
         self._loaded = None
         _empty_cache()
 
-    def load_again(self, card: ModelCard) -> None:
+    def reload(self, card: ModelCard) -> None:
         """Load the chosen model, which is still the same: choosing another one needs exclusive use."""
-        self.loaded()
+        self.loaded_model()
 
-    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+    def set_loras(self, model: Any, names: Sequence[str]) -> None:
         if self._loaded is not None:
             self._loaded = replace(self._loaded, model=model, loras=tuple(names))
 
@@ -142,12 +142,12 @@ class StandaloneHost:
     def chat_template(self) -> str:
         return ""
 
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         loaded = self._loaded  # another thread may unload it
-        return memory.memory(loaded.model if loaded else None)
+        return memory.read_memory(loaded.model if loaded else None)
 
-    def note_evaluation(self, row: Row) -> None:
-        evaluations_table.add(row, self._folders.logs)
+    def add_evaluation(self, row: EvaluationRow) -> None:
+        evaluations_table.add_row(row, self._folders.logs)
 
     def size_on_disk(self, name: str) -> int:
         """Bytes of a model's weight files; 0 for a model that the page may not load."""
@@ -155,7 +155,7 @@ class StandaloneHost:
             path = self._offered_path(name)
         except ModelError:
             return 0
-        return path.stat().st_size if path.is_file() else memory.weights_size(path)
+        return path.stat().st_size if path.is_file() else memory.weight_bytes(path)
 
     def config(self, name: str) -> dict[str, Any]:
         """Read a model's config.json; empty if it cannot be read."""
@@ -167,7 +167,7 @@ class StandaloneHost:
 
     def on_card(self) -> bool:
         """Whether models are loaded onto a GPU."""
-        return memory.on_card()
+        return memory.uses_gpu()
 
     @property
     def chosen(self) -> tuple[str, str]:
@@ -222,7 +222,7 @@ def _unquoted(name: str) -> str:
     return name.strip(' "')
 
 
-def _weights(path: Path, card: ModelCard, loading: str) -> Any:
+def _load_weights(path: Path, card: ModelCard, loading: str) -> Any:
     _require("torch", "to load a model")
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
@@ -276,10 +276,14 @@ def _load_options(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if loading in ("float32", "bfloat16", "float16"):
         return {"dtype": getattr(torch, loading), "device_map": device_map}
     _require("bitsandbytes", f"to load a model as {loading}")
-    return {"quantization_config": _quantized(loading, on_gpu), "device_map": device_map, **_other_weights(on_gpu)}
+    return {
+        "quantization_config": _quantization_config(loading, on_gpu),
+        "device_map": device_map,
+        **_unquantized_dtype(on_gpu),
+    }
 
 
-def _quantized(loading: str, on_gpu: bool) -> Any:
+def _quantization_config(loading: str, on_gpu: bool) -> Any:
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -293,7 +297,7 @@ def _quantized(loading: str, on_gpu: bool) -> Any:
     )
 
 
-def _other_weights(on_gpu: bool) -> dict[str, Any]:
+def _unquantized_dtype(on_gpu: bool) -> dict[str, Any]:
     """Dtype of the weights that are not quantized: float32 on a CPU, else the best of the GPU."""
     import torch
 

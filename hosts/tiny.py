@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ModelError
-from ..core.files import making_beside, moved_when_new
+from ..core.files import move_new_folder, staging_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-VOCABULARY = 512
-LONGEST = 2048
+VOCAB_SIZE = 512
+CONTEXT_LENGTH = 2048
 SEED = 20
-BOS, EOS, PAD, TURN = "<|begin|>", "<|im_end|>", "<|pad|>", "<|im_start|>"
-CHATML = (
+BOS, EOS, PAD, TURN_START = "<|begin|>", "<|im_end|>", "<|pad|>", "<|im_start|>"
+CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-SAMPLE = """The keeper of the lighthouse wrote one line into her book every night. Most of the lines were
+TRAINING_TEXT = """The keeper of the lighthouse wrote one line into her book every night. Most of the lines were
 about the weather: wind from the north, rain before morning, a clear sky with all the stars in it.
 Some were about ships. "Two masts, dark sails, going south," she wrote, and then: "They did not answer
 the lamp." Nobody on the island had ever read the book, because nobody had ever asked for it.
@@ -41,7 +41,7 @@ Then, very far away, something small and yellow blinked back. "Write that down,"
 """
 
 
-def make_tiny(folder: Path, text: str = SAMPLE, *, adds_bos: bool = True) -> Path:
+def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True) -> Path:
     """Write the model into `folder`, unless it already has one; the same text gives the same bytes.
 
     `adds_bos`: whether the tokenizer adds a BOS token, as that of Llama does and many others do not.
@@ -50,18 +50,18 @@ def make_tiny(folder: Path, text: str = SAMPLE, *, adds_bos: bool = True) -> Pat
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise ModelError(f"{folder} holds other files: name an empty folder, or one that is not there yet.")
-    with making_beside(folder) as temporary:
+    with staging_folder(folder) as temporary:
         model_folder = temporary / folder.name
-        tokenizer = _tokenizer(text, adds_bos=adds_bos)
+        tokenizer = _make_tokenizer(text, adds_bos=adds_bos)
         _save_model(model_folder, tokenizer)
         tokenizer.save_pretrained(model_folder)
         if folder.exists():
             folder.rmdir()  # Windows cannot rename onto an existing folder, not even an empty one
-        moved_when_new(model_folder, folder)
+        move_new_folder(model_folder, folder)
     return folder
 
 
-def _tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
+def _make_tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -69,9 +69,9 @@ def _tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
         bos_token=BOS,
         eos_token=EOS,
         pad_token=PAD,
-        additional_special_tokens=[TURN],
-        chat_template=CHATML,
-        model_max_length=LONGEST,
+        additional_special_tokens=[TURN_START],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=CONTEXT_LENGTH,
         clean_up_tokenization_spaces=False,
     )
 
@@ -84,8 +84,8 @@ def _train_tokenizer(text: str, *, adds_bos: bool) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[PAD, BOS, EOS, TURN],
+        vocab_size=VOCAB_SIZE,
+        special_tokens=[PAD, BOS, EOS, TURN_START],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -119,7 +119,7 @@ def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=CONTEXT_LENGTH,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..core import gguf_header
 from ..core.errors import ModelError
-from ..core.evaluations_table import Row
+from ..core.evaluations_table import EvaluationRow
 from ..core.files import safe_paths
-from ..core.host import Folders, LoadedModel, Memory, ModelCard, Standing, bare, precision_of
-from ..core.launcher import launcher
+from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision, unwrap_peft
+from ..core.launcher import launch_command
 from . import memory
 
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -31,7 +31,7 @@ _NEXT_CLICK = (
 class WebuiHost:
     """Lends the model in `modules.shared`; modules of the webui are imported inside methods."""
 
-    own_process = False
+    owns_process = False
 
     def __init__(self) -> None:
         self._load_options: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class WebuiHost:
         )
 
     @property
-    def read_only(self) -> str:
+    def read_only_reason(self) -> str:
         if _shared().args.multi_user:
             return "The webui runs with --multi-user: others may look here, and nobody may start or stop a run."
         return ""
@@ -57,14 +57,14 @@ class WebuiHost:
     def models(self) -> list[str]:
         return sorted(p.parent.name for p in self.folders.models.glob("*/config.json"))
 
-    def standing(self) -> Standing:
+    def model_status(self) -> ModelStatus:
         try:
             shared = _shared()
         except ModelError as error:
-            return Standing(problem=str(error))
+            return ModelStatus(problem=str(error))
         if problem := _untrainable_reason(shared):
-            return Standing(problem=problem)
-        return Standing(shared.model_name, precision_of(shared.model), tuple(shared.lora_names))
+            return ModelStatus(problem=problem)
+        return ModelStatus(shared.model_name, describe_precision(shared.model), tuple(shared.lora_names))
 
     def card(self) -> ModelCard:
         shared = _shared()
@@ -74,7 +74,7 @@ class WebuiHost:
             shared.model_name, shared.model.config.to_dict(), shared.tokenizer, _loading_of(shared.args)
         )
 
-    def loaded(self) -> LoadedModel:
+    def loaded_model(self) -> LoadedModel:
         shared = _shared()
         if _idle_unloaded(shared):
             self.load(shared.model_name, "")
@@ -105,15 +105,15 @@ class WebuiHost:
         self._load_options = dict(vars(_shared().args))
         _import_module("models").unload_model(keep_model_name=True)
 
-    def load_again(self, card: ModelCard) -> None:
+    def reload(self, card: ModelCard) -> None:
         """Reload with the options in use when the model was unloaded, whatever the Model tab says now."""
         vars(_shared().args).update(self._load_options)
         self.load(card.name, card.loading)
 
-    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+    def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Set the model and its LoRAs; does nothing if the webui has unloaded the model meanwhile."""
         shared = _shared()
-        if bare(shared.model) is bare(model):
+        if unwrap_peft(shared.model) is unwrap_peft(model):
             shared.model, shared.lora_names = model, list(names)
 
     def exclusive_use(self) -> AbstractContextManager[Any]:
@@ -124,10 +124,10 @@ class WebuiHost:
         state = _shared().persistent_interface_state or {}
         return str(state.get("instruction_template_str") or "")
 
-    def memory(self) -> Memory:
-        return memory.memory(None if self.standing().problem else _shared().model)
+    def memory(self) -> DeviceMemory:
+        return memory.read_memory(None if self.model_status().problem else _shared().model)
 
-    def note_evaluation(self, row: Row) -> None:
+    def add_evaluation(self, row: EvaluationRow) -> None:
         """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it."""
         evaluate, cells = _import_module("evaluate"), row.cells()
         evaluate.add_entry_to_past_evaluations(row.perplexity, row.model, row.dataset, row.stride, row.max_length)
@@ -143,7 +143,7 @@ def _import_module(name: str) -> Any:
     except ImportError as error:
         raise ModelError(
             f"This does not look like a text-generation-webui that Training PRO knows (modules.{name}: {error}). "
-            f"Update the webui, or run Training PRO on its own: {launcher()} page"
+            f"Update the webui, or run Training PRO on its own: {launch_command()} page"
         ) from error
 
 
@@ -154,7 +154,7 @@ def _shared() -> Any:
     if missing:
         raise ModelError(
             f"This version of text-generation-webui has no {', '.join('shared.' + m for m in missing)}. "
-            f"Update Training PRO, or run it on its own: {launcher()} page"
+            f"Update Training PRO, or run it on its own: {launch_command()} page"
         )
     return shared
 
@@ -170,7 +170,7 @@ def _untrainable_reason(shared: Any) -> str:
         return (
             "This is the portable webui: it has no torch and can only chat. To train, install the full version "
             "(start_windows.bat, start_linux.sh or start_macos.sh of the source download), or run Training PRO "
-            f"on its own: {launcher()} demo"
+            f"on its own: {launch_command()} demo"
         )
     if _idle_unloaded(shared):
         return (
@@ -195,7 +195,7 @@ def _untrainable_reason(shared: Any) -> str:
 def _gguf_message(shared: Any) -> str:
     path = Path(shared.args.model_dir) / shared.model_name
     file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
-    origin = gguf_header.base_model(file)
+    origin = gguf_header.find_base_model(file)
     download = (
         f"It was made from {origin}: in the Model tab, under 'Download model or LoRA', enter that and press "
         "Download. Then"

@@ -1,3 +1,3 @@
 """The Gradio page."""
 
-__all__ = ["base", "page", "run"]
+__all__ = ["base", "fallback", "page", "run"]

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-TABLE = "table"
+TABLE_KEY = "table"
 SELECT = re.compile(r"\s*(?:select|with)\s", re.IGNORECASE)
 
 
@@ -20,7 +20,7 @@ class Columns:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(text: str) -> Columns:
+def parse_columns(text: str) -> Columns:
     """Parse 'table=NAME instruction=Frage output="Die Antwort"' or a SELECT; raise ValueError if it is neither."""
     if SELECT.match(text):
         return Columns(query=text.strip().rstrip(";"))
@@ -41,13 +41,13 @@ def read(text: str) -> Columns:
             f"{malformed[0]!r} is not understood. Write instruction=Frage output=Antwort, table=NAME, or a SELECT."
         )
     names = {ours.strip().lower(): theirs for ours, _, theirs in assignments}
-    return Columns(names.pop(TABLE, ""), "", names)
+    return Columns(names.pop(TABLE_KEY, ""), "", names)
 
 
 def columns_problem(text: str) -> str:
     """Return what is wrong with the text, or an empty string."""
     try:
-        read(text)
+        parse_columns(text)
     except ValueError as error:
         return str(error)
     return ""

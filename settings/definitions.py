@@ -9,16 +9,16 @@ from typing import Any, cast
 from ..schedulers import SCHEDULES, schedule_problem
 from .columns import columns_problem
 from .name_rules import name_problem, shard_size_problem
-from .setting import Setting, choice, names, number, text, texts, whole, yes_no
+from .setting import Setting, boolean, choice, integer, names, number, text, texts
 
-FULL = "full"
+FULL_FINETUNE = "full"
 
 
 # The docstrings of the section classes are the section titles in the reference and in --help.
 
 
 @dataclass(frozen=True)
-class What:
+class RunSettings:
     """What is trained, on which data."""
 
     name: str = text(
@@ -44,7 +44,7 @@ class What:
             "new_name": "use a new name",
         },
     )
-    seed: int = whole(
+    seed: int = integer(
         42,
         "Seed",
         "The same seed, data and settings give the same LoRA on the CPU, bit for bit.",
@@ -55,10 +55,10 @@ class What:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextSettings:
     """How a text is cut into blocks."""
 
-    cutoff: int | str = whole(
+    cutoff: int | str = integer(
         "auto",
         "Maximum context length (Cutoff)",
         "The longest example, in tokens. Longer ones let the model see more at once and take more memory. "
@@ -80,13 +80,13 @@ class Text:
         "Check says which. A line that is longer than the cutoff is divided at its sentences.",
         {"auto": "whichever the text is made of", "sentences": "sentences", "lines": "lines"},
     )
-    overlap: bool = yes_no(
+    overlap: bool = boolean(
         True,
         "Overlap blocks",
         "Between two blocks, one more that starts in the middle of the first, so that no sentence is always at "
         "an edge. Never across a hard cut. DEMENTOR overlaps by itself.",
     )
-    dementor_repeats: int = whole(
+    dementor_repeats: int = integer(
         0,
         "DEMENTOR repeats",
         "How often each sentence should be seen in an epoch; 0 starts a window at every sentence.",
@@ -99,14 +99,14 @@ class Text:
         "Where one flow of ideas ends and no block may reach across: by default two empty lines. \\n is a line "
         "end, \\t a tab; empty cuts nothing.",
     )
-    min_chars: int = whole(
+    min_chars: int = integer(
         0,
         "Leave out blocks up to (characters)",
         "Blocks of at most this many characters are left out, and counted.",
         minimum=0,
         maximum=100000,
     )
-    add_bos: bool = yes_no(
+    add_bos: bool = boolean(
         True,
         "Start token (BOS)",
         "Begin each block with the start token, where the model's tokenizer itself puts one.",
@@ -119,7 +119,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSettings:
     """How rows of chats or columns are read, and what is learned of them."""
 
     format: str = choice(
@@ -192,7 +192,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Aside:
+class EvaluationSettings:
     """What is kept aside, to see how well is learned what was never shown."""
 
     eval_data: tuple[str, ...] = names(
@@ -208,7 +208,7 @@ class Aside:
         minimum=0,
         maximum=0.99,
     )
-    eval_every: int = whole(
+    eval_every: int = integer(
         0,
         "Evaluate every (steps)",
         "How often the part kept aside is gone through; 0 is at the end of each epoch.",
@@ -218,10 +218,10 @@ class Aside:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepSettings:
     """How much is learned at once, and how often."""
 
-    batch_size: int = whole(
+    batch_size: int = integer(
         4,
         "True Batch Size",
         "How many examples the graphics card works on at once. More is smoother and takes more memory.",
@@ -229,7 +229,7 @@ class Steps:
         maximum=1024,
         fixed=True,
     )
-    accumulation: int = whole(
+    accumulation: int = integer(
         1,
         "Gradient Accumulation",
         "How many batches are added up before the weights change: a larger batch without more memory, "
@@ -244,7 +244,7 @@ class Steps:
         minimum=0.01,
         maximum=1000,
     )
-    max_steps: int = whole(
+    max_steps: int = integer(
         0,
         "Steps, instead of epochs",
         "So many steps, however many epochs these are; 0 goes by epochs.",
@@ -266,7 +266,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Switching:
+class SwitchSettings:
     """When the order 'by length, later as in the data' changes over."""
 
     switch_after: str = choice(
@@ -276,7 +276,7 @@ class Switching:
         {"epochs": "epochs", "steps": "steps", "loss": "the loss"},
         fixed=True,
     )
-    switch_at: int = whole(
+    switch_at: int = integer(
         1, "Change over at", "After so many epochs or steps.", minimum=0, maximum=10**8, fixed=True
     )
     switch_loss_low: float = number(
@@ -295,7 +295,7 @@ class Switching:
         maximum=100,
         fixed=True,
     )
-    switch_pairs: bool = yes_no(
+    switch_pairs: bool = boolean(
         False,
         "Pairs in between",
         "A middle phase in which two neighbours stand in one batch and the second sees the first: two rows that "
@@ -303,7 +303,7 @@ class Switching:
         "the same text twice. It ends at the second change, and wants an even batch size.",
         fixed=True,
     )
-    second_switch_at: int = whole(
+    second_switch_at: int = integer(
         2, "Second change at", "After so many epochs or steps, pairs end.", minimum=0, maximum=10**8, fixed=True
     )
     second_switch_loss_low: float = number(
@@ -320,7 +320,7 @@ class Switching:
 
 
 @dataclass(frozen=True)
-class Learning:
+class LearningSettings:
     """How fast is learned, and how the rate changes over the run."""
 
     learning_rate: float = number(
@@ -397,16 +397,16 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class Lora:
+class LoraSettings:
     """The LoRA itself."""
 
     method: str = choice(
         "Method",
         "A LoRA beside the model, or all of the model: that takes many times the memory, is not possible inside "
         "the webui, and makes a model of its own under models.",
-        {"lora": "a LoRA", FULL: "the whole model"},
+        {"lora": "a LoRA", FULL_FINETUNE: "the whole model"},
     )
-    rank: int = whole(
+    rank: int = integer(
         32,
         "LoRA Rank",
         "How much the LoRA can hold: 8 for a manner of speaking, 32 for a style, 128 and more for much new text.",
@@ -429,7 +429,7 @@ class Lora:
         minimum=0,
         maximum=0.9,
     )
-    rslora: bool = yes_no(
+    rslora: bool = boolean(
         False,
         "rsLoRA",
         "Strength alpha / root of rank, which keeps high ranks from learning too little.",
@@ -449,14 +449,14 @@ class Lora:
         free=True,
         fixed=True,
     )
-    dora: bool = yes_no(
+    dora: bool = boolean(
         False,
         "DoRA",
         "Learns length and direction of each weight apart: often a little better at low ranks, and slower. "
         "Not on 8-bit weights.",
         fixed=True,
     )
-    train_head: bool = yes_no(
+    train_head: bool = boolean(
         False,
         "Train Head",
         "Train the model's embeddings and output layer as a whole, beside the LoRA: for a new language or many "
@@ -490,14 +490,14 @@ class Lora:
     @property
     def whole_model(self) -> bool:
         """Whether the whole model is trained instead of a LoRA."""
-        return self.method == FULL
+        return self.method == FULL_FINETUNE
 
 
 @dataclass(frozen=True)
-class Saving:
+class SavingSettings:
     """What is kept while the run goes on."""
 
-    save_every: int = whole(
+    save_every: int = integer(
         0,
         "Checkpoint every (steps)",
         "A full checkpoint every so many steps; 0 = never.",
@@ -514,7 +514,7 @@ class Saving:
         maximum=100,
         live=True,
     )
-    save_each_epoch: bool = yes_no(
+    save_each_epoch: bool = boolean(
         True, "Checkpoint at each epoch", "A full checkpoint at the end of each epoch, and of the run.", live=True
     )
     backup_minutes: float = number(
@@ -526,7 +526,7 @@ class Saving:
         maximum=10**5,
         live=True,
     )
-    keep_checkpoints: int = whole(
+    keep_checkpoints: int = integer(
         3,
         "Full checkpoints kept",
         "Older ones are slimmed to the LoRA itself, which can be loaded and compared, but not gone on from. Those "
@@ -546,7 +546,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Stopping:
+class StoppingSettings:
     """When a run ends before its last step."""
 
     stop_at_loss: float = number(
@@ -560,7 +560,7 @@ class Stopping:
     stop_at_epoch: float = number(
         0.0, "Stop at epoch", "End the run after so many epochs; 0 = off.", minimum=0, maximum=1000, live=True
     )
-    early_stopping: int = whole(
+    early_stopping: int = integer(
         0,
         "Early stopping",
         "End the run after so many evaluations in a row that brought nothing better; 0 = off. Needs a part kept "
@@ -579,7 +579,7 @@ class Stopping:
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleSettings:
     """What the model is asked while it learns."""
 
     sample_prompts: str | tuple[str, ...] = texts(
@@ -589,7 +589,7 @@ class Samples:
         "data; or your own, one a line (\\n is a line end). Rows are asked as they are trained, a text is gone on "
         "with. The answers stand in samples.jsonl and report.html.",
     )
-    sample_every: int | str = whole(
+    sample_every: int | str = integer(
         "epoch",
         "Answer them every",
         "After each epoch, or every so many steps; and before the first step and at the end as well. never asks "
@@ -598,7 +598,7 @@ class Samples:
         maximum=10**8,
         words=("epoch", "never"),
     )
-    sample_length: int = whole(
+    sample_length: int = integer(
         100,
         "Answers, tokens",
         "How long an answer may become; it ends earlier where the model ends it, or where its context is full.",
@@ -616,7 +616,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Records:
+class ReportingSettings:
     """Where else a run is recorded."""
 
     report_to: str = choice(
@@ -629,7 +629,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineSettings:
     """What is traded between memory and speed."""
 
     gradient_checkpointing: str = choice(
@@ -646,7 +646,7 @@ class Machine:
         {"auto": "auto", "on": "on", "off": "off"},
         fixed=True,
     )
-    keep_awake: bool = yes_no(
+    keep_awake: bool = boolean(
         True,
         "Keep the machine awake",
         "The machine does not fall asleep by itself while a run goes on. A laptop's closed lid is another matter.",
@@ -657,23 +657,23 @@ class Machine:
         "the fastest for long texts, and wants an NVIDIA card and the package flash-attn.",
         {"auto": "auto", "sdpa": "sdpa", "eager": "eager", "flash_attention_2": "flash attention 2"},
     )
-    tf32: bool = yes_no(
+    tf32: bool = boolean(
         True,
         "TF32",
         "On NVIDIA cards, float32 products are rounded a little and much faster. Only float32 models notice.",
     )
-    liger: bool = yes_no(
+    liger: bool = boolean(
         False,
         "Liger kernels",
         "Faster kernels: they want an NVIDIA card and the package liger-kernel.",
     )
-    compile: bool = yes_no(
+    compile: bool = boolean(
         False,
         "Compile",
         "Compile the model's layers before the run: some minutes at the start, faster steps. Where it fails the "
         "run goes on without it, and says so.",
     )
-    workers: int = whole(
+    workers: int = integer(
         0,
         "Workers",
         "Processes that make batches ready. Batches here are made in a moment, so 0 is nearly always right; "
@@ -693,21 +693,21 @@ class Machine:
 class TrainingSettings:
     """All settings of a run, by section."""
 
-    what: What = field(default_factory=What)
-    text: Text = field(default_factory=Text)
-    rows: Rows = field(default_factory=Rows)
-    aside: Aside = field(default_factory=Aside)
-    steps: Steps = field(default_factory=Steps)
-    switching: Switching = field(default_factory=Switching)
-    learning: Learning = field(default_factory=Learning)
-    lora: Lora = field(default_factory=Lora)
-    saving: Saving = field(default_factory=Saving)
-    stopping: Stopping = field(default_factory=Stopping)
-    samples: Samples = field(default_factory=Samples)
-    records: Records = field(default_factory=Records)
-    machine: Machine = field(default_factory=Machine)
+    what: RunSettings = field(default_factory=RunSettings)
+    text: TextSettings = field(default_factory=TextSettings)
+    rows: RowSettings = field(default_factory=RowSettings)
+    aside: EvaluationSettings = field(default_factory=EvaluationSettings)
+    steps: StepSettings = field(default_factory=StepSettings)
+    switching: SwitchSettings = field(default_factory=SwitchSettings)
+    learning: LearningSettings = field(default_factory=LearningSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    saving: SavingSettings = field(default_factory=SavingSettings)
+    stopping: StoppingSettings = field(default_factory=StoppingSettings)
+    samples: SampleSettings = field(default_factory=SampleSettings)
+    records: ReportingSettings = field(default_factory=ReportingSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
 
-    def called(self, name: str) -> TrainingSettings:
+    def with_name(self, name: str) -> TrainingSettings:
         """Return a copy with this name for the LoRA."""
         return replace(self, what=replace(self.what, name=name))
 
@@ -726,6 +726,6 @@ SETTINGS: Mapping[str, Setting] = {
 }
 
 
-def keys_of(*sections: str) -> tuple[str, ...]:
+def section_keys(*sections: str) -> tuple[str, ...]:
     """Return the keys of the settings in these sections."""
     return tuple(key for key, setting in SETTINGS.items() if setting.section in sections)

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.errors import SavingError, SettingsError
 from ..core.files import descendant
 from .definitions import TrainingSettings
-from .legacy_settings import Exists, converted, nothing_exists
+from .legacy_settings import Exists, convert_settings, nothing_exists
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
@@ -19,7 +19,7 @@ _METADATA_KEYS = ("made_by", "settings_version")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """The values of a settings file, with notes on how they were read."""
 
     values: dict[str, Any]
@@ -31,21 +31,23 @@ def as_file(settings: TrainingSettings) -> dict[str, Any]:
     return {"made_by": MADE_BY, "settings_version": SETTINGS_VERSION, **settings.values()}
 
 
-def load(path: Path, datasets: Path | None = None) -> Loaded:
+def load_settings(path: Path, datasets: Path | None = None) -> LoadedSettings:
     """Read a settings file, ours or an older tab's. An older file's datasets are looked up in `datasets`."""
-    return from_values(_parse(path), f"{path.name}: ", datasets=datasets)
+    return convert_values(_parse(path), f"{path.name}: ", datasets=datasets)
 
 
-def from_values(values: Mapping[str, object], place: str = "", *, datasets: Path | None = None) -> Loaded:
+def convert_values(
+    values: Mapping[str, object], place: str = "", *, datasets: Path | None = None
+) -> LoadedSettings:
     """Do the same for values that are already parsed."""
     if values.get("settings_version", SETTINGS_VERSION) != SETTINGS_VERSION:
         version = values["settings_version"]
         raise SettingsError(
             [f"{place}made by a newer Training PRO (settings version {version}). Update this one."]
         )
-    result = converted(values, _exists_in(datasets))
+    result = convert_settings(values, _exists_in(datasets))
     settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
-    return Loaded(settings, result.notes)
+    return LoadedSettings(settings, result.notes)
 
 
 def _exists_in(folder: Path | None) -> Exists:

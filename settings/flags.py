@@ -7,17 +7,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from .definitions import SECTIONS, SETTINGS
-from .reference import default, takes, title
+from .reference import accepted_values, format_default, section_title
 from .setting import Setting
 
 
-def add_to(parser: argparse.ArgumentParser, sections: Collection[str] = tuple(SECTIONS)) -> None:
+def add_flags(parser: argparse.ArgumentParser, sections: Collection[str] = tuple(SECTIONS)) -> None:
     """Add one flag per setting, grouped by section. Values stay text; flags not given leave no attribute."""
     for section in sections:
-        add_some(parser, title(section), [key for key, setting in SETTINGS.items() if setting.section == section])
+        add_flag_group(
+            parser,
+            section_title(section),
+            [key for key, setting in SETTINGS.items() if setting.section == section],
+        )
 
 
-def add_some(parser: argparse.ArgumentParser, words: str, keys: Sequence[str]) -> None:
+def add_flag_group(parser: argparse.ArgumentParser, words: str, keys: Sequence[str]) -> None:
     """Add flags for these keys as one titled group."""
     group = parser.add_argument_group(words)
     for setting in map(SETTINGS.__getitem__, keys):
@@ -26,7 +30,7 @@ def add_some(parser: argparse.ArgumentParser, words: str, keys: Sequence[str]) -
         )
 
 
-def given(namespace: argparse.Namespace) -> dict[str, object]:
+def given_settings(namespace: argparse.Namespace) -> dict[str, object]:
     """Return the settings that were given among the parsed flags, as text."""
     return {key: _unwrap(SETTINGS[key], value) for key, value in vars(namespace).items() if key in SETTINGS}
 
@@ -43,8 +47,8 @@ def _nargs_kwargs(takes_list: bool) -> dict[str, Any]:
 
 
 def _help_kwargs(setting: Setting) -> dict[str, Any]:
-    suffix = f"; default: {default(setting)}" if default(setting) else ""
-    help = f"{setting.help} ({takes(setting)}{suffix})".replace("%", "%%")
+    suffix = f"; default: {format_default(setting)}" if format_default(setting) else ""
+    help = f"{setting.help} ({accepted_values(setting)}{suffix})".replace("%", "%%")
     return {"metavar": _METAVARS.get(setting.kind, "VALUE"), "help": help}
 
 
@@ -53,7 +57,7 @@ def _unwrap(setting: Setting, value: Any) -> object:
     return value[0] if setting.kind == "choice" and isinstance(value, list) and len(value) == 1 else value
 
 
-def as_words(values: Mapping[str, Any]) -> Iterator[str]:
+def as_arguments(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the arguments for all values that differ from the defaults; parsing them gives the same values."""
     for setting in SETTINGS.values():
         value = values[setting.key]

@@ -17,7 +17,7 @@ Pairs = Iterator[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConvertedSettings:
     """The values of a file in our keys, with notes on the conversion."""
 
     values: dict[str, Any]
@@ -28,18 +28,18 @@ def nothing_exists(_: str) -> bool:
     return False
 
 
-def converted(values: Mapping[str, object], exists: Exists = nothing_exists) -> Converted:
+def convert_settings(values: Mapping[str, object], exists: Exists = nothing_exists) -> ConvertedSettings:
     """Convert the values of an older tab's file; values of our own files are returned unchanged.
 
     Older files name datasets without a file extension. `exists` says whether a dataset of a name exists; a name
     that ends in / is a folder.
     """
     if "micro_batch_size" not in values:
-        return Converted(dict(values))
+        return ConvertedSettings(dict(values))
     old = _OldFile({k: v for k, v in values.items() if v is not None}, exists)
     converted_values = {key: value for convert in _CONVERTERS.values() for key, value in convert(old)}
     notes = [note for rule in _NOTE_RULES for note in rule(old)]
-    return Converted(converted_values, tuple(notes))
+    return ConvertedSettings(converted_values, tuple(notes))
 
 
 @dataclass(frozen=True)

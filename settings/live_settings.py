@@ -7,33 +7,33 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..core.errors import SettingsError
-from .definitions import SETTINGS, Saving, Stopping, TrainingSettings
-from .setting import comma_said
+from .definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings
+from .setting import comma_hint
 
-FACTOR = "rate_factor"
-MOST = 100.0
+RATE_FACTOR = "rate_factor"
+MAX_FACTOR = 100.0
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveSettings:
     """Saving and stopping rules of a run, and a factor on its learning rate."""
 
-    saving: Saving = field(default_factory=Saving)
-    stopping: Stopping = field(default_factory=Stopping)
+    saving: SavingSettings = field(default_factory=SavingSettings)
+    stopping: StoppingSettings = field(default_factory=StoppingSettings)
     rate_factor: float = 1.0
 
     @staticmethod
-    def of(settings: TrainingSettings) -> Live:
-        return Live(settings.saving, settings.stopping)
+    def of(settings: TrainingSettings) -> LiveSettings:
+        return LiveSettings(settings.saving, settings.stopping)
 
     def values(self) -> dict[str, Any]:
         """Return flat keys and plain values."""
         flat = {
             f.name: getattr(section, f.name) for section in (self.saving, self.stopping) for f in fields(section)
         }
-        return {**flat, FACTOR: self.rate_factor}
+        return {**flat, RATE_FACTOR: self.rate_factor}
 
-    def changed(self, values: Mapping[str, object]) -> Live:
+    def changed(self, values: Mapping[str, object]) -> LiveSettings:
         """Return a copy with these values; raise SettingsError with all problems at once."""
         parsed: dict[str, Any] = {}
         problems = []
@@ -46,13 +46,19 @@ class Live:
             raise SettingsError(problems)
         return self._with(parsed)
 
-    def _with(self, parsed: Mapping[str, Any]) -> Live:
-        saving = replace(self.saving, **{f.name: parsed[f.name] for f in fields(Saving) if f.name in parsed})
-        stopping = replace(self.stopping, **{f.name: parsed[f.name] for f in fields(Stopping) if f.name in parsed})
-        return Live(saving, stopping, parsed.get(FACTOR, self.rate_factor))
+    def _with(self, parsed: Mapping[str, Any]) -> LiveSettings:
+        saving = replace(
+            self.saving, **{f.name: parsed[f.name] for f in fields(SavingSettings) if f.name in parsed}
+        )
+        stopping = replace(
+            self.stopping, **{f.name: parsed[f.name] for f in fields(StoppingSettings) if f.name in parsed}
+        )
+        return LiveSettings(saving, stopping, parsed.get(RATE_FACTOR, self.rate_factor))
 
 
-def going_on(live: Live, *, then_asked: Mapping[str, Any], then_in_force: Mapping[str, Any]) -> Live:
+def resumed_settings(
+    live: LiveSettings, *, then_asked: Mapping[str, Any], then_in_force: Mapping[str, Any]
+) -> LiveSettings:
     """Return the live settings of a resumed run: those it was saved with, except what the user changed since."""
     requested = live.values()
     unchanged = {key: value for key, value in then_in_force.items() if requested.get(key) == then_asked.get(key)}
@@ -60,15 +66,15 @@ def going_on(live: Live, *, then_asked: Mapping[str, Any], then_in_force: Mappin
 
 
 def _read(key: str, value: object) -> Any:
-    if key != FACTOR:
-        if key not in Live().values():
+    if key != RATE_FACTOR:
+        if key not in LiveSettings().values():
             raise ValueError(f"'{key}' cannot be changed while a run goes on.")
         return SETTINGS[key].read(value)
     try:
         factor = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         factor = -1.0
-    if not 0 < factor <= MOST:
-        message = f"{value!r} is not a number above 0 and up to {MOST:g}.{comma_said(value)}"
+    if not 0 < factor <= MAX_FACTOR:
+        message = f"{value!r} is not a number above 0 and up to {MAX_FACTOR:g}.{comma_hint(value)}"
         raise ValueError(f"Factor on the learning rate: {message}")
     return factor

@@ -7,9 +7,9 @@ import re
 from ..core.files import name_fault
 
 LORA = "LoRA"
-LONGEST_NAME = 60
+MAX_NAME_LENGTH = 60
 _RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com\d|lpt\d)$")
-TORCHS_OWN = re.compile(
+TORCH_ATTRIBUTES = re.compile(
     "apply|bfloat16|buffers|children|clear|compile|copy|cpu|cuda|double|eval|float|forward|fromkeys|get|half|ipu|"
     "items|keys|modules|mtia|parameters|pop|popitem|setdefault|to|train|training|type|update|values|xpu"
 )
@@ -21,8 +21,8 @@ def name_problem(name: str, of: str = LORA) -> str:
     'preset'."""
     if not name.strip():
         return f"is empty. Give the {of} a name, for example 'my-story'."
-    if len(name) > LONGEST_NAME:
-        return f"has {len(name)} characters; at most {LONGEST_NAME} are possible. Choose a shorter one."
+    if len(name) > MAX_NAME_LENGTH:
+        return f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are possible. Choose a shorter one."
     if ".." in name or re.search(r"[/\\]|^[A-Za-z]:", name):
         hint = "; the LoRA is saved in the LoRA folder under it" if of == LORA else ", without a folder"
         return f"{name!r} is a path. Give a plain name{hint}."
@@ -34,7 +34,7 @@ def name_problem(name: str, of: str = LORA) -> str:
         return f"{name!r} is a name that Windows cannot store. Choose another one."
     if name.endswith("-np"):
         return f"{name!r} ends in -np, and the webui hides such folders. Choose another ending."
-    if of == LORA and TORCHS_OWN.fullmatch(name):
+    if of == LORA and TORCH_ATTRIBUTES.fullmatch(name):
         return f"{name!r} is a word of PyTorch's own, and the webui's Model tab fails on it. Try {name + '-1'!r}."
     if name.startswith("."):
         return f"{name!r} begins with a dot, and what is called so is hidden. Choose another beginning."

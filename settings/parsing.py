@@ -11,7 +11,7 @@ from ..core.errors import SettingsError
 from .definitions import SECTIONS, SETTINGS, TrainingSettings
 from .rules import problems as rule_problems
 
-HOW_ROWS_ARE_READ = (
+ROW_SETTING_KEYS = (
     *("format", "columns", "system", "train_on", "train_only_after"),
     *("bad_rows", "add_bos", "add_eos"),
 )
@@ -19,7 +19,7 @@ HOW_ROWS_ARE_READ = (
 
 def row_settings(values: Mapping[str, object]) -> TrainingSettings:
     """Parse only the settings that say how rows are read, for callers that do not train; ignore all others."""
-    selected = {key: values[key] for key in HOW_ROWS_ARE_READ if key in values}
+    selected = {key: values[key] for key in ROW_SETTING_KEYS if key in values}
     return training_settings({"name": "rows", "data": ["-"], **selected})
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.files import patiently, safe_paths, write_json
+from ..core.files import safe_paths, with_retries, write_json
 from .definitions import SETTINGS
 from .name_rules import name_problem
 
-GOALS = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
+GOALS_FILE = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
 TABLES = ("optimizers", "loras")
-OWN = "own"
-KINDS = ("goals", *TABLES, OWN)
-UNTOUCHED = ("name", "data", "if_exists")
+OWN_KIND = "own"
+KINDS = ("goals", *TABLES, OWN_KIND)
+EXCLUDED_KEYS = ("name", "data", "if_exists")
 """Keys that a preset never sets, because they say what a run is about."""
 
 
@@ -34,13 +34,13 @@ class Preset:
 
 def goals() -> list[Preset]:
     """Return the goals: the presets that come with Training PRO."""
-    table = json.loads(GOALS.read_text(encoding="utf-8"))
+    table = json.loads(GOALS_FILE.read_text(encoding="utf-8"))
     return [Preset(name, row["label"], row["words"], row["values"]) for name, row in table.items()]
 
 
-def table(kind: str, folder: Path) -> list[Preset]:
+def load_table(kind: str, folder: Path) -> list[Preset]:
     """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced."""
-    rows = _read_table(GOALS.with_name(f"{kind}.json"))
+    rows = _read_table(GOALS_FILE.with_name(f"{kind}.json"))
     if (user_file := folder / f"{kind}.json").is_file():
         rows |= _read_table(user_file)
     return list(rows.values())
@@ -64,7 +64,7 @@ def _parse_row(path: Path, name: str, row: Any) -> Preset:
 
 
 def _problems(key: str, value: object) -> list[str]:
-    if key in UNTOUCHED:
+    if key in EXCLUDED_KEYS:
         return [f"{key!r} is never a matter of a preset."]
     if key not in SETTINGS:
         return [f"there is no setting {key!r}."]
@@ -75,7 +75,7 @@ def _problems(key: str, value: object) -> list[str]:
     return []
 
 
-def own(folder: Path) -> list[Preset]:
+def own_presets(folder: Path) -> list[Preset]:
     """Return the user's own presets, sorted by name; skip files that are not presets."""
     paths = (path for path in sorted(folder.glob("*.json")) if not safe_paths.leads_out(path))
     presets = (_read_preset(path) for path in paths if path.stem not in TABLES)
@@ -91,7 +91,7 @@ def _read_preset(path: Path) -> Preset | None:
 
 def _read_json_object(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(patiently(path.read_bytes))
+        values = json.loads(with_retries(path.read_bytes))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
@@ -108,7 +108,7 @@ def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
 
 def _reserved_names() -> set[str]:
     """Return the names of the presets that come with Training PRO, and of the tables."""
-    presets = [goals(), *(table(kind, GOALS.parent) for kind in TABLES)]
+    presets = [goals(), *(load_table(kind, GOALS_FILE.parent) for kind in TABLES)]
     return {*TABLES, *(preset.name for preset in chain.from_iterable(presets))}
 
 
@@ -122,12 +122,12 @@ def _file(folder: Path, name: str) -> Path:
     return safe_paths.child(folder, f"{name}.json", "Preset", refusal=lambda text: SettingsError([text]))
 
 
-def named(name: str, folder: Path) -> Preset:
+def find_preset(name: str, folder: Path) -> Preset:
     """Return a preset of any kind by its name, the user's own first; a SettingsError lists the existing names."""
     presets, broken = dict[str, Preset](), list[str]()
     for kind in KINDS:
         try:
-            presets |= {p.name: p for p in of_kind(kind, folder)}
+            presets |= {p.name: p for p in presets_of_kind(kind, folder)}
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
     if name not in presets:
@@ -135,62 +135,62 @@ def named(name: str, folder: Path) -> Preset:
     return presets[name]
 
 
-def chosen(kind: str, name: str, folder: Path) -> Preset:
+def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
     """Return the preset of this kind and name; presets of other kinds may have the same name."""
-    presets = {p.name: p for p in of_kind(kind, folder)}
+    presets = {p.name: p for p in presets_of_kind(kind, folder)}
     if name not in presets:
         raise SettingsError([f"The preset {name!r} is not there any more. Open the page anew."])
     return presets[name]
 
 
-def of_kind(kind: str, folder: Path) -> list[Preset]:
+def presets_of_kind(kind: str, folder: Path) -> list[Preset]:
     """Return all goals, the rows of one of the tables, or the user's own presets."""
     if kind == "goals":
         return goals()
-    return own(folder) if kind == OWN else table(kind, folder)
+    return own_presets(folder) if kind == OWN_KIND else load_table(kind, folder)
 
 
-def several(words: Sequence[str], folder: Path) -> list[Preset]:
+def find_presets(words: Sequence[str], folder: Path) -> list[Preset]:
     """Return presets by names, given one per word or separated by commas."""
     groups = [[word] if (folder / f"{word}.json").is_file() else word.split(",") for word in words]
-    return [named(name.strip(), folder) for names in groups for name in names if name.strip()]
+    return [find_preset(name.strip(), folder) for names in groups for name in names if name.strip()]
 
 
-def overruled(chosen: Sequence[Preset], over: Collection[str]) -> str:
+def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
     """Say in one line where a preset overrides an earlier one, without equal values and the keys in `over`."""
     values, overrides = dict[str, Any](), list[str]()
     for preset in chosen:
         common = {key: preset.values[key] for key in preset.values.keys() & values.keys() - set(over)}
-        overrides += [f"{change} ({preset.name})" for change in sorted(changes(values, common))]
+        overrides += [f"{change} ({preset.name})" for change in sorted(describe_changes(values, common))]
         values |= preset.values
     return f"Presets that set the same, the later one wins: {'; '.join(overrides)}." if overrides else ""
 
 
-def left_form(path: Path) -> dict[str, Any]:
+def load_form(path: Path) -> dict[str, Any]:
     """Return the saved state of the form, without keys that this version does not have."""
     return {k: v for k, v in (_read_json_object(path) or {}).items() if k in SETTINGS}
 
 
-def leave_form(path: Path, values: Mapping[str, Any]) -> None:
+def save_form(path: Path, values: Mapping[str, Any]) -> None:
     """Save the state of the form for the next time the page is opened."""
     write_json(path, dict(values))
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Describe what a preset changed: 'LoRA Rank 32 → 64'."""
     return [
-        f"{SETTINGS[key].label} {shown(key, before.get(key))} → {shown(key, after[key])}"
-        for key in apart(before, after)
+        f"{SETTINGS[key].label} {format_value(key, before.get(key))} → {format_value(key, after[key])}"
+        for key in differing_keys(before, after)
     ]
 
 
-def apart(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def differing_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the keys of the settings that differ."""
     return [key for key, value in after.items() if key in SETTINGS and not _is_equal(key, before.get(key), value)]
 
 
 def _preset_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if k in SETTINGS and k not in UNTOUCHED}
+    return {k: v for k, v in values.items() if k in SETTINGS and k not in EXCLUDED_KEYS}
 
 
 def _is_equal(key: str, a: object, b: object) -> bool:
@@ -200,7 +200,7 @@ def _is_equal(key: str, a: object, b: object) -> bool:
         return False
 
 
-def shown(key: str, value: object) -> str:
+def format_value(key: str, value: object) -> str:
     """Return a value in a few words."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))

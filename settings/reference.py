@@ -23,7 +23,7 @@ _KIND_NAMES: dict[str, str] = {
 }
 
 
-def markdown() -> str:
+def render_markdown() -> str:
     """Return the reference as Markdown, with one table per section."""
     return "\n".join([_INTRODUCTION, *(_section(name) for name in SECTIONS)])
 
@@ -33,19 +33,19 @@ def as_json() -> list[dict[str, Any]]:
     return [_as_dict(setting) for setting in SETTINGS.values()]
 
 
-def title(section: str) -> str:
+def section_title(section: str) -> str:
     """Return the title of a section: the docstring of its class."""
     return (SECTIONS[section].__doc__ or section).strip().rstrip(".")
 
 
-def takes(setting: Setting) -> str:
+def accepted_values(setting: Setting) -> str:
     """Describe the values that a setting accepts, also without bounds or choices."""
     if setting.kind == "texts":
         return f"{setting.range()} or {_KIND_NAMES['texts']}"
     return setting.range() or _KIND_NAMES[setting.kind]
 
 
-def default(setting: Setting) -> str:
+def format_default(setting: Setting) -> str:
     """Return the default of a setting as typed on a command line, or an empty string."""
     value = setting.default
     if isinstance(value, bool):
@@ -54,19 +54,21 @@ def default(setting: Setting) -> str:
 
 
 def _section(name: str) -> str:
-    return "\n".join([f"## {title(name)}", "", *_table([s for s in SETTINGS.values() if s.section == name]), ""])
+    return "\n".join(
+        [f"## {section_title(name)}", "", *_table([s for s in SETTINGS.values() if s.section == name]), ""]
+    )
 
 
 def _table(settings: list[Setting]) -> Iterator[str]:
     yield "| key | label | default | takes | what it does |"
     yield "| --- | --- | --- | --- | --- |"
     for setting in settings:
-        default_value, help = default(setting), setting.help + _change_note(setting)
+        default_value, help = format_default(setting), setting.help + _change_note(setting)
         cells = (
             f"`{setting.key}`",
             setting.label,
             f"`{default_value}`" if default_value else "empty",
-            takes(setting),
+            accepted_values(setting),
             help,
         )
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"

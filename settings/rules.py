@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from .definitions import TrainingSettings
 
-KEEP = "Keep a part aside (eval_share 0.05)."
-MOST_RATE, MOST_WHOLE = 1e-2, 1e-3
-FIRST_LOSS = 4.0
+SPLIT_HINT = "Keep a part aside (eval_share 0.05)."
+MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
+USUAL_FIRST_LOSS = 4.0
 
 
 def problems(settings: TrainingSettings) -> list[str]:
@@ -53,7 +53,9 @@ def _high_strength(settings: TrainingSettings) -> Iterator[str]:
 
 def _high_learning_rate(settings: TrainingSettings) -> Iterator[str]:
     rate, lora = settings.learning.learning_rate, settings.lora
-    max_rate, usual_rate = (MOST_WHOLE, 1e-5) if lora.whole_model else (MOST_RATE / max(1.0, lora.strength), 2e-4)
+    max_rate, usual_rate = (
+        (MAX_FULL_RATE, 1e-5) if lora.whole_model else (MAX_LORA_RATE / max(1.0, lora.strength), 2e-4)
+    )
     if rate > max_rate:
         yield (
             f"Learning Rate {rate:g} is far above what is usual here ({usual_rate:g}), and the training may break "
@@ -68,7 +70,7 @@ def _high_learning_rate(settings: TrainingSettings) -> Iterator[str]:
 
 
 def _stops_at_start(settings: TrainingSettings) -> Iterator[str]:
-    if settings.stopping.stop_at_loss >= FIRST_LOSS:
+    if settings.stopping.stop_at_loss >= USUAL_FIRST_LOSS:
         yield (
             f"Stop at Loss {settings.stopping.stop_at_loss:g}: most models begin below that on a language they "
             "know, and the run would end with its first steps. Try 1.5, or 0 for no such stop."
@@ -148,9 +150,9 @@ def _missing_eval_data(settings: TrainingSettings) -> Iterator[str]:
     if not _has_no_eval_data(settings):
         return
     if settings.stopping.early_stopping:
-        yield "Early stopping: it looks at evaluations, and nothing is kept aside for them. " + KEEP
+        yield "Early stopping: it looks at evaluations, and nothing is kept aside for them. " + SPLIT_HINT
     if settings.saving.keep_best == "accuracy":
-        yield "Keep the best, by its accuracy: nothing is kept aside to tell it by. " + KEEP
+        yield "Keep the best, by its accuracy: nothing is kept aside to tell it by. " + SPLIT_HINT
 
 
 _RULES: tuple[Callable[[TrainingSettings], Iterator[str]], ...] = (

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-Kind = Literal["text", "texts", "names", "whole", "number", "yes/no", "choice"]
+COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+THOUSANDS_NUMBER = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+SettingKind = Literal["text", "texts", "names", "whole", "number", "yes/no", "choice"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Setting:
 
     key: str
     section: str
-    kind: Kind
+    kind: SettingKind
     default: Any
     label: str
     help: str
@@ -77,7 +77,7 @@ def names(label: str, help: str, **options: Any) -> Any:
     return _declare("names", (), label, help, options)
 
 
-def whole(default: int | str, label: str, help: str, **options: Any) -> Any:
+def integer(default: int | str, label: str, help: str, **options: Any) -> Any:
     return _declare("whole", default, label, help, options)
 
 
@@ -85,7 +85,7 @@ def number(default: float, label: str, help: str, **options: Any) -> Any:
     return _declare("number", default, label, help, options)
 
 
-def yes_no(default: bool, label: str, help: str, **options: Any) -> Any:
+def boolean(default: bool, label: str, help: str, **options: Any) -> Any:
     return _declare("yes/no", default, label, help, options)
 
 
@@ -142,7 +142,7 @@ def _read_number(setting: Setting, value: object) -> Any:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError(
-            f"{setting.label}: {value!r} is not a number.{comma_said(value) or _range_hint(setting)}"
+            f"{setting.label}: {value!r} is not a number.{comma_hint(value) or _range_hint(setting)}"
         ) from None
     below = setting.minimum is not None and number < setting.minimum
     above = setting.maximum is not None and number > setting.maximum
@@ -180,14 +180,16 @@ def _read_choice(setting: Setting, value: object) -> Any:
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
 
 
-def comma_said(value: object) -> str:
+def comma_hint(value: object) -> str:
     """Return how to write a number that has a comma. Nothing is guessed, since 1,500 may mean either."""
     digits = value.strip() if isinstance(value, str) else ""
-    if not COMMA.fullmatch(digits):
+    if not COMMA_NUMBER.fullmatch(digits):
         return ""
     with_point = re.sub(r"^([+-]?)\.", r"\g<1>0.", digits.replace(",", "."))
     without_comma = (
-        f", or {digits.replace(',', '')} if the comma parts thousands" if THOUSANDS.fullmatch(digits) else ""
+        f", or {digits.replace(',', '')} if the comma parts thousands"
+        if THOUSANDS_NUMBER.fullmatch(digits)
+        else ""
     )
     return f" Write {with_point}, with a point{without_comma}."
 

@@ -35,7 +35,7 @@ STEP_ENTRIES = st.fixed_dictionaries(
     }
 )
 """Steps as in training_graph.json, where null stands for anything that is not a number."""
-NAMED: Mapping[str, Any] = {
+VALUES_BY_FIELD: Mapping[str, Any] = {
     # Limits that types do not express: a moment has a date, a run has steps.
     "at": MOMENTS,
     "when": MOMENTS,
@@ -56,10 +56,10 @@ NAMED: Mapping[str, Any] = {
 }
 
 
-def of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
+def values_of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
     """Values of this type, or of a field with this name."""
-    if name in NAMED:
-        return NAMED[name]
+    if name in VALUES_BY_FIELD:
+        return VALUES_BY_FIELD[name]
     strategies = {str: TEXTS, int: COUNTS, float: FINITE, bool: st.booleans(), type(None): st.none(), Path: PATHS}
     if kind in strategies:
         return strategies[kind]
@@ -69,34 +69,34 @@ def of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin in (typing.Union, types.UnionType):
-        return st.one_of([of_type(argument) for argument in arguments])
+        return st.one_of([values_of_type(argument) for argument in arguments])
     if origin is tuple and arguments[-1] is Ellipsis:
-        return st.lists(of_type(arguments[0]), max_size=3).map(tuple)
+        return st.lists(values_of_type(arguments[0]), max_size=3).map(tuple)
     if origin is tuple:
-        return st.tuples(*map(of_type, arguments))
+        return st.tuples(*map(values_of_type, arguments))
     if origin in (Mapping, dict):
-        return st.dictionaries(of_type(arguments[0]), of_type(arguments[1]), max_size=2)
-    return declared(kind)
+        return st.dictionaries(values_of_type(arguments[0]), values_of_type(arguments[1]), max_size=2)
+    return instances_of(kind)
 
 
 PATHS = TEXTS.map(lambda text: Path("loras") / text.replace("\0", ""))
 
 
-def declared(kind: type) -> st.SearchStrategy[Any]:
+def instances_of(kind: type) -> st.SearchStrategy[Any]:
     """Any value of a dataclass or named tuple."""
-    hints = typing.get_type_hints(kind, localns=LATER)
+    hints = typing.get_type_hints(kind, localns=TYPE_CHECKING_NAMES)
     field_names = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
-    return st.builds(kind, **{name: of_type(hints[name], name) for name in field_names})
+    return st.builds(kind, **{name: values_of_type(hints[name], name) for name in field_names})
 
 
-def kinds_of_events(kind: type[Event] = Event) -> Iterator[type[Event]]:
+def event_types(kind: type[Event] = Event) -> Iterator[type[Event]]:
     """Every type of event, including ones added later."""
     for subclass in kind.__subclasses__():
         yield subclass
-        yield from kinds_of_events(subclass)
+        yield from event_types(subclass)
 
 
-LATER = vars(chunking)
+TYPE_CHECKING_NAMES = vars(chunking)
 """Names that modules import only under TYPE_CHECKING."""
 
 

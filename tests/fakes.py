@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from training_pro.chunking import Encoded
-from training_pro.core.evaluations_table import Row
-from training_pro.core.host import Folders, LoadedModel, Memory, ModelCard, Standing
+from training_pro.chunking import EncodedText
+from training_pro.core.evaluations_table import EvaluationRow
+from training_pro.core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus
 
 BOS, EOS = 1, 2
 FIRST_WORD = 10
 
 
-def keep_what_is_read_only(monkeypatch: Any) -> None:
+def refuse_to_remove_read_only_files(monkeypatch: Any) -> None:
     """As Windows does: nothing that is read-only is removed."""
     unlink = os.unlink
 
@@ -34,7 +34,7 @@ def keep_what_is_read_only(monkeypatch: Any) -> None:
     monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
 
 
-def made_folders(root: Path) -> Folders:
+def make_folders(root: Path) -> Folders:
     """The folders of a working folder, with examples of its own; only the data sets' folder is made."""
     made = Folders(root / "user", root / "models", root / "loras", root / "logs", root / "examples")
     made.datasets.mkdir(parents=True)
@@ -55,18 +55,18 @@ class WordTokenizer:
     def stops(self) -> tuple[int, ...]:
         return () if self.eos is None else (self.eos,)
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         return [self._encoded(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         words = {BOS: "<s>", EOS: "</s>"} | {number: word for word, number in self.known.items()}
         return " ".join(words[i] for i in ids)
 
-    def _encoded(self, text: str) -> Encoded:
+    def _encoded(self, text: str) -> EncodedText:
         found = list(re.finditer(r"\s*\S+|\s+$", text))
         ids = [self.known.setdefault(m[0].strip(), FIRST_WORD + len(self.known)) for m in found]
         starts, ends = [m.start() for m in found], [m.end() for m in found]
-        return Encoded(np.array(ids, np.int32), np.array(starts, np.int64), np.array(ends, np.int64))
+        return EncodedText(np.array(ids, np.int32), np.array(starts, np.int64), np.array(ends, np.int64))
 
 
 @dataclass
@@ -78,32 +78,32 @@ class FakeHost:
     config: dict[str, Any] = field(default_factory=dict)
     model: Any = None
     loras: tuple[str, ...] = ()
-    own_process: bool = True
-    read_only: str = ""
+    owns_process: bool = True
+    read_only_reason: str = ""
     in_use: bool = False
     uses: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[EvaluationRow] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def models(self) -> list[str]:
         return ["toy"]
 
-    def standing(self) -> Standing:
-        return Standing("toy", "toy", self.loras)
+    def model_status(self) -> ModelStatus:
+        return ModelStatus("toy", "toy", self.loras)
 
     def card(self) -> ModelCard:
         return ModelCard("toy", self.config, self.tokenizer, "auto")
 
-    def loaded(self) -> LoadedModel:
+    def loaded_model(self) -> LoadedModel:
         return LoadedModel(self.card(), self.model, self.loras)
 
     def load(self, name: str, loading: str) -> None: ...
 
     def unload(self) -> None: ...
 
-    def load_again(self, card: ModelCard) -> None: ...
+    def reload(self, card: ModelCard) -> None: ...
 
-    def note_loras(self, model: Any, names: Sequence[str]) -> None:
+    def set_loras(self, model: Any, names: Sequence[str]) -> None:
         self.model, self.loras = model, tuple(names)
 
     @contextmanager
@@ -118,8 +118,8 @@ class FakeHost:
     def chat_template(self) -> str:
         return ""
 
-    def memory(self) -> Memory:
-        return Memory("toy", 0, 0)
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory("toy", 0, 0)
 
-    def note_evaluation(self, row: Row) -> None:
+    def add_evaluation(self, row: EvaluationRow) -> None:
         self.rows.append(row)

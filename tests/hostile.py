@@ -53,7 +53,7 @@ VALUES = (
 COUNT = 40
 
 
-def values(outside: Path) -> list[str]:
+def hostile_values(outside: Path) -> list[str]:
     """All of them: those above, an absolute path, and the link."""
     return [*VALUES, str(outside), LINK]
 
@@ -69,7 +69,7 @@ def is_harmless(value: str, folder: Path, root: Path) -> bool:
         return True
 
 
-def planted(folder: Path, outside: Path) -> None:
+def plant_link(folder: Path, outside: Path) -> None:
     """Make the link in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LINK).symlink_to(outside, target_is_directory=True)

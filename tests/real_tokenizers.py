@@ -94,7 +94,7 @@ def lower_cased() -> Any:
 
 
 @cache
-def slow() -> Any:
+def slow_tokenizer() -> Any:
     """A tokenizer written in Python without offsets: one id per byte."""
     from transformers import ByT5Tokenizer
 
@@ -102,7 +102,7 @@ def slow() -> Any:
 
 
 @cache
-def mistral_s_own() -> Any:
+def mistral_backend() -> Any:
     """The backend that transformers loads for Mistral's newer models, without a Rust tokenizer."""
     transformers = pytest.importorskip("transformers")
     if not hasattr(transformers, "MistralCommonBackend"):
@@ -129,12 +129,12 @@ class NoOffsets:
         return chr(ids[0])
 
 
-KINDS = {
+TOKENIZERS = {
     "byte-level": tekken,
     "Metaspace with byte fallback": metaspace,
     "small byte-level": small_byte_level,
     "normalizing": lower_cased,
-    "slow": slow,
-    "Mistral's own": mistral_s_own,
+    "slow": slow_tokenizer,
+    "Mistral's own": mistral_backend,
     "slow and normalizing": NoOffsets,
 }

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from training_pro.core.host import ModelCard
-from training_pro.data.examples.examples import IGNORED
+from training_pro.data.examples.examples import IGNORE_INDEX
 from training_pro.data.prepare import TrainingData, prepare
-from training_pro.engine.tokenizer.tokenizer import WorkingTokenizer, working_tokenizer
+from training_pro.engine.tokenizer.tokenizer import WorkingTokenizer, make_working_tokenizer
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -50,7 +50,7 @@ def with_template(
     copied.chat_template = template
     if eos:
         copied.eos_token = eos
-    return working_tokenizer(copied)
+    return make_working_tokenizer(copied)
 
 
 @cache
@@ -66,11 +66,11 @@ def family(name: str) -> WorkingTokenizer:
 FAMILIES = ("ChatML", "Llama-3", "Mistral")
 
 
-def made(
+def prepare_rows(
     root: Path, tokenizer: WorkingTokenizer, files: dict[str, Any], *, config: Any = None, **values: Any
 ) -> TrainingData:
     """The training data of these files: texts as they are, lists as JSON (or JSONL, by their suffix)."""
-    folders = made_folders(root)
+    folders = make_folders(root)
     for name, content in files.items():
         path = folders.datasets / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,12 +94,12 @@ def chat(*contents: str, system: str = "", **columns: Any) -> dict[str, Any]:
     return {"messages": [*([{"role": "system", "content": system}] if system else []), *turns], **columns}
 
 
-def pieces(tokenizer: WorkingTokenizer, ids: Any) -> list[str]:
+def token_strings(tokenizer: WorkingTokenizer, ids: Any) -> list[str]:
     """The token string of each id."""
     return [tokenizer.tokenizer.convert_ids_to_tokens(int(number)) for number in ids]
 
 
-def learned(tokenizer: WorkingTokenizer, example: Any) -> str:
+def learned_text(tokenizer: WorkingTokenizer, example: Any) -> str:
     """The learned text of an example, with a | between unbroken runs."""
     return "|".join(learned_parts(tokenizer, example))
 
@@ -107,7 +107,7 @@ def learned(tokenizer: WorkingTokenizer, example: Any) -> str:
 def learned_parts(tokenizer: WorkingTokenizer, example: Any) -> list[str]:
     runs: list[list[int]] = [[]]
     for label in example.labels.tolist():
-        if label == IGNORED:
+        if label == IGNORE_INDEX:
             runs.append([])
         else:
             runs[-1].append(label)

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from training_pro.chunking import Bounds, Cutting, Encoded, Encoder, Sections, Sliced, pieces_of
+from training_pro.chunking import (
+    EncodedText,
+    Encoder,
+    Sections,
+    SlicedText,
+    SlicingRules,
+    UnitBounds,
+    split_section,
+)
 
 WORDS = {
     "latin": "the old house Mr. Smith said e.g. J. R. Tolkien 3.5 www.a.b/c?d naïve über Straße «oui» U.S.",
@@ -64,9 +72,9 @@ ODD_TEXTS = {
 }
 
 
-def random_rules(seed: int, bos: int | None, eos: int | None) -> Cutting:
+def random_rules(seed: int, bos: int | None, eos: int | None) -> SlicingRules:
     rng = random.Random(seed)
-    return Cutting(
+    return SlicingRules(
         cutoff=rng.choice([16, 17, 24, 32, 64, 256]),
         chunking=rng.choice(["blocks", "dementor"]),
         overlap=rng.random() < 0.7,
@@ -79,7 +87,7 @@ def random_rules(seed: int, bos: int | None, eos: int | None) -> Cutting:
     )
 
 
-def assert_laws(sliced: Sliced, encoder: Encoder) -> None:
+def assert_laws(sliced: SlicedText, encoder: Encoder) -> None:
     blocks = list(sliced)
     assert [sliced[number] for number in range(len(sliced))] == blocks
     for block in blocks:
@@ -93,12 +101,16 @@ def assert_laws(sliced: Sliced, encoder: Encoder) -> None:
     _assert_kinds(sliced)
 
 
-def _assert_ids(sliced: Sliced, encoder: Encoder) -> None:
+def _assert_ids(sliced: SlicedText, encoder: Encoder) -> None:
     """Without BOS and EOS, a block is a slice of its section's ids, tokenized by itself in its pieces."""
     rules, sections, text = sliced.rules, sliced.sections, sliced.text
     places = [(int(s), int(e)) for s, e in zip(sections.start, sections.end, strict=True)]
     section_ids = [
-        [number for low, high in pieces_of(text, *place) for number in encoder([text[low:high]])[0].ids.tolist()]
+        [
+            number
+            for low, high in split_section(text, *place)
+            for number in encoder([text[low:high]])[0].ids.tolist()
+        ]
         for place in places
     ]
     offsets = np.cumsum([0, *map(len, section_ids)])
@@ -114,14 +126,14 @@ def _assert_ids(sliced: Sliced, encoder: Encoder) -> None:
         assert start <= block.start and block.end <= end
 
 
-def _assert_ends(sliced: Sliced) -> None:
+def _assert_ends(sliced: SlicedText) -> None:
     """`ends_section` is true exactly if no text of its section follows the block."""
     for block in sliced:
         rest = sliced.text[block.end : int(sliced.sections.end[block.section])]
         assert block.ends_section == (not rest.strip())
 
 
-def _assert_nothing_lost(sliced: Sliced) -> None:
+def _assert_nothing_lost(sliced: SlicedText) -> None:
     covered = np.zeros(len(sliced.text) + 1, bool)
     for block in sliced:
         covered[block.start : block.end] = True
@@ -133,7 +145,7 @@ def _assert_nothing_lost(sliced: Sliced) -> None:
     assert sliced.rules.min_chars or missing == sliced.lost
 
 
-def _assert_kinds(sliced: Sliced) -> None:
+def _assert_kinds(sliced: SlicedText) -> None:
     units = sliced.units
     sentence_starts = set(units.start[units.opens].tolist())
     sentence_ends = set(units.end[units.closes].tolist())
@@ -146,33 +158,33 @@ def _assert_kinds(sliced: Sliced) -> None:
             assert not any(start <= block.start and block.end <= end for start, end in spans)
 
 
-def words(texts: Sequence[str]) -> list[Encoded]:
+def encode_words(texts: Sequence[str]) -> list[EncodedText]:
     """One id per word; a word includes the spaces before it."""
     return [_encode_words(text) for text in texts]
 
 
-def _encode_words(text: str) -> Encoded:
+def _encode_words(text: str) -> EncodedText:
     matches = list(re.finditer(r"\s*\S+|\s+$", text))
     ids = [10 + sum(map(ord, match[0].strip())) % 1000 for match in matches]
-    return Encoded(
+    return EncodedText(
         np.array(ids, np.int32),
         np.array([match.start() for match in matches], np.int64),
         np.array([match.end() for match in matches], np.int64),
     )
 
 
-def letters(texts: Sequence[str]) -> list[Encoded]:
+def encode_bytes(texts: Sequence[str]) -> list[EncodedText]:
     """One id per UTF-8 byte: many bounds between ids lie inside a character."""
     return [_encode_bytes(text) for text in texts]
 
 
-def _encode_bytes(text: str) -> Encoded:
+def _encode_bytes(text: str) -> EncodedText:
     places = [(position, byte) for position, letter in enumerate(text) for byte in letter.encode()]
     starts = np.array([position for position, _ in places], np.int64)
-    return Encoded(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
+    return EncodedText(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
 
 
-def at_stops(text: str, sections: Sections) -> Bounds:
+def find_stops(text: str, sections: Sections) -> UnitBounds:
     """A simple finder of sentences: they end after . ! ? and at line ends."""
     ends = np.array([match.end() for match in re.finditer(r"[.!?](?=\s)|\n+", text)], np.int64)
-    return Bounds(ends, ends[:0], np.zeros(len(sections), bool))
+    return UnitBounds(ends, ends[:0], np.zeros(len(sections), bool))

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-LARGE = 100_000  # so many bytes and more are not kept in git, but beside it
-PIECE = 64_000
+LFS_BYTES = 100_000  # so many bytes and more are not kept in git, but beside it
+CHUNK_BYTES = 64_000
 
 
 @dataclass
@@ -106,7 +106,7 @@ class _Answering(BaseHTTPRequestHandler):
             self._refuse(401, "GatedRepo", "Access to this model is restricted.")
             return
         data, commit = repository.at(revision)[path], repository.commit(revision)
-        if len(data) < LARGE:
+        if len(data) < LFS_BYTES:
             self.hub.asked.append((path, self._begin()))
             self._send(data, {"X-Repo-Commit": commit, "ETag": f'"{_digest(data, "sha1")}"'})
             return
@@ -154,8 +154,8 @@ class _Answering(BaseHTTPRequestHandler):
         self.end_headers()
         end = begin + self.hub.breaks_at.pop(0) if may_break and self.hub.breaks_at else len(data)
         with suppress(ConnectionError):  # whoever has asked is gone
-            for start in range(begin, min(end, len(data)), PIECE):
-                self.wfile.write(data[start : min(start + PIECE, end)])
+            for start in range(begin, min(end, len(data)), CHUNK_BYTES):
+                self.wfile.write(data[start : min(start + CHUNK_BYTES, end)])
                 time.sleep(self.hub.seconds_a_piece if may_break else 0)
         if end < len(data):
             self.close_connection = True
@@ -176,7 +176,7 @@ def _commit(revision: str, files: Mapping[str, bytes]) -> str:
 
 def _sibling(path: str, data: bytes) -> dict[str, Any]:
     about: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": _digest(data, "sha1")}
-    if len(data) >= LARGE:
+    if len(data) >= LFS_BYTES:
         about["lfs"] = {"sha256": _digest(data, "sha256"), "size": len(data), "pointerSize": 134}
     return about
 

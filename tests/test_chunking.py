@@ -7,28 +7,35 @@ import sys
 
 import numpy as np
 import pytest
-from training_pro.chunking import PIECE_CHARS, Cutting, Encoded, Sliced, sliced, unescaped
-from training_pro.data.text.slicing import slices
+from training_pro.chunking import (
+    PIECE_CHARS,
+    EncodedText,
+    SlicedText,
+    SlicingRules,
+    slice_blocks,
+    unescape_hard_cut,
+)
+from training_pro.data.text.slicing import slice_text
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.slicing_laws import (
     ODD_TEXTS,
     assert_laws,
-    at_stops,
-    letters,
+    encode_bytes,
+    encode_words,
+    find_stops,
     random_rules,
     random_text,
-    words,
 )
 
 BOS, EOS = 1, 2
 STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
 
 
-def slice_words(text: str, **rules: object) -> Sliced:
-    return sliced(text, words, Cutting(**{"cutoff": 6, "overlap": False, **rules}), at_stops)
+def slice_words(text: str, **rules: object) -> SlicedText:
+    return slice_blocks(text, encode_words, SlicingRules(**{"cutoff": 6, "overlap": False, **rules}), find_stops)
 
 
-def block_texts(result: Sliced, kind: str | None = None) -> list[str]:
+def block_texts(result: SlicedText, kind: str | None = None) -> list[str]:
     return [result.text_of(block) for block in result if kind in (None, block.kind)]
 
 
@@ -89,9 +96,9 @@ def test_the_hard_cut_is_counted_and_never_tokenized():
 
     def recording_encoder(pieces):
         encoded_pieces.extend(pieces)
-        return words(pieces)
+        return encode_words(pieces)
 
-    result = sliced("One.##Two.####", recording_encoder, Cutting(cutoff=16, hard_cut="##"), at_stops)
+    result = slice_blocks("One.##Two.####", recording_encoder, SlicingRules(cutoff=16, hard_cut="##"), find_stops)
     assert encoded_pieces == ["One.", "Two."]
     assert result.sections.cuts.tolist() == [4, 10, 12]
 
@@ -100,11 +107,11 @@ def test_the_hard_cut_is_counted_and_never_tokenized():
     ("typed", "meant"), [(r"\n\n\n", "\n\n\n"), (r"\t--\n", "\t--\n"), ("***", "***"), ("", "")]
 )
 def test_escapes_of_the_hard_cut(typed: str, meant: str):
-    assert unescaped(typed) == meant
+    assert unescape_hard_cut(typed) == meant
 
 
 def test_blank_lines_at_the_edges_of_a_section_are_in_no_block():
-    result = sliced("\n \n One two.\n\n  ", letters, Cutting(cutoff=16), at_stops)
+    result = slice_blocks("\n \n One two.\n\n  ", encode_bytes, SlicingRules(cutoff=16), find_stops)
     assert block_texts(result) == [" One two."]
 
 
@@ -114,21 +121,21 @@ def test_a_long_sentence_is_divided_at_a_clause_and_kept_whole():
 
 
 def test_a_word_longer_than_a_block_is_divided_between_two_letters():
-    result = sliced("é" * 21, letters, Cutting(cutoff=16, overlap=False), at_stops)
+    result = slice_blocks("é" * 21, encode_bytes, SlicingRules(cutoff=16, overlap=False), find_stops)
     assert block_texts(result) == ["é" * 8, "é" * 8, "é" * 5]
     assert result.lost == 0
 
 
 def test_a_cut_never_separates_a_letter_from_its_accent():
-    result = sliced("e\u0301" * 40, letters, Cutting(cutoff=16, overlap=False), at_stops)
+    result = slice_blocks("e\u0301" * 40, encode_bytes, SlicingRules(cutoff=16, overlap=False), find_stops)
     assert all(result.text_of(block).startswith("e") for block in result)
 
 
 def test_a_character_that_no_block_can_hold_is_counted_as_lost():
     def heavy(pieces):
-        return [Encoded(np.arange(20), np.zeros(20, int), np.full(20, len(piece))) for piece in pieces]
+        return [EncodedText(np.arange(20), np.zeros(20, int), np.full(20, len(piece))) for piece in pieces]
 
-    result = sliced("x", heavy, Cutting(cutoff=16), at_stops)
+    result = slice_blocks("x", heavy, SlicingRules(cutoff=16), find_stops)
     assert (len(result), result.lost) == (0, 1)
 
 
@@ -138,10 +145,10 @@ def test_a_section_whose_last_character_no_block_can_hold_still_ends():
         results = []
         for piece in pieces:
             places = np.array([*range(len(piece) - 1), *[len(piece) - 1] * 40])
-            results.append(Encoded(np.arange(len(places)), places, places + 1))
+            results.append(EncodedText(np.arange(len(places)), places, places + 1))
         return results
 
-    results = sliced("x" * 16 + "\n#", heavy_at_the_end, Cutting(cutoff=16, eos=EOS), at_stops)
+    results = slice_blocks("x" * 16 + "\n#", heavy_at_the_end, SlicingRules(cutoff=16, eos=EOS), find_stops)
     assert [block.tokens for block in results] == [16, 1]
     assert results.lost == 1 and not any(block.ends_section for block in results)
 
@@ -169,19 +176,19 @@ def test_a_bound_inside_a_token_moves_to_its_end():
     def pairs(pieces):
         """Tokens of six characters, wherever words end."""
         return [
-            Encoded(
+            EncodedText(
                 np.arange(len(p[::6])), np.arange(0, len(p), 6), np.minimum(np.arange(0, len(p), 6) + 6, len(p))
             )
             for p in pieces
         ]
 
-    result = sliced("Aa bb. Cc dd. Ee ff.", pairs, Cutting(cutoff=16), at_stops)
+    result = slice_blocks("Aa bb. Cc dd. Ee ff.", pairs, SlicingRules(cutoff=16), find_stops)
     assert [(s.start, s.end) for s in result.sentences()] == [(0, 6), (6, 18), (18, 20)]
 
 
 def test_no_room_for_text_is_refused():
     with pytest.raises(ValueError, match="no room"):
-        Cutting(cutoff=2, bos=BOS, eos=EOS)
+        SlicingRules(cutoff=2, bos=BOS, eos=EOS)
 
 
 def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
@@ -189,12 +196,12 @@ def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
 
     def recording_encoder(pieces):
         encoded_pieces.extend(pieces)
-        return words(pieces)
+        return encode_words(pieces)
 
     lines, spaces, solid = "line of words\n" * 6_000, "word " * 15_000, "x" * 70_000
     for text, piece_start in ((lines, "line"), (spaces, " word"), (solid, "x")):
         encoded_pieces.clear()
-        sliced(text, recording_encoder, Cutting(cutoff=64), at_stops)
+        slice_blocks(text, recording_encoder, SlicingRules(cutoff=64), find_stops)
         assert "".join(encoded_pieces) == text and max(map(len, encoded_pieces)) <= PIECE_CHARS
         assert all(piece.startswith(piece_start) for piece in encoded_pieces[1:])
 
@@ -202,33 +209,33 @@ def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
 @pytest.mark.parametrize("name", ODD_TEXTS)
 @pytest.mark.parametrize("chunking", ["blocks", "dementor"])
 def test_laws_over_odd_texts(name: str, chunking: str):
-    for encoder in (words, letters):
-        rules = Cutting(cutoff=16, chunking=chunking, bos=BOS, eos=EOS)
-        assert_laws(slices(ODD_TEXTS[name], encoder, rules), encoder)
+    for encoder in (encode_words, encode_bytes):
+        rules = SlicingRules(cutoff=16, chunking=chunking, bos=BOS, eos=EOS)
+        assert_laws(slice_text(ODD_TEXTS[name], encoder, rules), encoder)
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_laws_over_random_texts(seed: int):
     text, rules = random_text(seed), random_rules(seed, BOS, EOS)
-    for encoder in (words, letters):
-        assert_laws(slices(text, encoder, rules), encoder)
+    for encoder in (encode_words, encode_bytes):
+        assert_laws(slice_text(text, encoder, rules), encoder)
 
 
 def test_laws_over_every_example():
     for file in sorted((ROOT / "examples").rglob("*.txt")):
         text = file.read_text(encoding="utf-8")
         for cutoff in (16, 64, 256):
-            assert_laws(slices(text, words, Cutting(cutoff=cutoff, eos=EOS)), words)
+            assert_laws(slice_text(text, encode_words, SlicingRules(cutoff=cutoff, eos=EOS)), encode_words)
 
 
 def test_same_input_same_output():
-    first, second = (slices(random_text(7), letters, random_rules(7, BOS, EOS)) for _ in range(2))
+    first, second = (slice_text(random_text(7), encode_bytes, random_rules(7, BOS, EOS)) for _ in range(2))
     assert list(first) == list(second)
     assert all((first.ids_of(block) == second.ids_of(block)).all() for block in first)
 
 
 def test_a_megabyte_in_one_line_without_a_space():
-    result = slices("x" * 1_000_000, letters, Cutting(cutoff=256, eos=EOS))
+    result = slice_text("x" * 1_000_000, encode_bytes, SlicingRules(cutoff=256, eos=EOS))
     assert result.lost == 0 and max(block.tokens for block in result) == 256
     assert sum(block.end - block.start for block in result) == 1_000_000
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from training_pro.chunking import Cutting, Sliced
+from training_pro.chunking import SlicedText, SlicingRules
 from training_pro.data.text.slice_map import build_slice_map
-from training_pro.dementor import sliced
-from training_pro.tests.slicing_laws import assert_laws, at_stops, random_text, words
+from training_pro.dementor import slice_windows
+from training_pro.tests.slicing_laws import assert_laws, encode_words, find_stops, random_text
 
 EOS = 2
 
 
-def slice_words(text: str, **rules: object) -> Sliced:
-    return sliced(text, words, Cutting(**{"cutoff": 9, "chunking": "dementor", **rules}), at_stops)
+def slice_words(text: str, **rules: object) -> SlicedText:
+    return slice_windows(
+        text, encode_words, SlicingRules(**{"cutoff": 9, "chunking": "dementor", **rules}), find_stops
+    )
 
 
 def sentences(letters: str) -> str:
     return " ".join(f"{letter}1 {letter}2 {letter}3." for letter in letters)
 
 
-def window_letters(sliced_text: Sliced) -> list[str]:
+def window_letters(sliced_text: SlicedText) -> list[str]:
     """Each window as the letters of its sentences."""
     return ["".join(sorted({word[0] for word in sliced_text.text_of(block).split()})) for block in sliced_text]
 
@@ -79,5 +81,5 @@ def test_windows_advance_evenly():
 def test_laws(seed: int):
     for repeats in (0, 2):
         result = slice_words(random_text(1000 + seed), cutoff=16 + seed % 30, dementor_repeats=repeats, eos=EOS)
-        assert_laws(result, words)
+        assert_laws(result, encode_words)
         assert len({(block.start, block.end) for block in result}) == len(result)

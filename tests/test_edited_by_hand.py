@@ -6,41 +6,41 @@ import codecs
 import json
 
 import pytest
-from training_pro.core.evaluations_table import Row, add, rows
+from training_pro.core.evaluations_table import EvaluationRow, add_row, read_rows
 from training_pro.core.files.atomic_files import read_json
 from training_pro.data.rows import prompt_formats, text_quality
-from training_pro.records.folder import loras, notes
+from training_pro.records.folder import loras, run_files
 from training_pro.records.folder.filenames import LOG, NOTES
 from training_pro.records.queue import queue
 from training_pro.records.queue.queue import Queue
 from training_pro.settings import files, presets
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 
 
 def evaluated_models(folder):
-    add(Row("m", "l", "d", 1.0, 1, 1, "now"), folder)
+    add_row(EvaluationRow("m", "l", "d", 1.0, 1, 1, "now"), folder)
     add_bom(folder / "evaluations.csv")
-    return [row["Model"] for row in rows(folder)]
+    return [row["Model"] for row in read_rows(folder)]
 
 
 def queued_name(folder):
-    queue.save(folder / "queue.json", Queue().with_one_more("a", "m", {}, 1))
+    queue.save(folder / "queue.json", Queue().with_run("a", "m", {}, 1))
     add_bom(folder / "queue.json")
     return queue.load(folder / "queue.json").waiting[0].name
 
 
 def custom_format(folder):
-    folders = made_folders(folder)
+    folders = make_folders(folder)
     folders.formats.mkdir()
-    return prompt_formats.texts(
+    return prompt_formats.load_templates(
         "mine", write_with_bom(folders.formats / "mine.json", {"a,b": "%a% %b%"}) and folders
     )
 
 
 def refusals(folder):
-    folders = made_folders(folder)
-    write_with_bom(folders.refusals, "no way")
-    return text_quality.refusals(folders)
+    folders = make_folders(folder)
+    write_with_bom(folders.refusal_phrases, "no way")
+    return text_quality.load_refusal_phrases(folders)
 
 
 def add_bom(path):
@@ -60,16 +60,16 @@ ROW = {"mine": {"values": RANK}}
 @pytest.mark.parametrize(
     ("read", "found"),
     [
-        (lambda at: presets.own(write_with_bom(at / "mine.json", RANK).parent)[0].values, RANK),
-        (lambda at: presets.table("loras", write_with_bom(at / "loras.json", ROW).parent)[-1].values, RANK),
-        (lambda at: presets.left_form(write_with_bom(at / "form.json", RANK)), RANK),
-        (lambda at: files.load(write_with_bom(at / "a.json", RANK)).values["rank"], 16),
-        (lambda at: notes.note(write_with_bom(at / NOTES, "the good one").parent), "the good one"),
+        (lambda at: presets.own_presets(write_with_bom(at / "mine.json", RANK).parent)[0].values, RANK),
+        (lambda at: presets.load_table("loras", write_with_bom(at / "loras.json", ROW).parent)[-1].values, RANK),
+        (lambda at: presets.load_form(write_with_bom(at / "form.json", RANK)), RANK),
+        (lambda at: files.load_settings(write_with_bom(at / "a.json", RANK)).values["rank"], 16),
+        (lambda at: run_files.read_note(write_with_bom(at / NOTES, "the good one").parent), "the good one"),
         (
             lambda at: read_json(write_with_bom(at / "training_prompt.json", {"kind": "chat"}), {}),
             {"kind": "chat"},
         ),
-        (lambda at: loras.standing(write_with_bom(at / LOG, {"ended": "finished"}).parent), "finished"),
+        (lambda at: loras.run_status(write_with_bom(at / LOG, {"ended": "finished"}).parent), "finished"),
         (queued_name, "a"),
         (evaluated_models, ["m"]),
         (custom_format, {"a,b": "%a% %b%"}),
@@ -88,17 +88,17 @@ def write_utf16(path, content):
 
 
 def custom_utf16_format(folder):
-    folders = made_folders(folder)
+    folders = make_folders(folder)
     write_utf16(folders.formats / "mine.json", {"a,b": "%a% %b%"})
-    return prompt_formats.texts("mine", folders)
+    return prompt_formats.load_templates("mine", folders)
 
 
 @pytest.mark.parametrize(
     ("read", "found"),
     [
-        (lambda at: presets.own(write_utf16(at / "mine.json", RANK).parent)[0].values, RANK),
-        (lambda at: presets.table("loras", write_utf16(at / "loras.json", ROW).parent)[-1].values, RANK),
-        (lambda at: files.load(write_utf16(at / "a.json", RANK)).values["rank"], 16),
+        (lambda at: presets.own_presets(write_utf16(at / "mine.json", RANK).parent)[0].values, RANK),
+        (lambda at: presets.load_table("loras", write_utf16(at / "loras.json", ROW).parent)[-1].values, RANK),
+        (lambda at: files.load_settings(write_utf16(at / "a.json", RANK)).values["rank"], 16),
         (custom_utf16_format, {"a,b": "%a% %b%"}),
     ],
 )

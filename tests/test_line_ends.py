@@ -6,47 +6,47 @@ import csv
 import json
 
 import pytest
-from training_pro.core.evaluations_table import Row, add, rows
-from training_pro.core.jobs.events import Sampled
-from training_pro.data.readers.csv_rows import table
-from training_pro.data.readers.json_rows import jsonl_table
-from training_pro.interface.base.form import as_shown
-from training_pro.records.folder import notes, samples
-from training_pro.records.folder.promote_checkpoint import as_lora
+from training_pro.core.evaluations_table import EvaluationRow, add_row, read_rows
+from training_pro.core.jobs.events import SampleGenerated
+from training_pro.data.readers.csv_rows import read_table
+from training_pro.data.readers.json_rows import read_jsonl
+from training_pro.interface.base.form import display_value
+from training_pro.records.folder import run_files
+from training_pro.records.folder.promote_checkpoint import copy_as_lora
 from training_pro.records.queue import queue
 from training_pro.records.queue.queue import Queue
 from training_pro.settings.definitions import SETTINGS
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.records.on_disk import checkpoint, made
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import checkpoint, write_files
 
 STRANGE = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei"
-SAMPLE_LIST = [Sampled(step=step, prompt=STRANGE, text=STRANGE, without=STRANGE) for step in (1, 2)]
+SAMPLE_LIST = [SampleGenerated(step=step, prompt=STRANGE, text=STRANGE, without=STRANGE) for step in (1, 2)]
 
 
 def sample_text(folder):
-    samples.keep(folder, SAMPLE_LIST)
-    assert samples.read_samples(folder) == SAMPLE_LIST
+    run_files.write_samples(folder, SAMPLE_LIST)
+    assert run_files.read_samples(folder) == SAMPLE_LIST
     return SAMPLE_LIST[0].text
 
 
 def sample_text_of_a_promoted_checkpoint(folder):
-    folders = made_folders(folder)
-    run = made(folders.loras, "run", checkpoint("checkpoint-2", 2))
-    samples.keep(run, SAMPLE_LIST)
-    assert samples.read_samples(as_lora(run / "checkpoint-2", "own", folders)) == SAMPLE_LIST
+    folders = make_folders(folder)
+    run = write_files(folders.loras, "run", checkpoint("checkpoint-2", 2))
+    run_files.write_samples(run, SAMPLE_LIST)
+    assert run_files.read_samples(copy_as_lora(run / "checkpoint-2", "own", folders)) == SAMPLE_LIST
     return SAMPLE_LIST[0].text
 
 
 def prompt_in_the_form(folder):
     setting = SETTINGS["sample_prompts"]
-    (read,) = setting.read(as_shown(setting, (STRANGE,)))
+    (read,) = setting.read(display_value(setting, (STRANGE,)))
     return read
 
 
 def jsonl_row(folder):
     line = json.dumps({"text": STRANGE}, ensure_ascii=False)
     (folder / "a.jsonl").write_text(f"{line}\n{line}\n", encoding="utf-8")
-    first, second = jsonl_table(folder / "a.jsonl", "a.jsonl").rows()
+    first, second = read_jsonl(folder / "a.jsonl", "a.jsonl").rows()
     assert first.columns == second.columns
     return first.columns["text"]
 
@@ -54,27 +54,27 @@ def jsonl_row(folder):
 def csv_row(folder):
     with (folder / "a.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["text", "more"], [STRANGE, 500 * "some words "]])
-    (row,) = table(folder / "a.csv", "a.csv").rows()
+    (row,) = read_table(folder / "a.csv", "a.csv").rows()
     return row.columns["text"]
 
 
 def evaluation_comment(folder):
     for _ in range(2):  # the second call reads the first row
-        add(Row("m", "l", "d", 1.0, 1, 1, "now", STRANGE), folder)
-    first, second = rows(folder)
+        add_row(EvaluationRow("m", "l", "d", 1.0, 1, 1, "now", STRANGE), folder)
+    first, second = read_rows(folder)
     assert first == second
     return first["Comment"]
 
 
 def queued_settings(folder):
-    queue.save(folder / "queue.json", Queue().with_one_more("a", "m", {"sample_prompts": [STRANGE]}, 1))
+    queue.save(folder / "queue.json", Queue().with_run("a", "m", {"sample_prompts": [STRANGE]}, 1))
     (waiting,) = queue.load(folder / "queue.json").waiting
     return waiting.values["sample_prompts"][0]
 
 
 def note_text(folder):
-    notes.leave_note(folder, STRANGE)
-    return notes.note(folder)
+    run_files.write_note(folder, STRANGE)
+    return run_files.read_note(folder)
 
 
 @pytest.mark.parametrize(

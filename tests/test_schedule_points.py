@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.schedulers import SCHEDULES, Plan, described, multipliers, schedule_named, schedule_problem
+from training_pro.schedulers import (
+    SCHEDULES,
+    ScheduleSteps,
+    describe_phases,
+    get_schedule,
+    lr_multipliers,
+    schedule_problem,
+)
 
 
 def rates(text, steps, epoch=10):
-    phases = schedule_named(text).phases(Plan(steps, epoch))
-    return [round(m, 6) for m in multipliers(phases, steps)]
+    phases = get_schedule(text).phases(ScheduleSteps(steps, epoch))
+    return [round(m, 6) for m in lr_multipliers(phases, steps)]
 
 
 def test_up_hold_and_down_at_every_step():
@@ -51,14 +58,15 @@ def test_beyond_the_end_of_the_run_a_line_is_cut():
 
 
 def test_the_description():
-    phases = schedule_named("0:0 0.1:1 0.5:1 1:0").phases(Plan(100, 50))
+    phases = get_schedule("0:0 0.1:1 0.5:1 1:0").phases(ScheduleSteps(100, 50))
     assert (
-        described(phases) == "rise straight to 1 to step 10, hold at 1 to step 50, fall straight to 0 to step 100"
+        describe_phases(phases)
+        == "rise straight to 1 to step 10, hold at 1 to step 50, fall straight to 0 to step 100"
     )
 
 
 def test_known_names_are_schedules():
-    assert all(schedule_named(name) is schedule for name, schedule in SCHEDULES.items())
+    assert all(get_schedule(name) is schedule for name, schedule in SCHEDULES.items())
 
 
 @pytest.mark.parametrize(
@@ -77,9 +85,11 @@ def test_malformed_points_are_explained(text, sentence):
 
 
 def test_a_run_by_points(place):
-    from training_pro.tests.engine.architectures import graph, log
+    from training_pro.tests.engine.architectures import read_graph, read_log
 
     place.train(schedule="0:0 0.5:1 1:0", learning_rate=1e-2, max_steps=4)
-    values = [entry["learning_rate"] for entry in graph(place)]
+    values = [entry["learning_rate"] for entry in read_graph(place)]
     assert values == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
-    assert log(place)["schedule"] == "0:0 0.5:1 1:0: rise straight to 1 to step 2, fall straight to 0 to step 4"
+    assert (
+        read_log(place)["schedule"] == "0:0 0.5:1 1:0: rise straight to 1 to step 2, fall straight to 0 to step 4"
+    )

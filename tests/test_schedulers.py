@@ -3,10 +3,10 @@
 from math import cos, exp, pi, sin, sqrt
 
 import pytest
-from training_pro.schedulers import SCHEDULES, Plan, described, multipliers
+from training_pro.schedulers import SCHEDULES, ScheduleSteps, describe_phases, lr_multipliers
 
 PLANS = [
-    Plan(steps=round(epochs * epoch), steps_per_epoch=epoch, warmup=warmup)
+    ScheduleSteps(steps=round(epochs * epoch), steps_per_epoch=epoch, warmup=warmup)
     for epochs in (1, 2, 3, 10, 0.5, 1.5, 2.5, 3.4)
     for epoch in (1, 2, 7, 10, 24)
     for warmup in (0, 1, 3, 10, 1000)
@@ -83,7 +83,7 @@ DEFINITIONS = {
 
 
 def rates(name, plan, steps=None):
-    return multipliers(SCHEDULES[name].phases(plan), plan.steps if steps is None else steps)
+    return lr_multipliers(SCHEDULES[name].phases(plan), plan.steps if steps is None else steps)
 
 
 def test_every_schedule_has_a_definition_here():
@@ -126,8 +126,8 @@ def test_rising_phases_rise_to_the_peak(name):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_run_of_one_step_learns_at_the_full_rate(name):
     for warmup in (0, 1, 5):
-        assert rates(name, Plan(steps=1, steps_per_epoch=1, warmup=warmup)) == pytest.approx([1])
-        assert rates(name, Plan(steps=1, steps_per_epoch=10, warmup=warmup)) == pytest.approx([1])
+        assert rates(name, ScheduleSteps(steps=1, steps_per_epoch=1, warmup=warmup)) == pytest.approx([1])
+        assert rates(name, ScheduleSteps(steps=1, steps_per_epoch=10, warmup=warmup)) == pytest.approx([1])
 
 
 NEVER_0 = {"constant", "inverse_sqrt", "step_decay", "exponential", "FP_step_decay_with_warmup"}
@@ -136,12 +136,16 @@ NEVER_0 = {"constant", "inverse_sqrt", "step_decay", "exponential", "FP_step_dec
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("epochs", [2, 3, 10])
 def test_which_schedules_reach_0_where_the_run_ends(name, epochs):
-    end = rates(name, Plan(steps=10 * epochs, steps_per_epoch=10, warmup=2), steps=10 * epochs + 1)[-1]
+    end = rates(name, ScheduleSteps(steps=10 * epochs, steps_per_epoch=10, warmup=2), steps=10 * epochs + 1)[-1]
     assert (end == pytest.approx(0, abs=1e-12)) == (name not in NEVER_0)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("plan", [Plan(8, 4), Plan(8, 4, 2), Plan(8, 4, 50), Plan(1, 1)], ids=plan_id)
+@pytest.mark.parametrize(
+    "plan",
+    [ScheduleSteps(8, 4), ScheduleSteps(8, 4, 2), ScheduleSteps(8, 4, 50), ScheduleSteps(1, 1)],
+    ids=plan_id,
+)
 def test_after_the_last_step_the_rate_stays(name, plan):
     values = rates(name, plan, steps=plan.steps + 3)
     assert values[: plan.steps] == rates(name, plan)
@@ -153,32 +157,32 @@ def test_after_the_last_step_the_rate_stays(name, plan):
 @pytest.mark.parametrize(
     ("name", "plan", "expected"),
     [
-        ("FP_low_epoch_annealing", Plan(3, 3), [1, 1, 1]),
-        ("FP_low_epoch_annealing", Plan(4, 4, 2), [0.5, 1, 1, 1]),
-        ("FP_low_epoch_annealing", Plan(4, 2, 9), [0.5, 1, 1, 0.5]),
-        ("FP_low_epoch_annealing", Plan(6, 2), [1, 1, 1, 0.8536, 0.5, 0.1464]),
-        ("FP_half_time_annealing", Plan(8, 4, 2), [0.5, 1, 1, 1, 1, 0.8536, 0.5, 0.1464]),
-        ("FP_half_time_annealing", Plan(4, 4), [1, 1, 1, 0.5]),
-        ("FP_raise_fall_creative", Plan(8, 4, 3), [0.1464, 0.5, 0.8536, 1, 1, 0.8536, 0.5, 0.1464]),
-        ("FP_3epoch_raise_hold_fall", Plan(6, 2), [0.7071, 1, 1, 1, 1, 0.7071]),
-        ("FP_3epoch_raise_hold_fall", Plan(2, 1), [1, 1]),
-        ("FP_3epoch_raise_hold_fall", Plan(6, 3), [0.7071, 1, 1, 1, 1, 0.7071]),
-        ("FP_3epoch_raise_hold_fall", Plan(8, 2), [0.7071, 1, 1, 1, 1, 0.9239, 0.7071, 0.3827]),
-        ("FP_step_decay_with_warmup", Plan(6, 2, 2), [0.5, 1, 0.5, 0.5, 0.25, 0.25]),
-        ("constant", Plan(4, 2, 2), [0.5, 1, 1, 1]),
-        ("linear", Plan(4, 2), [1, 0.75, 0.5, 0.25]),
-        ("linear", Plan(6, 2, 2), [0.5, 1, 1, 0.75, 0.5, 0.25]),
-        ("cosine", Plan(4, 2), [1, 0.8536, 0.5, 0.1464]),
-        ("cosine_with_restarts", Plan(4, 2), [1, 0.5, 1, 0.5]),
-        ("cosine_with_restarts", Plan(5, 2), [1, 0.5, 1, 0.5, 1]),
-        ("polynomial", Plan(4, 2), [1, 0.5625, 0.25, 0.0625]),
-        ("inverse_sqrt", Plan(4, 4), [1, 0.7071, 0.5774, 0.5]),
-        ("inverse_sqrt", Plan(5, 5, 2), [0.5, 1, 0.8165, 0.7071, 0.6325]),
-        ("step_decay", Plan(5, 2), [1, 1, 0.5, 0.5, 0.25]),
-        ("step_decay", Plan(5, 2, 3), [0.3333, 0.6667, 1, 0.5, 0.25]),
-        ("exponential", Plan(3, 1), [1, 0.3679, 0.1353]),
-        ("one_cycle", Plan(10, 5), [0.25, 0.75, 1, 1, 0.9505, 0.8117, 0.6113, 0.3887, 0.1883, 0.0495]),
-        ("warmup_stable_decay", Plan(10, 5, 1), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5]),
+        ("FP_low_epoch_annealing", ScheduleSteps(3, 3), [1, 1, 1]),
+        ("FP_low_epoch_annealing", ScheduleSteps(4, 4, 2), [0.5, 1, 1, 1]),
+        ("FP_low_epoch_annealing", ScheduleSteps(4, 2, 9), [0.5, 1, 1, 0.5]),
+        ("FP_low_epoch_annealing", ScheduleSteps(6, 2), [1, 1, 1, 0.8536, 0.5, 0.1464]),
+        ("FP_half_time_annealing", ScheduleSteps(8, 4, 2), [0.5, 1, 1, 1, 1, 0.8536, 0.5, 0.1464]),
+        ("FP_half_time_annealing", ScheduleSteps(4, 4), [1, 1, 1, 0.5]),
+        ("FP_raise_fall_creative", ScheduleSteps(8, 4, 3), [0.1464, 0.5, 0.8536, 1, 1, 0.8536, 0.5, 0.1464]),
+        ("FP_3epoch_raise_hold_fall", ScheduleSteps(6, 2), [0.7071, 1, 1, 1, 1, 0.7071]),
+        ("FP_3epoch_raise_hold_fall", ScheduleSteps(2, 1), [1, 1]),
+        ("FP_3epoch_raise_hold_fall", ScheduleSteps(6, 3), [0.7071, 1, 1, 1, 1, 0.7071]),
+        ("FP_3epoch_raise_hold_fall", ScheduleSteps(8, 2), [0.7071, 1, 1, 1, 1, 0.9239, 0.7071, 0.3827]),
+        ("FP_step_decay_with_warmup", ScheduleSteps(6, 2, 2), [0.5, 1, 0.5, 0.5, 0.25, 0.25]),
+        ("constant", ScheduleSteps(4, 2, 2), [0.5, 1, 1, 1]),
+        ("linear", ScheduleSteps(4, 2), [1, 0.75, 0.5, 0.25]),
+        ("linear", ScheduleSteps(6, 2, 2), [0.5, 1, 1, 0.75, 0.5, 0.25]),
+        ("cosine", ScheduleSteps(4, 2), [1, 0.8536, 0.5, 0.1464]),
+        ("cosine_with_restarts", ScheduleSteps(4, 2), [1, 0.5, 1, 0.5]),
+        ("cosine_with_restarts", ScheduleSteps(5, 2), [1, 0.5, 1, 0.5, 1]),
+        ("polynomial", ScheduleSteps(4, 2), [1, 0.5625, 0.25, 0.0625]),
+        ("inverse_sqrt", ScheduleSteps(4, 4), [1, 0.7071, 0.5774, 0.5]),
+        ("inverse_sqrt", ScheduleSteps(5, 5, 2), [0.5, 1, 0.8165, 0.7071, 0.6325]),
+        ("step_decay", ScheduleSteps(5, 2), [1, 1, 0.5, 0.5, 0.25]),
+        ("step_decay", ScheduleSteps(5, 2, 3), [0.3333, 0.6667, 1, 0.5, 0.25]),
+        ("exponential", ScheduleSteps(3, 1), [1, 0.3679, 0.1353]),
+        ("one_cycle", ScheduleSteps(10, 5), [0.25, 0.75, 1, 1, 0.9505, 0.8117, 0.6113, 0.3887, 0.1883, 0.0495]),
+        ("warmup_stable_decay", ScheduleSteps(10, 5, 1), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5]),
     ],
 )
 def test_small_runs_written_out(name, plan, expected):
@@ -189,9 +193,9 @@ def test_small_runs_written_out(name, plan, expected):
     ("steps", "epoch", "ends"), [(6, 2, [2, 4, 6]), (5, 2, [2, 4, 5]), (2, 2, [2]), (1, 2, [1]), (3, 1, [1, 2, 3])]
 )
 def test_where_epochs_end(steps, epoch, ends):
-    assert Plan(steps, epoch).epoch_ends == ends
+    assert ScheduleSteps(steps, epoch).epoch_ends == ends
 
 
 def test_a_schedule_in_words():
-    phases = SCHEDULES["FP_low_epoch_annealing"].phases(Plan(120, 60, 10))
-    assert described(phases) == "warm-up to step 10, hold to step 60, fall along a cosine to 0 to step 120"
+    phases = SCHEDULES["FP_low_epoch_annealing"].phases(ScheduleSteps(120, 60, 10))
+    assert describe_phases(phases) == "warm-up to step 10, hold to step 60, fall along a cosine to 0 to step 120"

@@ -9,14 +9,14 @@ from training_pro.train_utils import (
     checkpoint_name,
     checkpoint_step,
     duration,
+    format_count,
+    format_times_range,
+    head_rows,
     natural_key,
     plural,
-    rows_at_once,
-    several,
     size,
-    smoothed,
+    smooth_loss,
     time_of_day,
-    times_seen,
 )
 
 
@@ -42,13 +42,13 @@ from training_pro.train_utils import (
 )
 def test_steps_with_every_rounding(examples, batch, accumulation, epochs, batches, accumulated, per_epoch, steps):
     plan = StepPlan(examples=examples, batch_size=batch, accumulation=accumulation, epochs=epochs)
-    assert (plan.batches, plan.accumulated, plan.steps_per_epoch, plan.steps) == (
+    assert (plan.batches, plan.effective_accumulation, plan.steps_per_epoch, plan.steps) == (
         batches,
         accumulated,
         per_epoch,
         steps,
     )
-    assert plan.per_step == batch * accumulated
+    assert plan.examples_per_step == batch * accumulated
 
 
 @pytest.mark.parametrize(("max_steps", "steps"), [(0, 20), (1, 1), (7, 7), (50, 50)])
@@ -81,10 +81,10 @@ def test_warmup(examples, epochs, asked, warmup):
 
 
 def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth_of_the_way():
-    assert smoothed(None, 3.0) == 3.0
-    assert smoothed(3.0, 2.0) == pytest.approx(2.9)
-    assert smoothed(2.9, 2.0) == pytest.approx(2.81)
-    assert smoothed(0.0, 1.0) == pytest.approx(0.1)
+    assert smooth_loss(None, 3.0) == 3.0
+    assert smooth_loss(3.0, 2.0) == pytest.approx(2.9)
+    assert smooth_loss(2.9, 2.0) == pytest.approx(2.81)
+    assert smooth_loss(0.0, 1.0) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def test_the_time_of_day_when_it_will_be_done(now, moment, words):
     ("vocabulary", "on_card", "rows"), [(49152, False, 160), (49152, True, 672), (262144, False, 32)]
 )
 def test_the_rows_of_a_head_pass_keep_the_logits_small(vocabulary, on_card, rows):
-    assert rows_at_once(vocabulary, on_card=on_card) == rows
+    assert head_rows(vocabulary, on_card=on_card) == rows
 
 
 def test_plurals():
     assert [f"{n} {plural(n, 'step')}" for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
-    assert [several(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
-    assert [times_seen(*seen) for seen in ((1, 1), (2, 2), (1, 3))] == ["once", "2 times", "1 to 3 times"]
+    assert [format_count(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
+    assert [format_times_range(*seen) for seen in ((1, 1), (2, 2), (1, 3))] == ["once", "2 times", "1 to 3 times"]
 
 
 def test_a_time_beyond_the_calendar_is_given_in_years():

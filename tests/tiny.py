@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_pro.core.engine import Question
+from training_pro.core.engine import AnswerRequest
 from training_pro.core.host import Folders
-from training_pro.core.jobs.events import Ended, Event, EventLog
+from training_pro.core.jobs.events import Event, EventLog, JobEnded
 from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import StandaloneHost, folders
-from training_pro.hosts.tiny import SAMPLE, make_tiny
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny
 from training_pro.settings.definitions import TrainingSettings
 from training_pro.settings.parsing import training_settings
 
@@ -48,7 +48,7 @@ class WatchedLog(EventLog):
         self._watch(self.job, event)
 
 
-def watched(watch: Callable[[Job, Event], None]) -> Job:
+def watched_job(watch: Callable[[Job, Event], None]) -> Job:
     """Return a job whose events go to `watch`, which may make requests or raise."""
     log = WatchedLog(watch)
     log.job = Job("training", "a test", log=log)
@@ -56,7 +56,7 @@ def watched(watch: Callable[[Job, Event], None]) -> Job:
 
 
 @dataclass
-class Place:
+class Workspace:
     """A workspace with a story as its dataset."""
 
     folders: Folders
@@ -75,22 +75,22 @@ class Place:
 
     def train(
         self, host: StandaloneHost | None = None, *, job: Job | None = None, resume: str = "", **more: Any
-    ) -> Ended:
+    ) -> JobEnded:
         """Train in this thread; errors are raised."""
         job = job or Job("training", "a test")
         return PeftEngine().train(self.settings(**more), host or self.host(), job, resume=resume)
 
     def answer(self, host: StandaloneHost, job: Job | None = None, **more: Any) -> list[Event]:
         job = job or Job("answer", "a test")
-        question = Question(**{"prompt": "The keeper of the", "max_tokens": 6, "temperature": 0.0, **more})
+        question = AnswerRequest(**{"prompt": "The keeper of the", "max_tokens": 6, "temperature": 0.0, **more})
         PeftEngine().answer(question, host, job)
         return job.log.since(0)
 
-    def put_on(self, host: StandaloneHost, name: str, strength: float = 1.0) -> Ended:
-        return PeftEngine().put_on(name, strength, host, Job("model", "a test"))
+    def attach_lora(self, host: StandaloneHost, name: str, strength: float = 1.0) -> JobEnded:
+        return PeftEngine().attach_lora(name, strength, host, Job("model", "a test"))
 
-    def take_off(self, host: StandaloneHost) -> Ended:
-        return PeftEngine().take_off(host, Job("model", "a test"))
+    def detach_lora(self, host: StandaloneHost) -> JobEnded:
+        return PeftEngine().detach_lora(host, Job("model", "a test"))
 
     def lora(self, name: str = "a") -> Path:
         return self.folders.loras / name
@@ -107,29 +107,29 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path, tiny: Path) -> Place:
-    workspace = Place(folders(tmp_path / "user_data"), tiny)
-    workspace.write("story.txt", SAMPLE)
+def place(tmp_path: Path, tiny: Path) -> Workspace:
+    workspace = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
+    workspace.write("story.txt", TRAINING_TEXT)
     return workspace
 
 
 @pytest.fixture(scope="session")
 def lora(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     """A LoRA from a finished run, trained once."""
-    workspace = Place(folders(tmp_path_factory.mktemp("trained") / "user_data"), tiny)
-    workspace.write("story.txt", SAMPLE)
+    workspace = Workspace(standalone_folders(tmp_path_factory.mktemp("trained") / "user_data"), tiny)
+    workspace.write("story.txt", TRAINING_TEXT)
     workspace.train(name="a")
     return workspace.lora("a")
 
 
 @pytest.fixture
-def with_lora(place: Place, lora: Path) -> Place:
+def with_lora(place: Workspace, lora: Path) -> Workspace:
     """A workspace in which the run 'a' is finished."""
     shutil.copytree(lora, place.lora("a"))
     return place
 
 
-def tree(root: Path) -> dict[str, bytes]:
+def read_tree(root: Path) -> dict[str, bytes]:
     """Return the bytes of all files below a folder, and its folders; without prepared data."""
     paths = [path for path in root.rglob("*") if "prepared" not in path.relative_to(root).parts]
     files = {p.relative_to(root).as_posix(): p.read_bytes() for p in paths if p.is_file()}

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from . import interpreter
-from .interpreter import ROOT, ready, wait_for
+from .interpreter import ROOT, ensure_environment, run_program
 
-__all__ = ["ROOT", "interpreter", "ready", "wait_for"]
+__all__ = ["ROOT", "ensure_environment", "interpreter", "run_program"]

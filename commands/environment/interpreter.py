@@ -18,27 +18,27 @@ from ...core import dist_env
 from ...core.errors import TrainingProError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OLDEST = (3, 11)
+MIN_PYTHON = (3, 11)
 
-TOOLS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "playwright", "psutil", "mistral_common")
+TEST_MODULES = ("pytest", "pytest_timeout", "xdist", "hypothesis", "playwright", "psutil", "mistral_common")
 # Modules that show that an interpreter has what is needed.
-MODULES = {
+NEEDED_MODULES = {
     "train": ("torch", "transformers", "peft"),
     "page": ("gradio",),
     "demo": ("gradio",),
-    "test": ("gradio", *TOOLS),
+    "test": ("gradio", *TEST_MODULES),
 }
 # Requirement lists in pins/ that provide it.
-LISTS = {
+REQUIREMENT_LISTS = {
     "train": ("torch", "train"),
     "page": ("torch", "train", "page"),
     "demo": ("torch", "train", "page"),
     "test": ("torch", "train", "page", "test"),
 }
-WEBUI_LISTS = ("torch", "webui", "test")
+WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 
 
-def ready(needs: Collection[str], *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
+def ensure_environment(needs: Collection[str], *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
     """Return only in an interpreter that has what is needed ('train', 'page', 'demo', 'test').
 
     If the running interpreter lacks it, the same command line is started again in our own environment.
@@ -48,14 +48,14 @@ def ready(needs: Collection[str], *, torch_spec: str | None = None, webui_pins: 
 
     modules = _modules(needs)
     environment = Environment(ROOT / (".venv-webui" if webui_pins else ".venv"), modules, torch_spec)
-    lists = WEBUI_LISTS if webui_pins else _lists(needs)
-    if environment.is_running and environment.has_noted(lists):
+    lists = WEBUI_REQUIREMENT_LISTS if webui_pins else _lists(needs)
+    if environment.is_running and environment.has_lists(lists):
         return
     may_use_as_is = not webui_pins and torch_spec is None and not (environment.is_running and environment.is_ours)
-    if may_use_as_is and all(map(_has, modules)):
+    if may_use_as_is and all(map(_has_module, modules)):
         return
-    if not (environment.has_noted(lists) and environment.finds_modules()):
-        if dist_env.count() > 1:
+    if not (environment.has_lists(lists) and environment.finds_modules()):
+        if dist_env.world_size() > 1:
             raise TrainingProError(
                 "{} lacks what is needed ({}), and several processes cannot install it at once. Run the command "
                 "once without torchrun, then use the torchrun of that environment.".format(
@@ -69,23 +69,23 @@ def ready(needs: Collection[str], *, torch_spec: str | None = None, webui_pins: 
 
 def check_python() -> None:
     """Raise TrainingProError on an old Python, before it reaches syntax that it does not know."""
-    if sys.version_info[:2] < OLDEST:
+    if sys.version_info[:2] < MIN_PYTHON:
         raise TrainingProError(
             "Training PRO on its own needs Python {}.{} or newer; this is {} ({}).".format(
-                *OLDEST, sys.version.split()[0], sys.executable
+                *MIN_PYTHON, sys.version.split()[0], sys.executable
             )
         )
 
 
 def _modules(needs: Collection[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for need in ("train", *sorted(needs)) for name in MODULES[need]))
+    return tuple(dict.fromkeys(name for need in ("train", *sorted(needs)) for name in NEEDED_MODULES[need]))
 
 
 def _lists(needs: Collection[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for need in ("train", *sorted(needs)) for name in LISTS[need]))
+    return tuple(dict.fromkeys(name for need in ("train", *sorted(needs)) for name in REQUIREMENT_LISTS[need]))
 
 
-def _has(module: str) -> bool:
+def _has_module(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ValueError:  # imported, but without a spec
@@ -99,10 +99,10 @@ def _restart_in(python: Path) -> None:
     if os.name != "nt":
         os.execv(command[0], command)
     # Windows cannot replace a running program by another one.
-    sys.exit(wait_for(command))
+    sys.exit(run_program(command))
 
 
-def wait_for(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
+def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
     """Run a program in the foreground and return its exit code; it receives and handles Ctrl+C itself."""
     with subprocess.Popen(command, cwd=cwd, env=env) as child:
         while True:

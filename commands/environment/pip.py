@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ...core.errors import TrainingProError
 
-STANDARD_ERROR = 2  # for pip's progress; standard output is for results
-PATIENCE_SECONDS = 5
-LAST_LINES = 8
-REFUSED = (
+STDERR = 2  # for pip's progress; standard output is for results
+TIMEOUT_SECONDS = 5
+MAX_ERROR_LINES = 8
+INSTALL_FAILED = (
     "pip could not install the libraries: its reason stands above. Is there a network, and room on "
     "the disk? The next start goes on from here."
 )
@@ -35,7 +35,7 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Size:
+class DownloadSize:
     """Total bytes of the packages of known size, and the number of packages of unknown size."""
 
     known: int
@@ -46,8 +46,8 @@ class Size:
         if self.unknown == self.packages:
             return f"{self.packages} packages; how large they are cannot be told from here"
         if self.unknown:
-            return f"{self.packages} packages, {megabytes(self.known)} and {self.unknown} of unknown size"
-        return f"{self.packages} packages, {megabytes(self.known)}"
+            return f"{self.packages} packages, {format_bytes(self.known)} and {self.unknown} of unknown size"
+        return f"{self.packages} packages, {format_bytes(self.known)}"
 
 
 def say(text: str) -> None:
@@ -55,38 +55,38 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def megabytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def would_install(python: Path, arguments: Sequence[str]) -> list[Wheel]:
+def resolve_wheels(python: Path, arguments: Sequence[str]) -> list[Wheel]:
     """List what `pip install` with these arguments would install, including dependencies."""
     command = _pip(python, "install", "--dry-run", "--quiet", "--report", "-", *arguments)
     process = subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=_environ(), check=False
     )
     if process.returncode:
-        raise TrainingProError(f"{last_lines(process.stderr)}\n{REFUSED}")
+        raise TrainingProError(f"{last_lines(process.stderr)}\n{INSTALL_FAILED}")
     return [_wheel(entry) for entry in json.loads(process.stdout)["install"]]
 
 
 def install(python: Path, arguments: Sequence[str]) -> None:
     """Run `pip install`, with its progress shown to the user."""
     command = _pip(python, "install", *arguments)
-    if subprocess.run(command, stdout=STANDARD_ERROR, env=_environ(), check=False).returncode:
-        raise TrainingProError(REFUSED)
+    if subprocess.run(command, stdout=STDERR, env=_environ(), check=False).returncode:
+        raise TrainingProError(INSTALL_FAILED)
 
 
-def size_of(wheels: Sequence[Wheel]) -> Size:
+def download_size(wheels: Sequence[Wheel]) -> DownloadSize:
     """Ask the servers of all files at once; files without a quick answer count as unknown."""
     with ThreadPoolExecutor(max_workers=32) as pool:
         sizes = list(pool.map(_content_length, [wheel.url for wheel in wheels]))
     known = [size for size in sizes if size is not None]
-    return Size(known=sum(known), unknown=len(sizes) - len(known), packages=len(sizes))
+    return DownloadSize(known=sum(known), unknown=len(sizes) - len(known), packages=len(sizes))
 
 
 def last_lines(text: str) -> str:
-    return "\n".join(line for line in text.strip().splitlines()[-LAST_LINES:])
+    return "\n".join(line for line in text.strip().splitlines()[-MAX_ERROR_LINES:])
 
 
 def _pip(python: Path, *words: str) -> list[str]:
@@ -105,7 +105,7 @@ def _wheel(entry: dict[str, dict[str, str]]) -> Wheel:
 def _content_length(url: str) -> int | None:
     try:
         with urllib.request.urlopen(
-            _head_request(url), timeout=PATIENCE_SECONDS, context=_certificates()
+            _head_request(url), timeout=TIMEOUT_SECONDS, context=_certificates()
         ) as response:
             length = response.headers.get("Content-Length")
     except (OSError, ValueError):

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import TrainingProError
-from .pip import Wheel, say, would_install
+from .pip import Wheel, resolve_wheels, say
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
-NEW_CUDA, OLD_CUDA = "cu130", "cu126"  # torch 2.13 is built for both
+NEW_CUDA_BUILD, OLD_CUDA_BUILD = "cu130", "cu126"  # torch 2.13 is built for both
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
 CUDA_RUNTIMES = ("nvidia-cuda-runtime", "cuda-toolkit")
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     """What limits the CUDA version: the newest one the driver supports, and the oldest compute capability."""
 
     driver: tuple[int, int]
@@ -37,22 +37,22 @@ class Card:
         """CUDA build: CUDA 13 dropped GPUs before Turing (7.5), and CUDA 12.6 does not support Blackwell (10)."""
         old_driver = (0, 0) < self.driver < (13, 0) and self.capability < (10, 0)
         old_card = (0, 0) < self.capability < (7, 5)
-        return OLD_CUDA if old_driver or old_card else NEW_CUDA
+        return OLD_CUDA_BUILD if old_driver or old_card else NEW_CUDA_BUILD
 
 
 def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
     """Arguments of pip for torch; `spec` is the user's choice (`--torch`)."""
     if spec:
         return _user_arguments(pin, spec)
-    wheels = would_install(python, [pin])
+    wheels = resolve_wheels(python, [pin])
     if not any(wheel.name == "torch" for wheel in wheels):
         return [pin]  # already in the environment
-    card = find_card()
-    arguments = _matching_arguments(pin, cuda_of(wheels), card)
+    card = find_gpu()
+    arguments = _matching_arguments(pin, cuda_version_of(wheels), card)
     return arguments if arguments == [pin] else _with_fallback(python, pin, arguments, card)
 
 
-def find_card() -> Card | None:
+def find_gpu() -> Gpu | None:
     """Query the NVIDIA GPUs of this machine; None without `nvidia-smi`."""
     if not (program := shutil.which("nvidia-smi")):
         return None
@@ -60,12 +60,12 @@ def find_card() -> Card | None:
     if not overview:
         return None
     capabilities = _output_of([program, "--query-gpu=compute_cap", "--format=csv,noheader"])
-    return Card(
+    return Gpu(
         driver=_find_version(r"CUDA[^:|]*Version:\s*", overview), capability=_find_version("", capabilities)
     )
 
 
-def cuda_of(wheels: Sequence[Wheel]) -> int | None:
+def cuda_version_of(wheels: Sequence[Wheel]) -> int | None:
     """Major CUDA version that comes with the wheels (0 if unknown), or None for a build without CUDA."""
     cuda = [wheel for wheel in wheels if wheel.name.lower().startswith(CUDA_PACKAGES)]
     if not cuda:
@@ -74,17 +74,17 @@ def cuda_of(wheels: Sequence[Wheel]) -> int | None:
     return int(runtimes[0].version.split(".")[0]) if runtimes else 0
 
 
-def _matching_arguments(pin: str, cuda: int | None, card: Card | None) -> list[str]:
+def _matching_arguments(pin: str, cuda: int | None, card: Gpu | None) -> list[str]:
     if card is None:
         return [pin] if cuda is None else _from_pytorch(pin, "cpu")
-    cuda_version = 12 if card.build == OLD_CUDA else 13
+    cuda_version = 12 if card.build == OLD_CUDA_BUILD else 13
     return [pin] if cuda in (0, cuda_version) else _from_pytorch(pin, card.build)
 
 
-def _with_fallback(python: Path, pin: str, arguments: list[str], card: Card | None) -> list[str]:
+def _with_fallback(python: Path, pin: str, arguments: list[str], card: Gpu | None) -> list[str]:
     """Fall back to the registry if PyTorch's index fails: an unused CUDA is fine, an unused GPU is an error."""
     try:
-        would_install(python, arguments)
+        resolve_wheels(python, arguments)
     except TrainingProError as error:
         if card is not None:
             raise TrainingProError(

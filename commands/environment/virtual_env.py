@@ -15,21 +15,21 @@ from pathlib import Path
 
 from ...core.errors import TrainingProError
 from ...core.files import write_json
-from .pip import install, last_lines, say, size_of, would_install
+from .pip import download_size, install, last_lines, resolve_wheels, say
 from .torch_build import torch_arguments
 
 PINS = Path(__file__).resolve().parent / "pins"
-MARKER = "training-pro.json"
-LARGE = ("torch", "transformers", "peft")
+MARKER_NAME = "training-pro.json"
+LARGE_LIBRARIES = ("torch", "transformers", "peft")
 
 # Code run by the interpreter of the environment; an exit code of 0 means that all is well.
-NOTHING = "pass"
-FIND = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
-IMPORT = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
+PASS_CODE = "pass"
+FIND_CODE = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
+IMPORT_CODE = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
 # A killed pip leaves broken packages that it later takes for installed: with missing or truncated files, or
 # without a list of files. Compiled files may be missing at any time, and scripts contain the path of their
 # environment.
-INTACT = """
+INTACT_CODE = """
 import sys, importlib.metadata as m
 def torn(file):
     if str(file).endswith(".pyc") or str(file).startswith(".."):
@@ -41,7 +41,7 @@ sys.exit(any(found.files is None or any(map(torn, found.files)) for found in m.d
 
 
 @dataclass(frozen=True)
-class Note:
+class Marker:
     """Content of the marker file: the installed requirement lists, and the torch that the user chose."""
 
     lists: dict[str, list[str]] = field(default_factory=dict)
@@ -65,52 +65,54 @@ class Environment:
     @property
     def is_ours(self) -> bool:
         """Whether we made the environment, finished or not; one made by others is never deleted."""
-        return (self.folder / MARKER).is_file()
+        return (self.folder / MARKER_NAME).is_file()
 
-    def has_noted(self, lists: Sequence[str]) -> bool:
+    def has_lists(self, lists: Sequence[str]) -> bool:
         """Whether the marker says that these lists are installed in their present form."""
-        noted = read_note(self.folder)
+        noted = read_marker(self.folder)
         if self.torch_spec and self.torch_spec != noted.torch:
             return False
-        return all(noted.lists.get(name) == pins(name) for name in lists if name != "torch" or not noted.torch)
+        return all(
+            noted.lists.get(name) == read_pins(name) for name in lists if name != "torch" or not noted.torch
+        )
 
     def finds_modules(self) -> bool:
-        return self._succeeds(FIND, *self.modules)
+        return self._succeeds(FIND_CODE, *self.modules)
 
     def make(self, lists: Sequence[str]) -> None:
         """Make, repair or extend the environment; the marker is written last."""
         with _explain_errors(self.folder):
-            noted = read_note(self.folder)
+            noted = read_marker(self.folder)
             self._create_if_broken()
             self._install(lists)
-            if not self._succeeds(INTACT):
+            if not self._succeeds(INTACT_CODE):
                 self._recreate(lists)
             self._check_imports()
-            installed = {**noted.lists, **{name: pins(name) for name in lists}}
-            write_note(self.folder, Note(installed, self.torch_spec or noted.torch))
+            installed = {**noted.lists, **{name: read_pins(name) for name in lists}}
+            write_marker(self.folder, Marker(installed, self.torch_spec or noted.torch))
         say(f"The environment is ready: {self.folder}")
 
     def _create_if_broken(self) -> None:
-        if self._succeeds(NOTHING) and self._succeeds("import pip"):
+        if self._succeeds(PASS_CODE) and self._succeeds("import pip"):
             return
         other_layout = self.folder / ("bin" if os.name == "nt" else "Scripts")
-        if not self.is_ours and (self._succeeds(NOTHING) or other_layout.exists()):
+        if not self.is_ours and (self._succeeds(PASS_CODE) or other_layout.exists()):
             raise TrainingProError(
                 f"{self.folder} belongs to something else (it has no pip, or is of another system): "
                 "rename that folder, then start again."
             )
         say(f"Training PRO makes an environment of its own and touches no other: {self.folder}")
-        create(self.folder)
+        create_environment(self.folder)
 
     def _install(self, lists: Sequence[str]) -> None:
         say(f"Asking pip what has to come into {self.folder} ...")
         arguments = torch_arguments(self.python, self._torch_pin(), self.torch_spec)
         for name in lists:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
-        if wheels := would_install(self.python, arguments):
-            say(f"To load into {self.folder}: {size_of(wheels)} (unpacked two to four times that).")
+        if wheels := resolve_wheels(self.python, arguments):
+            say(f"To load into {self.folder}: {download_size(wheels)} (unpacked two to four times that).")
             if self.is_ours:
-                write_note(self.folder, Note(torch=read_note(self.folder).torch))
+                write_marker(self.folder, Marker(torch=read_marker(self.folder).torch))
             install(self.python, arguments)
 
     def _recreate(self, lists: Sequence[str]) -> None:
@@ -120,24 +122,24 @@ class Environment:
                 "with the Python of the system."
             )
         say(f"{self.folder} was left half made and is begun again.")
-        create(self.folder)
+        create_environment(self.folder)
         self._install(lists)
 
     def _check_imports(self) -> None:
         """Check that the large libraries load; they need system libraries (a C++ runtime) unknown to pip."""
-        command = [str(self.python), "-I", "-c", IMPORT, *LARGE]
+        command = [str(self.python), "-I", "-c", IMPORT_CODE, *LARGE_LIBRARIES]
         process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if process.returncode:
             raise TrainingProError(
-                f"{last_lines(process.stderr)}\n{', '.join(LARGE)} are in {self.folder}, "
+                f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES)} are in {self.folder}, "
                 "but this system cannot load them: the reason stands above."
             )
 
     def _torch_pin(self) -> str:
         """Requirement for torch; an environment with a torch chosen by the user keeps it."""
-        if read_note(self.folder).torch and not self.torch_spec:
+        if read_marker(self.folder).torch and not self.torch_spec:
             return "torch"
-        return pins("torch")[0]
+        return read_pins("torch")[0]
 
     def _succeeds(self, code: str, *words: str) -> bool:
         try:
@@ -147,7 +149,7 @@ class Environment:
             return False
 
 
-def create(folder: Path) -> None:
+def create_environment(folder: Path) -> None:
     """Make an empty environment that has our marker from the start."""
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         version = "{}.{}".format(*sys.version_info[:2])
@@ -157,7 +159,7 @@ def create(folder: Path) -> None:
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_note(folder, Note())
+    write_marker(folder, Marker())
     command = [sys.executable, "-m", "venv", str(folder)]
     process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if process.returncode:
@@ -166,23 +168,23 @@ def create(folder: Path) -> None:
         )
 
 
-def pins(name: str) -> list[str]:
+def read_pins(name: str) -> list[str]:
     """Read a list of requirements, without comments."""
     lines = (PINS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def read_note(folder: Path) -> Note:
+def read_marker(folder: Path) -> Marker:
     try:
-        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        return Note(dict(content["lists"]), content["torch"])
+        content = json.loads((folder / MARKER_NAME).read_text(encoding="utf-8"))
+        return Marker(dict(content["lists"]), content["torch"])
     except (OSError, ValueError, TypeError, KeyError):
-        return Note()
+        return Marker()
 
 
-def write_note(folder: Path, note: Note) -> None:
+def write_marker(folder: Path, note: Marker) -> None:
     """Write the marker atomically, so that a readable marker is complete."""
-    write_json(folder / MARKER, {"lists": note.lists, "torch": note.torch})
+    write_json(folder / MARKER_NAME, {"lists": note.lists, "torch": note.torch})
 
 
 @contextmanager

@@ -20,39 +20,39 @@ from typing import Any, TypeVar
 from ...train_utils import size
 from ..errors import first_line
 
-PART = ".part"
+PART_SUFFIX = ".part"
 """Suffix, or whole name, of a file or folder that is being written or removed."""
-PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Pauses between tries: enough for a page to read a file and, mostly, for a virus scanner to check it."""
-NEW_FOLDER_SECONDS = (1.6, 3.2, *[5.0] * 9)
+NEW_FOLDER_PAUSES_SECONDS = (1.6, 3.2, *[5.0] * 9)
 """Further pauses for a folder of new files: some scanners hold it for a minute, and other programs (npm, VS Code)
 wait as long on Windows."""
-NO_ROOM = 100_000
+MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
-FULL = ("space left", "(os error 112)", "(os error 39)")
+DISK_FULL_PHRASES = ("space left", "(os error 112)", "(os error 39)")
 """Phrases of a full disk in error messages of libraries; Windows translates its text, so its error numbers."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @contextmanager
-def written_whole(path: Path, name: str = "") -> Iterator[Path]:
+def atomic_write(path: Path, name: str = "") -> Iterator[Path]:
     """Yield a temporary path next to `path`; it is renamed to `path` on success and removed on an error."""
-    temporary = path.with_name(name or path.name + PART)
+    temporary = path.with_name(name or path.name + PART_SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_dir():  # left by a killed process
-        cleared_away(temporary)
+        remove_folder(temporary)
     try:
         yield temporary
-        moved_when_new(temporary, path) if temporary.is_dir() else moved(temporary, path)
+        move_new_folder(temporary, path) if temporary.is_dir() else move_atomically(temporary, path)
     except BaseException:
         with suppress(OSError):
-            cleared_away(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+            remove_folder(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
-def making_beside(folder: Path) -> Iterator[Path]:
+def staging_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `folder`, so that no listing shows an unfinished folder.
 
     At the end, the finished folder has been moved out. What is left is removed, unless a virus scanner holds it.
@@ -65,19 +65,19 @@ def making_beside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def moved(path: Path, target: Path) -> Path:
+def move_atomically(path: Path, target: Path) -> Path:
     """Rename atomically, so that a kill leaves it at the old or the new place; retries while it is in use."""
-    return patiently(lambda: path.replace(target))
+    return with_retries(lambda: path.replace(target))
 
 
-def moved_when_new(folder: Path, target: Path) -> Path:
+def move_new_folder(folder: Path, target: Path) -> Path:
     """Like `moved`, with more retries: a virus scanner may hold a folder of new files for longer."""
-    return patiently(lambda: folder.replace(target), NEW_FOLDER_SECONDS)
+    return with_retries(lambda: folder.replace(target), NEW_FOLDER_PAUSES_SECONDS)
 
 
-def patiently(act: Callable[[], Found], more_pauses: Sequence[float] = ()) -> Found:
+def with_retries(act: Callable[[], Result], more_pauses: Sequence[float] = ()) -> Result:
     """Call `act`, with retries: Windows can neither move nor open a file that another program has open."""
-    for pause in (*PAUSES_SECONDS, *more_pauses):
+    for pause in (*RETRY_PAUSES_SECONDS, *more_pauses):
         try:
             return act()
         except PermissionError:
@@ -85,7 +85,7 @@ def patiently(act: Callable[[], Found], more_pauses: Sequence[float] = ()) -> Fo
     return act()
 
 
-def cleared_away(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder with its content, also read-only files, which .git has in a clone on Windows."""
     if sys.version_info >= (3, 12):
         shutil.rmtree(folder, onexc=_retry_removal)
@@ -98,29 +98,29 @@ def _retry_removal(remove: Callable[[str], object], path: str, error: object) ->
     if remove not in (os.unlink, os.rmdir):
         raise
     Path(path).chmod(stat.S_IRWXU)
-    patiently(lambda: remove(path))
+    with_retries(lambda: remove(path))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, with the same bytes on every system: translated line ends would grow."""
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
     """Read a JSON file; return `otherwise` if it cannot be read or holds a value of another type."""
     try:
-        value = json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig")))
+        value = json.loads(with_retries(lambda: path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError):
         return otherwise
     return value if isinstance(value, type(otherwise)) else otherwise
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, as_json(value, indent=2) + "\n")
+    write_text(path, dump_json(value, indent=2) + "\n")
 
 
-def as_json(value: Any, *, indent: int | None = None) -> str:
+def dump_json(value: Any, *, indent: int | None = None) -> str:
     """Dump valid JSON: NaN and infinity become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
 
@@ -135,24 +135,24 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def settle(folder: Path) -> None:
+def flush_to_disk(folder: Path) -> None:
     """Flush the files of a folder to the disk, so that they survive a power cut."""
     for file in folder.iterdir():
         if file.is_file():
-            with patiently(partial(file.open, "rb+")) as stream:
+            with with_retries(partial(file.open, "rb+")) as stream:
                 os.fsync(stream.fileno())
 
 
-def is_full(error: Exception, folder: Path) -> bool:
+def is_disk_full(error: Exception, folder: Path) -> bool:
     """Whether the disk or the user's quota is full; some libraries say so only in their message, or not at all."""
     number = getattr(error, "errno", None)
-    in_message = any(words in str(error) for words in FULL)
-    return in_message or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < NO_ROOM
+    in_message = any(words in str(error) for words in DISK_FULL_PHRASES)
+    return in_message or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < MIN_FREE_BYTES
 
 
-def why_not_written(error: Exception, folder: Path) -> str:
+def write_error_reason(error: Exception, folder: Path) -> str:
     """Reason why a folder cannot be written, in words."""
-    if is_full(error, folder):
+    if is_disk_full(error, folder):
         return f"the disk is full ({size(free_bytes(folder))} free)"
     if isinstance(error, PermissionError):
         return f"{Path(error.filename or folder).name} may not be written, or another program holds it open"
@@ -163,9 +163,9 @@ def why_not_written(error: Exception, folder: Path) -> str:
 
 def free_bytes(folder: Path) -> int:
     """Free bytes on the disk of a folder, which need not exist yet."""
-    return shutil.disk_usage(standing(folder)).free
+    return shutil.disk_usage(nearest_existing(folder)).free
 
 
-def standing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """The folder itself, or its nearest existing parent."""
     return next((path for path in (folder, *folder.parents) if path.exists()), Path())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import SavingError
-from .atomic_files import why_not_written
+from .atomic_files import write_error_reason
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -40,7 +40,7 @@ def is_locked(path: Path) -> bool:
     return held is None
 
 
-def removed(path: Path) -> None:
+def remove_lock_file(path: Path) -> None:
     """Remove the file of a lock that nobody waits for; Windows keeps one that is open, which does no harm."""
     with suppress(OSError):
         path.unlink()
@@ -64,7 +64,7 @@ def _refuse_unwritable(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("ab").close()
     except OSError as error:
-        why = why_not_written(error, path.parent)
+        why = write_error_reason(error, path.parent)
         raise SavingError(
             f"{path.parent} cannot be written: {why}. Mend that, or choose another folder."
         ) from error

@@ -8,21 +8,21 @@ from pathlib import Path
 
 from ..errors import SavingError, TrainingProError
 
-LONGEST_BYTES = 255
+MAX_NAME_BYTES = 255
 """The longest file name of the file systems in use (NTFS, APFS, ext4)."""
-LONGEST_SHOWN = 60
-PATH_SIGNS = re.compile(r"[/\\:]")
+MAX_SHOWN_CHARS = 60
+PATH_SEPARATORS = re.compile(r"[/\\:]")
 """Path separators of all systems; a colon follows a drive letter or begins an alternate data stream."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-DEVICES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\..*)?")
+DEVICE_NAMES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\..*)?")
 """Device names reserved by Windows, with any suffix."""
 
-Refusal = Callable[[str], TrainingProError]
+ErrorFactory = Callable[[str], TrainingProError]
 """The error type raised for a refused name."""
 
 
 def child(
-    folder: Path, name: str, what: str, *, refusal: Refusal = SavingError, follow_links: bool = False
+    folder: Path, name: str, what: str, *, refusal: ErrorFactory = SavingError, follow_links: bool = False
 ) -> Path:
     """Return the path of an entry of `folder`; refuse anything but a plain name, and a link that leads out.
 
@@ -30,22 +30,22 @@ def child(
     that users may link into the folder themselves: models and datasets.
     """
     if problem := name_fault(name):
-        raise refusal(f"{what}: {shortened(name)} {problem}. Give the name of something in {folder}.")
+        raise refusal(f"{what}: {shorten_value(name)} {problem}. Give the name of something in {folder}.")
     path = folder / name
     if not follow_links and leads_out(path):
         raise refusal(
-            f"{what}: {shortened(name)} is a link that leads out of {folder}. Put the thing itself there."
+            f"{what}: {shorten_value(name)} is a link that leads out of {folder}. Put the thing itself there."
         )
     return path
 
 
 def descendant(
-    folder: Path, name: str, what: str, *, refusal: Refusal = SavingError, follow_links: bool = False
+    folder: Path, name: str, what: str, *, refusal: ErrorFactory = SavingError, follow_links: bool = False
 ) -> Path:
     """Return the path of an entry below `folder` (NAME/checkpoint-40); `child` checks each element."""
     elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
     if len(elements) > 1 and any(map(name_fault, elements)):
-        raise refusal(f"{what}: {shortened(name)} is a path. Give the name of something in {folder}.")
+        raise refusal(f"{what}: {shorten_value(name)} is a path. Give the name of something in {folder}.")
     path = folder
     for element in elements:
         path = child(path, element, what, refusal=refusal, follow_links=follow_links)
@@ -58,13 +58,13 @@ def name_fault(name: object) -> str:
         return "is no name"
     if any(0xD800 <= ord(character) <= 0xDFFF for character in name) or CONTROL_CHARACTERS.search(name):
         return "has a character that no name of a file can have"
-    if len(name.encode()) > LONGEST_BYTES:
+    if len(name.encode()) > MAX_NAME_BYTES:
         return "is longer than the name of a file can be"
-    if PATH_SIGNS.search(name) or not name.strip(". "):
+    if PATH_SEPARATORS.search(name) or not name.strip(". "):
         return "is a path"
     if name.endswith((".", " ")):
         return "ends in a dot or a blank, which Windows leaves out"
-    return "is a name that Windows keeps for a device" if DEVICES.fullmatch(name) else ""
+    return "is a name that Windows keeps for a device" if DEVICE_NAMES.fullmatch(name) else ""
 
 
 def leads_out(path: Path) -> bool:
@@ -75,7 +75,7 @@ def leads_out(path: Path) -> bool:
         return True
 
 
-def shortened(value: object) -> str:
+def shorten_value(value: object) -> str:
     """Format a value for a message: quoted, on one line, and not too long."""
     text = str(value)
-    return repr(text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "\u2026")
+    return repr(text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "\u2026")

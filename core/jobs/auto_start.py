@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from ..errors import BusyError
 from .job import Job
 
-Begin = Callable[[], bool]
+StartNext = Callable[[], bool]
 """Starts the next run; returns whether one was started. Raises BusyError while another job uses the model."""
 
 
-class Turns:
+class AutoStart:
     """Starts queued runs: the end of a run makes the next one due, the end of any job may free the model."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Turns:
         self._lock = ExitStack()
         self._is_automatic = self._is_due = False
         self._reason = ""
-        self._begin: Begin | None = None
+        self._begin: StartNext | None = None
         self._note: Callable[[Job], None] | None = None
 
     @property
@@ -41,7 +41,7 @@ class Turns:
         """Why the next run does not start automatically."""
         return self._reason
 
-    def take_with(self, begin: Begin, note: Callable[[Job], None]) -> None:
+    def take_with(self, begin: StartNext, note: Callable[[Job], None]) -> None:
         """Set the functions that start the next run and that record how a run ended; replaces earlier ones."""
         self._begin, self._note = begin, note
 

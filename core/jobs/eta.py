@@ -6,7 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
-from .events import Evaluated, Event, Planned, Progress, Sampled, TimeLimited
+from .events import EvaluationDone, Event, Progress, RunPlanned, SampleGenerated, TimeLimited
 
 RECENT_STEPS = 20
 
@@ -17,12 +17,12 @@ class _Recurring:
     def __init__(self) -> None:
         self.every, self._seconds, self._last_step = 0, 0.0, -1
 
-    def took(self, step: int, seconds: float) -> None:
+    def note_duration(self, step: int, seconds: float) -> None:
         """Note a duration; several after the same step add up."""
         self._seconds = seconds + (self._seconds if step == self._last_step else 0.0)
         self._last_step = step
 
-    def left(self, step: int, steps: int) -> float:
+    def seconds_left(self, step: int, steps: int) -> float:
         """Seconds for everything due after this step or later."""
         if not self.every:
             return 0.0
@@ -31,7 +31,7 @@ class _Recurring:
         return self._seconds * (max(0, steps // self.every - (first_due - 1) // self.every) + at_the_end)
 
 
-class Pace:
+class EtaEstimator:
     """Estimates from the median of the last steps, so that one slow step changes nothing."""
 
     def __init__(self) -> None:
@@ -41,34 +41,36 @@ class Pace:
         self._limit_seconds, self._last_event_at = math.inf, 0.0
         self._evaluations, self._samples = _Recurring(), _Recurring()
 
-    def hear(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         """Take in an event; most kinds are ignored."""
         if isinstance(event, Progress):
             self._add_step(event)
-        elif isinstance(event, Planned):
+        elif isinstance(event, RunPlanned):
             self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
         elif isinstance(event, TimeLimited):
             self._limit_seconds = event.seconds
-        elif isinstance(event, Evaluated):
+        elif isinstance(event, EvaluationDone):
             self._add_planned(self._evaluations, event.step, event.seconds)
-        elif isinstance(event, Sampled):
+        elif isinstance(event, SampleGenerated):
             self._add_planned(self._samples, event.step, event.at - self._last_event_at)
         self._last_event_at = event.at
 
     @property
-    def seconds_a_step(self) -> float:
+    def seconds_per_step(self) -> float:
         return median(p.seconds for p in self._recent)
 
     @property
-    def tokens_a_second(self) -> float:
+    def tokens_per_second(self) -> float:
         return sum(p.tokens for p in self._recent) / max(1e-9, sum(p.seconds for p in self._recent))
 
     @property
     def seconds_left(self) -> float:
         """Seconds for the remaining steps, the time between them, and the planned evaluations and samples."""
         last = self._recent[-1]
-        for_steps = (last.steps - last.step) * (self.seconds_a_step + self._between_steps / self._steps)
-        planned = sum(recurring.left(last.step, last.steps) for recurring in (self._evaluations, self._samples))
+        for_steps = (last.steps - last.step) * (self.seconds_per_step + self._between_steps / self._steps)
+        planned = sum(
+            recurring.seconds_left(last.step, last.steps) for recurring in (self._evaluations, self._samples)
+        )
         return max(0.0, min(for_steps + planned, self._limit_seconds - self._elapsed))
 
     @property
@@ -85,11 +87,11 @@ class Pace:
     def _add_step(self, progress: Progress) -> None:
         self._recent.append(progress)
         self._steps += 1
-        self._between_steps += max(0.0, progress.beside - self._planned_since_step)
+        self._between_steps += max(0.0, progress.extra_time - self._planned_since_step)
         self._planned_since_step = 0.0
         self._started_at = progress.at if self._started_at is None else self._started_at
 
     def _add_planned(self, recurring: _Recurring, step: int, seconds: float) -> None:
         """Note an evaluation or sample; its time is planned, so it is left out of the time between steps."""
-        recurring.took(step, seconds)
+        recurring.note_duration(step, seconds)
         self._planned_since_step += seconds

@@ -14,10 +14,10 @@ from ...train_utils import duration, perplexity, plural, size
 from ..errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
-Occasion = Literal["start", "planned", "asked", "end"]
+Trigger = Literal["start", "planned", "asked", "end"]
 """Why an evaluation or sample was made: before the first step, by plan, on request, or at the end."""
-LOOK_SECONDS = 1.0
-FEW_ROWS = 5
+POLL_SECONDS = 1.0
+MAX_SHOWN_ROWS = 5
 """Number of rows shown from each end of the ranking by perplexity."""
 
 
@@ -37,7 +37,7 @@ class Stage(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetched(Event):
+class DownloadProgress(Event):
     """Progress of a download, in bytes."""
 
     done: int
@@ -53,13 +53,15 @@ class Fetched(Event):
         """'180 MB of 1.5 GB, 5.1 MB/s, 4 min 20 s left'."""
         remaining = self.total - self.done
         left = (
-            f", {size(self.speed)}/s, {duration(remaining / self.speed)} left" if remaining and self.speed else ""
+            f", {size(self.speed)}/s, {duration(remaining / self.speed)} left"
+            if remaining and self.speed >= 1
+            else ""
         )
         return f"{size(self.done)} of {size(self.total)}{left}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned(Event):
+class RunPlanned(Event):
     """The run plan, before the first step."""
 
     name: str
@@ -98,7 +100,7 @@ class Progress(Event):
     gradient_norm: float | None
     tokens: int
     seconds: float
-    beside: float = 0.0
+    extra_time: float = 0.0
     """Seconds since the previous step outside of steps: evaluation, samples, saving; without pauses."""
     by_source: Mapping[str, float] = field(default_factory=dict)
     """Mean loss of each dataset in this step, if there are several."""
@@ -127,13 +129,13 @@ class MachineUse(Event):
         return f"{device}: at most {size(self.peak)}{total} so far{figures}"
 
 
-def most_memory(events: Iterable[Event]) -> int:
+def peak_memory_of(events: Iterable[Event]) -> int:
     """Peak memory of a run by its MachineUse events; 0 if there are none."""
     return max((event.peak for event in events if isinstance(event, MachineUse)), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Event):
+class EvaluationDone(Event):
     """An evaluation on the validation split after a step.
 
     `by_source` is the loss of each dataset, if there are several. `context_gain` is by how much the loss of a
@@ -142,7 +144,7 @@ class Evaluated(Event):
 
     step: int
     epoch: float
-    why: Occasion
+    why: Trigger
     loss: float
     perplexity: float
     accuracy: float
@@ -153,7 +155,7 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replanned(Event):
+class PlanChanged(Event):
     """The plan changed after this step: the new last step and the learning rate of every step, also past ones."""
 
     step: int
@@ -163,7 +165,7 @@ class Replanned(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveChanged(Event):
+class LiveSettingsChanged(Event):
     """Live settings that changed after this step: their keys, each with the old and the new value."""
 
     step: int
@@ -187,7 +189,7 @@ class Note(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromQueue(Note):
+class StartedFromQueue(Note):
     """The run was started from the queue, not by the Start button."""
 
 
@@ -215,7 +217,7 @@ class Answer(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Event):
+class SampleGenerated(Event):
     """A sample: the answer to a prompt after a step, with the LoRA and without it."""
 
     step: int
@@ -225,7 +227,7 @@ class Sampled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probed(Event):
+class ProbeDone(Event):
     """Result of a probe, one step on the longest batch; a value of 0 is unknown."""
 
     device: str
@@ -246,7 +248,7 @@ class Probed(Event):
     answer_seconds: float = 0.0  # of one at most, estimated from its beginning
 
     @property
-    def beside(self) -> list[tuple[str, str]]:
+    def extra_time(self) -> list[tuple[str, str]]:
         """Evaluations and samples of the run, each with its time, as far as known."""
         extras = (
             (self.evaluations, "evaluation", "about", self.evaluation_seconds),
@@ -259,9 +261,9 @@ class Probed(Event):
         ]
 
     @property
-    def run_words(self) -> str:
+    def run_summary(self) -> str:
         """'about 5 min for the run, 3 evaluations about 20 s more'."""
-        extras = "".join(f", {task} {time} more" for task, time in self.beside)
+        extras = "".join(f", {task} {time} more" for task, time in self.extra_time)
         return f"about {duration(self.run_seconds)} for the run{extras}"
 
     @property
@@ -271,7 +273,7 @@ class Probed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class TokenScores:
     """Score of some tokens: their mean loss and the share that the model predicts right."""
 
     tokens: int
@@ -284,14 +286,14 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch(Known):
+class Segment(TokenScores):
     """Score of one of many equal segments of a dataset; `begins` is the beginning of its text."""
 
     begins: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownRow(Known):
+class RowScores(TokenScores):
     """Score of a row: its place, the text before the scored part, and the beginning of the scored part."""
 
     place: str
@@ -300,7 +302,7 @@ class KnownRow(Known):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerplexityFound(Event):
+class PerplexityMeasured(Event):
     """Perplexity of a dataset, a row of the evaluations table; `lora` is '-' for the model without a LoRA.
 
     `right` is the share of tokens that the model predicts right; `stretches` are the scores along the data.
@@ -318,26 +320,26 @@ class PerplexityFound(Event):
     max_length: int
     seconds: float
     right: float
-    stretches: tuple[Stretch, ...] = ()
-    rows: tuple[KnownRow, ...] = ()
+    stretches: tuple[Segment, ...] = ()
+    rows: tuple[RowScores, ...] = ()
 
     @property
-    def least_known(self) -> tuple[KnownRow, ...]:
+    def least_known(self) -> tuple[RowScores, ...]:
         """A few rows with the highest perplexity, worst first; none is also in `best_known`."""
         return self.rows[: self._few]
 
     @property
-    def best_known(self) -> tuple[KnownRow, ...]:
+    def best_known(self) -> tuple[RowScores, ...]:
         """A few rows with the lowest perplexity, best first."""
         return self.rows[::-1][: self._few]
 
     @property
     def _few(self) -> int:
-        return min(FEW_ROWS, len(self.rows) // 2)
+        return min(MAX_SHOWN_ROWS, len(self.rows) // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended(Event):
+class JobEnded(Event):
     """Last event of every job; `details` has the traceback of an unexpected error."""
 
     outcome: Outcome
@@ -378,7 +380,7 @@ class EventLog:
         """Wait until the log is closed; Windows handles Ctrl+C only between two waits."""
         with self._changed:
             while not self._closed:
-                self._changed.wait(LOOK_SECONDS)
+                self._changed.wait(POLL_SECONDS)
 
     def __len__(self) -> int:
         return len(self._events)
@@ -393,7 +395,7 @@ class EventLog:
         position = 0
         while True:
             with self._changed:
-                self._changed.wait_for(partial(self._is_new, position), LOOK_SECONDS)
+                self._changed.wait_for(partial(self._is_new, position), POLL_SECONDS)
                 events, closed = self._events[position:], self._closed
             yield from events
             position += len(events)

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .control import RunControl
-from .events import Ended, EventLog
+from .events import EventLog, JobEnded
 
-Kind = Literal["training", "probe", "answer", "perplexity", "merge", "model", "download"]
-Work = Callable[["Job"], Ended]
+JobKind = Literal["training", "probe", "answer", "perplexity", "merge", "model", "download"]
+JobFn = Callable[["Job"], JobEnded]
 
 
 @dataclass(frozen=True)
 class Job:
     """One piece of work, on the model or not: `control` takes wishes, `log` holds its events."""
 
-    kind: Kind
+    kind: JobKind
     title: str
     control: RunControl[Any] = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
-    makes: str = ""
+    result_name: str = ""
     """Name of the LoRA or model that a training makes."""
 
     @property
@@ -29,8 +29,8 @@ class Job:
         return not self.log.closed
 
     @property
-    def end(self) -> Ended | None:
+    def end(self) -> JobEnded | None:
         """The last event, or None while the job runs."""
         if self.running:
             return None
-        return next((e for e in reversed(self.log.since(0)) if isinstance(e, Ended)), None)
+        return next((e for e in reversed(self.log.since(0)) if isinstance(e, JobEnded)), None)

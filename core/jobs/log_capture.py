@@ -36,7 +36,7 @@ class _CapturedHandlers(list[logging.Handler]):
 
 
 @contextmanager
-def spoken_into(log: EventLog) -> Iterator[None]:
+def capture_library_logs(log: EventLog) -> Iterator[None]:
     """Send log records and warnings of libraries to `log`; restores the loggers afterwards."""
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
     previous = [(logger, logger.handlers, logger.propagate) for logger in loggers]

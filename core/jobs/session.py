@@ -10,10 +10,10 @@ from functools import partial
 from ..errors import BusyError, TrainingProError
 from ..host import Host
 from ..version import is_updated
-from .auto_start import Turns
-from .events import Ended
-from .job import Job, Kind, Work
-from .log_capture import spoken_into
+from .auto_start import AutoStart
+from .events import JobEnded
+from .job import Job, JobFn, JobKind
+from .log_capture import capture_library_logs
 
 
 class Session:
@@ -22,9 +22,9 @@ class Session:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: Job | None = None
-        self._latest: dict[Kind, Job] = {}
+        self._latest: dict[JobKind, Job] = {}
         self._teller: Callable[[Job], None] | None = None
-        self.turns = Turns()
+        self.turns = AutoStart()
 
     @property
     def current(self) -> Job | None:
@@ -32,27 +32,27 @@ class Session:
         job = self._current
         return job if job is not None and job.running else None
 
-    def latest(self, kind: Kind) -> Job | None:
+    def latest(self, kind: JobKind) -> Job | None:
         return self._latest.get(kind)
 
-    def tell_with(self, teller: Callable[[Job], None]) -> None:
+    def set_observer(self, teller: Callable[[Job], None]) -> None:
         """Call `teller` with every job that starts; it must return at once. Replaces an earlier one."""
         self._teller = teller
 
-    def train(self, name: str, host: Host, work: Work) -> Job:
+    def train(self, name: str, host: Host, work: JobFn) -> Job:
         """Start the job that trains a LoRA, or a whole model, of this name."""
         return self.start("training", f"Training '{name}'", host, work, result_name=name)
 
-    def start(self, kind: Kind, title: str, host: Host, work: Work, *, result_name: str = "") -> Job:
+    def start(self, kind: JobKind, title: str, host: Host, work: JobFn, *, result_name: str = "") -> Job:
         """Start a job with exclusive use of the model; raises BusyError if another job has it."""
         with self._lock:
             if (busy := self.current) is not None:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
-            job = Job(kind, title, makes=result_name)
+            job = Job(kind, title, result_name=result_name)
             self._current = self._latest[kind] = job
         return self._start_thread(job, partial(_run_on_model, host, work))
 
-    def start_beside(self, kind: Kind, title: str, work: Work) -> Job:
+    def start_without_model(self, kind: JobKind, title: str, work: JobFn) -> Job:
         """Start a job that does not use the model; raises BusyError if one of its kind is running."""
         with self._lock:
             latest = self._latest.get(kind)
@@ -61,35 +61,35 @@ class Session:
             job = self._latest[kind] = Job(kind, title)
         return self._start_thread(job, work)
 
-    def _start_thread(self, job: Job, work: Work) -> Job:
+    def _start_thread(self, job: Job, work: JobFn) -> Job:
         # The work starts first: if the teller fails, the job still ends. The teller misses no event.
         threading.Thread(target=self._run_job, args=(job, work), name=job.title, daemon=True).start()
         if self._teller is not None:
             self._teller(job)
         return job
 
-    def _run_job(self, job: Job, work: Work) -> None:
+    def _run_job(self, job: Job, work: JobFn) -> None:
         _run_work(job, work)
         self.turns.ended(job)
 
 
-def _run_on_model(host: Host, work: Work, job: Job) -> Ended:
-    with spoken_into(job.log), host.exclusive_use():
+def _run_on_model(host: Host, work: JobFn, job: Job) -> JobEnded:
+    with capture_library_logs(job.log), host.exclusive_use():
         return work(job)
 
 
-def _run_work(job: Job, work: Work) -> None:
+def _run_work(job: Job, work: JobFn) -> None:
     try:
         end = work(job)
     except TrainingProError as error:
-        end = Ended(outcome="failed", text=str(error), remedies=error.remedies)
+        end = JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
         text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
         if is_updated():
             text += (
                 ". Training PRO was updated since it was started: restart the webui or the page, then try again"
             )
-        end = Ended(outcome="failed", text=text, details=traceback.format_exc())
+        end = JobEnded(outcome="failed", text=text, details=traceback.format_exc())
     job.log.append(end)
     job.log.close()
 

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 from . import batch_order, dataset_share, truncation
-from .batch_order import Numbers, Place
-from .dataset_share import EVERYTHING, Share
-from .example_source import Origins, origins
-from .examples import IGNORED, Example, Examples, RowSource, Source, TextSource
-from .split import RUN_WORDS, Stretch, divided, divided_rows, shared_rows, shared_runs, whole
-from .truncation import Fitted
+from .batch_order import BatchItem, IndexArray
+from .dataset_share import WHOLE_DATASET, DatasetShare
+from .example_source import ExampleDatasets, find_example_datasets
+from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
+from .split import (
+    NGRAM_WORDS,
+    SplitText,
+    as_split_texts,
+    count_shared_rows,
+    find_shared_passages,
+    split_rows,
+    split_texts,
+)
+from .truncation import TruncatedRows
 
 __all__ = [
-    "EVERYTHING",
-    "IGNORED",
-    "RUN_WORDS",
+    "IGNORE_INDEX",
+    "NGRAM_WORDS",
+    "WHOLE_DATASET",
+    "BatchItem",
+    "DatasetShare",
     "Example",
+    "ExampleDatasets",
     "Examples",
-    "Fitted",
-    "Numbers",
-    "Origins",
-    "Place",
+    "IndexArray",
     "RowSource",
-    "Share",
     "Source",
-    "Stretch",
+    "SplitText",
     "TextSource",
+    "TruncatedRows",
+    "as_split_texts",
     "batch_order",
+    "count_shared_rows",
     "dataset_share",
-    "divided",
-    "divided_rows",
-    "origins",
-    "shared_rows",
-    "shared_runs",
+    "find_example_datasets",
+    "find_shared_passages",
+    "split_rows",
+    "split_texts",
     "truncation",
-    "whole",
 ]

@@ -8,48 +8,48 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     import numpy as np
 
-Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+IndexArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
-class Place(NamedTuple):
+class BatchItem(NamedTuple):
     """An example by its number; one that `joins` is packed with the example before it and attends to it."""
 
     number: int
     joins: bool = False
 
 
-def shuffled(numbers: Numbers, seed: int, epoch: int) -> Numbers:
+def shuffle(numbers: IndexArray, seed: int, epoch: int) -> IndexArray:
     """Shuffle the examples with the seed and the epoch."""
-    order: Numbers = _epoch_rng(seed, epoch).permutation(numbers)
+    order: IndexArray = _epoch_rng(seed, epoch).permutation(numbers)
     return order
 
 
-def by_length(numbers: Numbers, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> Numbers:
+def order_by_length(numbers: IndexArray, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> IndexArray:
     """Shuffle batches of similar length; the longest batch comes first, an incomplete one last."""
     import numpy as np
 
     rng = _epoch_rng(seed, epoch)
     mixed = rng.permutation(numbers)  # examples of equal length meet others each epoch
-    longest_first: Numbers = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
+    longest_first: IndexArray = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
     full_count, rest = divmod(len(numbers), batch)
     if not full_count:
         return longest_first
     cut = batch * (int(rng.integers(1, full_count + 1)) if rest else full_count)
     full = np.concatenate([longest_first[:cut], longest_first[cut + rest :]]).reshape(full_count, batch)
     order = np.concatenate([[0], 1 + rng.permutation(full_count - 1)])
-    result: Numbers = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + rest]])
+    result: IndexArray = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + rest]])
     return result
 
 
-def in_pairs(
-    numbers: Numbers,
+def order_in_pairs(
+    numbers: IndexArray,
     successors: Sequence[int],
     lengths: Sequence[int],
     max_tokens: int,
     batch: int,
     seed: int,
     epoch: int,
-) -> list[Place]:
+) -> list[BatchItem]:
     """Order adjacent examples in pairs of similar length; examples without a partner are paired with each other.
 
     `successors` holds for each example the number of the one that begins where it ends (-1: none), `max_tokens`
@@ -57,17 +57,17 @@ def in_pairs(
     """
     import numpy as np
 
-    adjacent, single = pairs(numbers, successors, lengths, max_tokens)
-    couples = [[Place(a), Place(b, joins=True)] for a, b in adjacent]
-    couples += [[Place(a), Place(b)] for a, b in zip(single[::2], single[1::2], strict=False)]
+    adjacent, single = find_pairs(numbers, successors, lengths, max_tokens)
+    couples = [[BatchItem(a), BatchItem(b, joins=True)] for a, b in adjacent]
+    couples += [[BatchItem(a), BatchItem(b)] for a, b in zip(single[::2], single[1::2], strict=False)]
     weights = [sum(lengths[item.number] for item in couple) for couple in couples]
-    order = by_length(np.arange(len(couples)), weights, batch // 2, seed, epoch)
-    rest = [Place(single[-1])] if len(single) % 2 else []
+    order = order_by_length(np.arange(len(couples)), weights, batch // 2, seed, epoch)
+    rest = [BatchItem(single[-1])] if len(single) % 2 else []
     return [item for number in order for item in couples[number]] + rest
 
 
-def pairs(
-    numbers: Numbers, successors: Sequence[int], lengths: Sequence[int], max_tokens: int
+def find_pairs(
+    numbers: IndexArray, successors: Sequence[int], lengths: Sequence[int], max_tokens: int
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Pair each example with its successor, beginning at the first one; returns the pairs and the rest."""
     couples, single = [], []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...settings.setting import comma_said
+from ...settings.setting import comma_hint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,57 +16,57 @@ if TYPE_CHECKING:
     from ...chunking import Ints
     from .examples import Source
 
-ASKED = re.compile(r"(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.,]+)\s*%?")
-MOST = 10_000
+NAME_AND_PERCENT = re.compile(r"(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.,]+)\s*%?")
+MAX_PERCENT = 10_000
 
 
-class Share(NamedTuple):
+class DatasetShare(NamedTuple):
     """A dataset's name, and the percentage of it to use."""
 
     name: str
-    per_cent: float = 100.0
+    percent: float = 100.0
 
 
-EVERYTHING = Share("")
+WHOLE_DATASET = DatasetShare("")
 
 
-def asked(name: str) -> Share:
+def parse_share(name: str) -> DatasetShare:
     """Parse an entry such as 'notes.md:50' into name and percentage.
 
     Raises ValueError with the reason where the number is invalid.
     """
-    match = ASKED.fullmatch(name.strip())
+    match = NAME_AND_PERCENT.fullmatch(name.strip())
     if not match:
-        return Share(name)
+        return DatasetShare(name)
     try:
         per_cent = float(match["per_cent"])
     except ValueError:
         per_cent = 0.0
-    if not 0 < per_cent <= MOST:
-        hint = comma_said(match["per_cent"]) or f" Give a number above 0, up to {MOST}."
+    if not 0 < per_cent <= MAX_PERCENT:
+        hint = comma_hint(match["per_cent"]) or f" Give a number above 0, up to {MAX_PERCENT}."
         raise ValueError(f"{name!r} asks for {match['per_cent']} per cent.{hint}")
-    return Share(match["name"], per_cent)
+    return DatasetShare(match["name"], per_cent)
 
 
-def chance(seed: int, name: str) -> np.random.Generator:
+def dataset_rng(seed: int, name: str) -> np.random.Generator:
     """Random generator for one dataset: independent of the other datasets of the run."""
     import numpy as np
 
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def picks(sources: Sequence[Source], share: Share, seed: int) -> list[Ints | None]:
+def pick_examples(sources: Sequence[Source], share: DatasetShare, seed: int) -> list[Ints | None]:
     """Choose the examples of each source of a dataset; above 100 percent they repeat.
 
     None stands for all examples of a source, each once.
     """
-    if share.per_cent == 100:
+    if share.percent == 100:
         return [None] * len(sources)
     import numpy as np
 
     sizes = [len(source) for source in sources]
     ends = np.cumsum([0, *sizes])
-    chosen = _choose(int(ends[-1]), share.per_cent / 100, chance(seed, share.name))
+    chosen = _choose(int(ends[-1]), share.percent / 100, dataset_rng(seed, share.name))
     return [chosen[(chosen >= a) & (chosen < b)] - a for a, b in pairwise(ends.tolist())]
 
 

@@ -11,7 +11,7 @@ from .examples import Example, Examples
 
 
 @dataclass(frozen=True)
-class Origins:
+class ExampleDatasets:
     """The names of the datasets, and the dataset of each source by the source's id()."""
 
     names: tuple[str, ...]
@@ -22,19 +22,20 @@ class Origins:
         return [self.of_source[id(example.source)] for example in examples]
 
     @property
-    def several(self) -> bool:
+    def has_several(self) -> bool:
         return len(self.names) > 1
 
 
-def origins(examples: Examples, settings: TrainingSettings) -> Origins:
+def find_example_datasets(examples: Examples, settings: TrainingSettings) -> ExampleDatasets:
     """Group the sources by the datasets that the user named."""
     requested = [
-        dataset_share.asked(name).name.rstrip("/\\") for name in (*settings.what.data, *settings.aside.eval_data)
+        dataset_share.parse_share(name).name.rstrip("/\\")
+        for name in (*settings.what.data, *settings.aside.eval_data)
     ]
     names = [_dataset_of(source.name, requested) for source in examples.sources]
     datasets = tuple(dict.fromkeys(names))
     numbers = {id(source): datasets.index(name) for source, name in zip(examples.sources, names, strict=True)}
-    return Origins(datasets, numbers)
+    return ExampleDatasets(datasets, numbers)
 
 
 def _dataset_of(name: str, requested: Sequence[str]) -> str:

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ...chunking import Flags, Ids, Ints, Sliced
+    from ...chunking import Flags, Ids, Ints, SlicedText
 
 ROWS_AT_ONCE = 10_000
-IGNORED = -100
+IGNORE_INDEX = -100
 """The label of a token that is read and not learned."""
 
 
@@ -38,7 +38,7 @@ class Source(Protocol):
         ...
 
     @property
-    def neighbours(self) -> Ints:
+    def successors(self) -> Ints:
         """For each example the number of the one that begins where it ends; -1 where there is none."""
         ...
 
@@ -46,7 +46,7 @@ class Source(Protocol):
 
     def ids(self, number: int) -> Ids: ...
 
-    def trained(self, number: int) -> Flags | None:
+    def loss_mask(self, number: int) -> Flags | None:
         """The loss mask of an example; None where all ids are learned."""
         ...
 
@@ -65,7 +65,7 @@ class TextSource:
     """
 
     name: str
-    sliced: Sliced
+    sliced: SlicedText
     open_end: bool = False
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class TextSource:
         return [block.section for block in self.sliced]
 
     @property
-    def neighbours(self) -> Ints:
+    def successors(self) -> Ints:
         import numpy as np
 
         starts, ends, sections = self.sliced.starts, self.sliced.ends, np.asarray(self.sections)
@@ -109,7 +109,7 @@ class TextSource:
         ids = self.sliced.ids_of(self.sliced[number])
         return ids[: int(self.lengths[number])] if self.open_end else ids
 
-    def trained(self, number: int) -> Flags | None:
+    def loss_mask(self, number: int) -> Flags | None:
         return None
 
     def text(self, number: int) -> str:
@@ -157,7 +157,7 @@ class RowSource:
         return totals
 
     @cached_property
-    def last_learned(self) -> Ints:
+    def last_learned_ids(self) -> Ints:
         """The last learned id of each row; -1 where no id is learned."""
         import numpy as np
 
@@ -177,7 +177,7 @@ class RowSource:
         return rows
 
     @property
-    def neighbours(self) -> Ints:
+    def successors(self) -> Ints:
         """The next row of the file, blank lines ignored, or the next piece of the same row.
 
         -1 where a row between the two was left out.
@@ -190,7 +190,7 @@ class RowSource:
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]
 
-    def trained(self, number: int) -> Flags | None:
+    def loss_mask(self, number: int) -> Flags | None:
         return self.all_trained[self.first[number] : self.first[number + 1]]
 
     def text(self, number: int) -> str:
@@ -205,7 +205,7 @@ class Example:
     """The ids of one example, its loss mask, and the source that it is from."""
 
     ids: Ids
-    trained: Flags | None
+    loss_mask: Flags | None
     source: Source
     number: int
 
@@ -214,8 +214,12 @@ class Example:
         """The labels, not shifted; the first id is ignored, since nothing comes before it to predict it from."""
         import numpy as np
 
-        labels = self.ids.copy() if self.trained is None else np.where(self.trained, self.ids, np.int32(IGNORED))
-        labels[:1] = IGNORED
+        labels = (
+            self.ids.copy()
+            if self.loss_mask is None
+            else np.where(self.loss_mask, self.ids, np.int32(IGNORE_INDEX))
+        )
+        labels[:1] = IGNORE_INDEX
         return labels
 
     @property
@@ -276,7 +280,7 @@ class Examples:
         counts: list[int] = self._concatenate("learned").tolist()
         return counts
 
-    def source_of_each(self) -> list[int]:
+    def source_numbers(self) -> list[int]:
         """Return for each example the number of its source in `sources`."""
         return [index for index, pick in enumerate(self._picks) for _ in range(len(pick))]
 
@@ -284,11 +288,11 @@ class Examples:
         """Return the number of tokens of the longest example."""
         return max(self.lengths(), default=0)
 
-    def neighbours(self) -> list[int]:
+    def successors(self) -> list[int]:
         """Return for each example the number of the one that begins where it ends; -1 where the run has none."""
         result: list[int] = []
         for source, pick in zip(self._sources, self._picks, strict=True):
-            following, numbers = source.neighbours.tolist(), pick.tolist()
+            following, numbers = source.successors.tolist(), pick.tolist()
             own, position = [-1] * len(numbers), {-1: -1}
             for n in reversed(range(len(numbers))):  # of repeated examples the nearest one after it
                 own[n] = position.get(following[numbers[n]], -1)
@@ -301,8 +305,8 @@ class Examples:
         digest = hashlib.sha256()
         for example in self:
             digest.update(example.ids.tobytes() + b"|")
-            if example.trained is not None:
-                digest.update(example.trained.tobytes() + b"|")
+            if example.loss_mask is not None:
+                digest.update(example.loss_mask.tobytes() + b"|")
         return digest.hexdigest()
 
     def _concatenate(self, column: str) -> Ints:
@@ -317,4 +321,4 @@ class Examples:
 
 
 def _example(source: Source, number: int) -> Example:
-    return Example(source.ids(number), source.trained(number), source, number)
+    return Example(source.ids(number), source.loss_mask(number), source, number)

@@ -10,24 +10,24 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...chunking import Cutting, dividing, sections_of
-from ..readers import ReadText
-from ..text import bounds
-from .dataset_share import chance
+from ...chunking import SlicingRules, find_sections, places_inside
+from ..readers import LoadedText
+from ..text import find_bounds
+from .dataset_share import dataset_rng
 from .examples import RowSource, Source
-from .truncation import only
+from .truncation import select_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ...chunking import Ints
 
-FEWEST_PARTS = 10
-RUN_WORDS = 20
+MIN_PARTS = 10
+NGRAM_WORDS = 20
 WORD = re.compile(r"\w+")
 
 
-class Stretch(NamedTuple):
+class SplitText(NamedTuple):
     """An unbroken part of a text on one side of the split; `open_end` where the text goes on after it."""
 
     name: str
@@ -36,7 +36,7 @@ class Stretch(NamedTuple):
     open_end: bool = False
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A section, or about a tenth of a short text, by its position; the hard cuts after it belong to it."""
 
     file: int
@@ -45,21 +45,21 @@ class Part(NamedTuple):
     ends_section: bool
 
 
-def whole(texts: Iterable[ReadText]) -> list[Stretch]:
+def as_split_texts(texts: Iterable[LoadedText]) -> list[SplitText]:
     """Wrap texts that have no validation part."""
-    return [Stretch(text.name, text.text, text.notes) for text in texts]
+    return [SplitText(text.name, text.text, text.notes) for text in texts]
 
 
-def divided(
-    texts: Sequence[ReadText], share: float, cut: Cutting, *, seed: int, name: str
-) -> tuple[list[Stretch], list[Stretch]]:
+def split_texts(
+    texts: Sequence[LoadedText], share: float, cut: SlicingRules, *, seed: int, name: str
+) -> tuple[list[SplitText], list[SplitText]]:
     """Split texts into a training part and a validation part."""
     parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, cut.hard_cut)]
-    if len(parts) < FEWEST_PARTS:
+    if len(parts) < MIN_PARTS:
         parts = _tenths(texts, parts, cut)
     words = [" ".join(_words(texts[p.file].text[p.start : p.end])) for p in parts]
     sizes = [p.end - p.start for p in parts]
-    validation = _choose_parts(words, sizes, share, chance(seed, name))
+    validation = _choose_parts(words, sizes, share, dataset_rng(seed, name))
     sides = [
         [p for n, p in enumerate(parts) if (n in validation) == is_validation] for is_validation in (False, True)
     ]
@@ -67,14 +67,14 @@ def divided(
     return learned, held_out
 
 
-def divided_rows(source: RowSource, share: float, *, seed: int) -> tuple[RowSource, RowSource]:
+def split_rows(source: RowSource, share: float, *, seed: int) -> tuple[RowSource, RowSource]:
     """Split rows into a training part and a validation part."""
     import numpy as np
 
     contents = [source.ids(number).tobytes() for number in range(len(source))]
-    validation = _choose_parts(contents, [1] * len(contents), share, chance(seed, source.name))
+    validation = _choose_parts(contents, [1] * len(contents), share, dataset_rng(seed, source.name))
     held_out = np.array(sorted(validation), np.int64)
-    return only(source, np.setdiff1d(np.arange(len(source)), held_out)), only(source, held_out)
+    return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
 
 
 def _choose_parts(
@@ -98,41 +98,41 @@ def _choose_parts(
     return chosen
 
 
-def _sections(file: int, text: str, hard_cut: str) -> Iterator[Part]:
+def _sections(file: int, text: str, hard_cut: str) -> Iterator[TextPart]:
     """Yield the parts between hard cuts that hold more than whitespace."""
     start = 0
     ends = [match.end() for match in re.finditer(f"(?:{re.escape(hard_cut)})+", text)] if hard_cut else []
     for end in [*ends, len(text)]:
         if text[start:end].strip():
-            yield Part(file, start, end, True)
+            yield TextPart(file, start, end, True)
             start = end
 
 
-def _tenths(texts: Sequence[ReadText], sections: Sequence[Part], cut: Cutting) -> list[Part]:
+def _tenths(texts: Sequence[LoadedText], sections: Sequence[TextPart], cut: SlicingRules) -> list[TextPart]:
     """Split few sections into about ten parts, at places where blocks may end."""
-    size = sum(p.end - p.start for p in sections) / FEWEST_PARTS
+    size = sum(p.end - p.start for p in sections) / MIN_PARTS
     ends = [_possible_ends(text.text, cut) for text in texts]
     return [part for section in sections for part in _split_section(section, ends[section.file], size)]
 
 
-def _possible_ends(text: str, cut: Cutting) -> Ints:
+def _possible_ends(text: str, cut: SlicingRules) -> Ints:
     """Return where blocks may end inside sections: never within a hard cut, nor right before one."""
-    sections = sections_of(text, cut.hard_cut)
-    return dividing(bounds(text, sections, cut.block_ends).ends, sections)
+    sections = find_sections(text, cut.hard_cut)
+    return places_inside(find_bounds(text, sections, cut.block_ends).ends, sections)
 
 
-def _split_section(section: Part, ends: Ints, size: float) -> Iterator[Part]:
+def _split_section(section: TextPart, ends: Ints, size: float) -> Iterator[TextPart]:
     start = section.start
     for end in ends[(ends > section.start) & (ends < section.end)].tolist():
         if end - start >= size:
-            yield Part(section.file, start, end, False)
+            yield TextPart(section.file, start, end, False)
             start = end
-    yield Part(section.file, start, section.end, True)
+    yield TextPart(section.file, start, section.end, True)
 
 
-def _join_adjacent(texts: Sequence[ReadText], parts: Sequence[Part]) -> Iterator[Stretch]:
+def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> Iterator[SplitText]:
     """Join adjacent parts into one text, so that blocks may reach from one part into the next."""
-    groups: list[list[Part]] = []
+    groups: list[list[TextPart]] = []
     for part in parts:
         if groups and groups[-1][-1].file == part.file and groups[-1][-1].end == part.start:
             groups[-1].append(part)
@@ -141,14 +141,14 @@ def _join_adjacent(texts: Sequence[ReadText], parts: Sequence[Part]) -> Iterator
     for group in groups:
         text = texts[group[0].file]
         notes = text.notes if group is groups[0] else ()
-        yield Stretch(text.name, text.text[group[0].start : group[-1].end], notes, not group[-1].ends_section)
+        yield SplitText(text.name, text.text[group[0].start : group[-1].end], notes, not group[-1].ends_section)
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def shared_runs(validation: Iterable[str], learned: Iterable[str]) -> list[str]:
+def find_shared_passages(validation: Iterable[str], learned: Iterable[str]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
     import numpy as np
 
@@ -165,7 +165,7 @@ def shared_runs(validation: Iterable[str], learned: Iterable[str]) -> list[str]:
         positions = np.minimum(np.searchsorted(known_ngrams, ngrams), len(known_ngrams) - 1)
         shared = known_ngrams[positions] == ngrams
         starts = np.flatnonzero(shared & ~np.append(False, shared[:-1])[: len(shared)])
-        passages += [" ".join(words[n : n + RUN_WORDS]) for n in starts.tolist()]
+        passages += [" ".join(words[n : n + NGRAM_WORDS]) for n in starts.tolist()]
     return passages
 
 
@@ -173,21 +173,21 @@ def _hash_ngrams(words: Sequence[str], word_numbers: dict[str, int]) -> Ints:
     """Hash each run of twenty words to 64 bits (a rolling polynomial hash)."""
     import numpy as np
 
-    if len(words) < RUN_WORDS:
+    if len(words) < NGRAM_WORDS:
         return np.zeros(0, np.uint64)
     numbers = np.fromiter(
         (word_numbers.setdefault(word, len(word_numbers)) for word in words), np.uint64, len(words)
     )
     numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     numbers ^= numbers >> np.uint64(29)
-    count = len(words) - RUN_WORDS + 1
+    count = len(words) - NGRAM_WORDS + 1
     hashes: Ints = np.zeros(count, np.uint64)
-    for offset in range(RUN_WORDS):
+    for offset in range(NGRAM_WORDS):
         hashes = hashes * np.uint64(0xD1342543DE82EF95) + numbers[offset : offset + count]
     return hashes
 
 
-def shared_rows(validation: Sequence[Source], learned: Sequence[Source]) -> int:
+def count_shared_rows(validation: Sequence[Source], learned: Sequence[Source]) -> int:
     """Count the validation rows that are learned as well."""
     return len(_row_bytes(validation) & _row_bytes(learned))
 

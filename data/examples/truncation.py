@@ -11,13 +11,13 @@ from .examples import RowSource
 if TYPE_CHECKING:
     from ...chunking import Flags, Ints
 
-    Piece = tuple[int, int, int, bool]  # row, first id, one past the last id, whether BOS goes before it
+    RowPiece = tuple[int, int, int, bool]  # row, first id, one past the last id, whether BOS goes before it
 
-STEP, MOST = 32, 2048
+CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048
 
 
 @dataclass(frozen=True)
-class Fitted:
+class TruncatedRows:
     """The rows after truncation, and how many were too long or left out."""
 
     source: RowSource
@@ -27,26 +27,26 @@ class Fitted:
 
 def auto_cutoff(longest: int, context: int) -> int:
     """The length of the longest row, rounded up to a multiple of 32; at most 2048 and the model's context."""
-    rounded = min(-(-max(longest, 1) // STEP) * STEP, MOST)
+    rounded = min(-(-max(longest, 1) // CUTOFF_STEP) * CUTOFF_STEP, MAX_AUTO_CUTOFF)
     return min(rounded, context) if context else rounded
 
 
-def fitted(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> Fitted:
+def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
     """Truncate rows to `cutoff` ids; `too_long` is the value of that setting."""
     import numpy as np
 
     long = np.flatnonzero(source.lengths > cutoff)
     shortened = source if not len(long) else _cut(source, long, cutoff, too_long, bos)
     learned = shortened.learned > 0
-    kept = shortened if learned.all() else only(shortened, np.flatnonzero(learned))
-    return Fitted(kept, len(long), len(shortened) - len(kept))
+    kept = shortened if learned.all() else select_rows(shortened, np.flatnonzero(learned))
+    return TruncatedRows(kept, len(long), len(shortened) - len(kept))
 
 
 def _cut(source: RowSource, long: Ints, cutoff: int, too_long: str, bos: int | None) -> RowSource:
     import numpy as np
 
     if too_long in ("drop", "drop_any"):
-        return only(source, np.flatnonzero(source.lengths <= cutoff))
+        return select_rows(source, np.flatnonzero(source.lengths <= cutoff))
     long_rows = set(long.tolist())
     pieces = [
         piece
@@ -56,11 +56,11 @@ def _cut(source: RowSource, long: Ints, cutoff: int, too_long: str, bos: int | N
     return _concatenate(source, pieces, bos)
 
 
-def _whole(source: RowSource, row: int) -> Piece:
+def _whole(source: RowSource, row: int) -> RowPiece:
     return row, int(source.first[row]), int(source.first[row + 1]), False
 
 
-def _pieces(source: RowSource, row: int, cutoff: int, too_long: str, bos: int | None) -> Iterator[Piece]:
+def _pieces(source: RowSource, row: int, cutoff: int, too_long: str, bos: int | None) -> Iterator[RowPiece]:
     """Yield the pieces of a long row; pieces from its middle get a BOS where the row begins with one."""
     _, first, last, _ = _whole(source, row)
     has_bos = bos is not None and int(source.all_ids[first]) == bos
@@ -75,7 +75,7 @@ def _pieces(source: RowSource, row: int, cutoff: int, too_long: str, bos: int | 
             yield row, start, min(start + room, last), has_bos
 
 
-def _concatenate(source: RowSource, pieces: list[Piece], bos: int | None) -> RowSource:
+def _concatenate(source: RowSource, pieces: list[RowPiece], bos: int | None) -> RowSource:
     import numpy as np
 
     bos_id = np.array([bos or 0], np.int32)
@@ -100,7 +100,7 @@ def _concatenate(source: RowSource, pieces: list[Piece], bos: int | None) -> Row
     )
 
 
-def only(source: RowSource, numbers: Ints) -> RowSource:
+def select_rows(source: RowSource, numbers: Ints) -> RowSource:
     """Return a source with only these rows."""
     import numpy as np
 

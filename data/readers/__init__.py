@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from . import chat_exports, csv_rows, documents, parquet, sqlite_rows, text_files, unsupported
-from .column_names import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, TEXT_COLUMNS, pair_in
-from .json_rows import Row, Table, json_table, jsonl_table, kind
-from .text_files import ReadText, one_line_end
+from .column_names import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, TEXT_COLUMNS, find_pair
+from .json_rows import Row, Table, describe_value, read_json, read_jsonl
+from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
     "CHAT_COLUMNS",
-    "COMPLETION",
-    "MORE_COLUMNS",
+    "COMPLETION_PAIR",
+    "CONTEXT_COLUMNS",
     "TEXT_COLUMNS",
-    "ReadText",
+    "LoadedText",
     "Row",
     "Table",
     "chat_exports",
     "csv_rows",
+    "describe_value",
     "documents",
-    "json_table",
-    "jsonl_table",
-    "kind",
-    "one_line_end",
-    "pair_in",
+    "find_pair",
+    "normalize_line_ends",
     "parquet",
+    "read_json",
+    "read_jsonl",
     "sqlite_rows",
     "text_files",
     "unsupported",

@@ -16,34 +16,39 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from .json_rows import LIST_COLUMN, Row, Table, export_column, kind
+from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value, find_export_column
 
 FIRST_ROWS = 20
 CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】]*†[^【】]*】")
-SENDERS = {"human": "user", "assistant": "assistant"}
-SPOKEN = ("user", "assistant")
-BETWEEN = "\n\n"  # between messages of the same role, once a message between them is left out
+SENDER_ROLES = {"human": "user", "assistant": "assistant"}
+CHAT_ROLES = ("user", "assistant")
+MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is left out
 
-SYSTEM, TOOLS, EMPTY, PARTS = "system messages", "messages of tools", "empty messages", "parts that are no text"
-THOUGHTS, CITATIONS, ATTACHED = "thoughts", "citation marks", "attachments"
+SYSTEM_MESSAGES, TOOL_MESSAGES, EMPTY_MESSAGES, NON_TEXT_PARTS = (
+    "system messages",
+    "messages of tools",
+    "empty messages",
+    "parts that are no text",
+)
+THOUGHTS, CITATION_MARKS, ATTACHMENTS = "thoughts", "citation marks", "attachments"
 
 
-class BrokenError(ValueError):
+class ConversationError(ValueError):
     """A malformed conversation; the message names the part that is wrong."""
 
 
-class Said(NamedTuple):
+class Message(NamedTuple):
     role: str
     text: str
 
 
-Reader = Callable[[Mapping[str, Any], "Counter[str]"], Iterator[Said]]
+MessageReader = Callable[[Mapping[str, Any], "Counter[str]"], Iterator[Message]]
 
 
-def unpacked(table: Table) -> Table:
+def unpack_export(table: Table) -> Table:
     """A table of exported conversations as rows of messages; any other table unchanged."""
     first = islice((row.columns for row in table.rows() if not row.problem), FIRST_ROWS)
-    column = next(filter(None, map(export_column, first)), "")
+    column = next(filter(None, map(find_export_column, first)), "")
     if not column:
         return table
     description, read_messages = _EXPORTS[column]
@@ -54,48 +59,48 @@ def unpacked(table: Table) -> Table:
     return replace(table, unit="conversation", rows=rows, what=description)
 
 
-def _row(row: Row, column: str, read_messages: Reader) -> Row:
+def _row(row: Row, column: str, read_messages: MessageReader) -> Row:
     if row.problem:
         return row
     left_out: Counter[str] = Counter()
     try:
         if column not in row.columns:
-            raise BrokenError(f"'{column}' is missing: it is no conversation as the others are.")
+            raise ConversationError(f"'{column}' is missing: it is no conversation as the others are.")
         turns = _merge_turns(_clean(read_messages(row.columns, left_out), left_out))
-    except BrokenError as error:
+    except ConversationError as error:
         return Row(row.number, {}, str(error))
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
     replies = any(turn.role == "assistant" for turn in turns)
-    return Row(row.number, {LIST_COLUMN: messages}, left_out=left_out, without_reply=not replies)
+    return Row(row.number, {MESSAGES_COLUMN: messages}, left_out=left_out, without_reply=not replies)
 
 
-def _clean(messages: Iterator[Said], left_out: Counter[str]) -> Iterator[Said]:
+def _clean(messages: Iterator[Message], left_out: Counter[str]) -> Iterator[Message]:
     """Messages without citation marks, which only the program that made them can show, and without empty ones."""
     for role, text in messages:
         cleaned, citations = CITATION.subn("", text)
-        left_out[CITATIONS] += citations
+        left_out[CITATION_MARKS] += citations
         if cleaned.strip():
-            yield Said(role, cleaned)
+            yield Message(role, cleaned)
         else:
-            left_out[EMPTY] += 1
+            left_out[EMPTY_MESSAGES] += 1
 
 
-def _merge_turns(messages: Iterator[Said]) -> list[Said]:
+def _merge_turns(messages: Iterator[Message]) -> list[Message]:
     """The turns: consecutive messages of the same role become one message."""
-    turns: list[Said] = []
+    turns: list[Message] = []
     for message in messages:
         if turns and turns[-1].role == message.role:
-            turns[-1] = Said(message.role, turns[-1].text + BETWEEN + message.text)
+            turns[-1] = Message(message.role, turns[-1].text + MESSAGE_SEPARATOR + message.text)
         else:
             turns.append(message)
     return turns
 
 
-def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Said]:
+def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Message]:
     """The messages of the branch that was viewed last."""
     nodes = columns["mapping"]
     if not isinstance(nodes, dict):
-        raise BrokenError(f"'mapping' is {kind(nodes)}. It must be an object of messages.")
+        raise ConversationError(f"'mapping' is {describe_value(nodes)}. It must be an object of messages.")
     for node_id in reversed(_branch(nodes, columns.get("current_node"))):
         message = nodes[node_id].get("message")
         if message is not None:
@@ -108,12 +113,14 @@ def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in nodes:
             child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
-            raise BrokenError(f"{child} {node_id!r}, which 'mapping' does not hold.")
+            raise ConversationError(f"{child} {node_id!r}, which 'mapping' does not hold.")
         if node_id in branch:
-            raise BrokenError(f"'{node_id}' comes after itself: its parents go round in a circle.")
+            raise ConversationError(f"'{node_id}' comes after itself: its parents go round in a circle.")
         node = nodes[node_id]
         if not isinstance(node, dict):
-            raise BrokenError(f"'{node_id}' in 'mapping' is {kind(node)}. It must be an object with a message.")
+            raise ConversationError(
+                f"'{node_id}' in 'mapping' is {describe_value(node)}. It must be an object with a message."
+            )
         branch[node_id] = None
         node_id = node.get("parent")
     return list(branch)
@@ -125,29 +132,33 @@ def _last_node(nodes: Mapping[str, Any], last_id: Any) -> Any:
     parents = {node.get("parent") for node in nodes.values() if isinstance(node, dict)}
     leaves = [node_id for node_id in nodes if node_id not in parents]
     if len(leaves) != 1:
-        raise BrokenError(f"'current_node' is missing, and {len(leaves)} messages could be the last one.")
+        raise ConversationError(f"'current_node' is missing, and {len(leaves)} messages could be the last one.")
     return leaves[0]
 
 
-def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iterator[Said]:
+def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iterator[Message]:
     author = message.get("author") if isinstance(message, dict) else None
     role = author.get("role") if isinstance(author, dict) else None
     if not isinstance(role, str):
-        raise BrokenError(f"'{node_id}' has no role under 'author' in its message.")
-    if role not in SPOKEN or _is_hidden(message):
-        left_out[TOOLS if role == "tool" else SYSTEM] += 1
+        raise ConversationError(f"'{node_id}' has no role under 'author' in its message.")
+    if role not in CHAT_ROLES or _is_hidden(message):
+        left_out[TOOL_MESSAGES if role == "tool" else SYSTEM_MESSAGES] += 1
         return
     content = message.get("content")
     if not isinstance(content, dict):
-        raise BrokenError(f"'{node_id}' has {kind(content)} for its content. It must be an object with parts.")
+        raise ConversationError(
+            f"'{node_id}' has {describe_value(content)} for its content. It must be an object with parts."
+        )
     if message.get("recipient", "all") not in ("all", None):
-        left_out[TOOLS] += 1
+        left_out[TOOL_MESSAGES] += 1
     elif "parts" not in content:  # thoughts, a user's profile, code that is run
-        left_out[THOUGHTS if role == "assistant" else SYSTEM] += 1
+        left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
     elif not isinstance(content["parts"], list):
-        raise BrokenError(f"'{node_id}' has {kind(content['parts'])} for its parts. They must be a list.")
+        raise ConversationError(
+            f"'{node_id}' has {describe_value(content['parts'])} for its parts. They must be a list."
+        )
     else:
-        yield Said(role, _join_parts(content["parts"], left_out))
+        yield Message(role, _join_parts(content["parts"], left_out))
 
 
 def _is_hidden(message: Mapping[str, Any]) -> bool:
@@ -160,25 +171,25 @@ def _join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
     """The texts among the parts of a message, transcripts included; the rest is counted."""
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     strings = [text for text in texts if isinstance(text, str)]
-    left_out[PARTS] += len(texts) - len(strings)
+    left_out[NON_TEXT_PARTS] += len(texts) - len(strings)
     return "".join(strings)
 
 
-def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Said]:
+def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Message]:
     messages = columns["chat_messages"]
     if not isinstance(messages, list):
-        raise BrokenError(f"'chat_messages' is {kind(messages)}. It must be a list of messages.")
+        raise ConversationError(f"'chat_messages' is {describe_value(messages)}. It must be a list of messages.")
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, dict):
-            raise BrokenError(
-                f"message {number} is {kind(message)}. It must be an object with a sender and a text."
+            raise ConversationError(
+                f"message {number} is {describe_value(message)}. It must be an object with a sender and a text."
             )
         sender = message.get("sender")
-        if sender not in SENDERS:
-            raise BrokenError(f"message {number} has the sender {sender!r}. It must be human or assistant.")
+        if sender not in SENDER_ROLES:
+            raise ConversationError(f"message {number} has the sender {sender!r}. It must be human or assistant.")
         for attachments in (message.get("attachments"), message.get("files")):
-            left_out[ATTACHED] += len(attachments) if isinstance(attachments, list) else 0
-        yield Said(SENDERS[sender], _claude_text(number, message, left_out))
+            left_out[ATTACHMENTS] += len(attachments) if isinstance(attachments, list) else 0
+        yield Message(SENDER_ROLES[sender], _claude_text(number, message, left_out))
 
 
 def _claude_text(number: int, message: Mapping[str, Any], left_out: Counter[str]) -> str:
@@ -187,17 +198,17 @@ def _claude_text(number: int, message: Mapping[str, Any], left_out: Counter[str]
     if isinstance(content, list) and content:
         kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
         left_out[THOUGHTS] += kinds.count("thinking")
-        left_out[TOOLS] += sum(each in ("tool_use", "tool_result") for each in kinds)
+        left_out[TOOL_MESSAGES] += sum(each in ("tool_use", "tool_result") for each in kinds)
         skipped = ("thinking", "tool_use", "tool_result")
         return _join_parts(
             [part for part, each in zip(content, kinds, strict=True) if each not in skipped], left_out
         )
     if not isinstance(text, str):
-        raise BrokenError(f"message {number} has {kind(text)} for its text.")
+        raise ConversationError(f"message {number} has {describe_value(text)} for its text.")
     return text
 
 
-_EXPORTS: Mapping[str, tuple[str, Reader]] = {
+_EXPORTS: Mapping[str, tuple[str, MessageReader]] = {
     "mapping": ("a data export of ChatGPT", _read_chatgpt),
     "chat_messages": ("a data export of Claude", _read_claude),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 TEXT_COLUMNS = ("text", "content", "document", "story", "body")
-PAIRS: tuple[tuple[str, str], ...] = (
+PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
     ("instruction", "output"),
     ("instruction", "response"),
     ("instruction", "answer"),
@@ -24,10 +24,10 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("human", "assistant"),
     ("q", "a"),
 )
-COMPLETION = ("prompt", "completion")
-MORE_COLUMNS = ("input", "context")
+COMPLETION_PAIR = ("prompt", "completion")
+CONTEXT_COLUMNS = ("input", "context")
 
 
-def pair_in(columns: Mapping[str, str]) -> tuple[str, str] | None:
+def find_pair(columns: Mapping[str, str]) -> tuple[str, str] | None:
     """The first known pair of question and answer among the columns."""
-    return next((pair for pair in (*PAIRS, COMPLETION) if set(pair) <= columns.keys()), None)
+    return next((pair for pair in (*PAIR_COLUMNS, COMPLETION_PAIR) if set(pair) <= columns.keys()), None)

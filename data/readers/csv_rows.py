@@ -13,17 +13,19 @@ from typing import Any, TextIO
 
 from ...core.errors import DataError
 from . import text_files
-from .column_names import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, PAIRS, TEXT_COLUMNS
+from .column_names import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS
 from .json_rows import Row, Table
 
 SEPARATORS = ",;\t|"
-WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
+SEPARATOR_WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
 NO_SEPARATOR = "\x1f"  # for a table of one column: each line is a text, whatever it contains
-KNOWN = frozenset({*CHAT_COLUMNS, *TEXT_COLUMNS, *MORE_COLUMNS, *COMPLETION, *(c for pair in PAIRS for c in pair)})
-LOOKED_AT = 200  # lines
-LONGEST_CELL = 6_000_000  # characters: a little more than a row may have
-LONGEST_NAME = 60
-EXCEL_SAYS = re.compile(r"sep=(.)\s*\r?\n?", re.IGNORECASE)
+KNOWN_COLUMNS = frozenset(
+    {*CHAT_COLUMNS, *TEXT_COLUMNS, *CONTEXT_COLUMNS, *COMPLETION_PAIR, *(c for pair in PAIR_COLUMNS for c in pair)}
+)
+SAMPLE_LINES = 200  # lines
+MAX_CELL_CHARS = 6_000_000  # characters: a little more than a row may have
+MAX_NAME_CHARS = 60
+EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*\r?\n?", re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?")
 
 
@@ -34,29 +36,31 @@ class Dialect:
     separator: str
     quote: str  # around texts; empty where quotes are ordinary characters
     names: tuple[str, ...]
-    named: bool  # whether the first line names the columns
+    has_header: bool  # whether the first line names the columns
     skipped_lines: int  # lines before the header that are not part of the table: Excel's 'sep=;'
 
     @property
     def words(self) -> str:
         columns = "one column"
         if self.separator != NO_SEPARATOR:
-            columns = f"{WORDS.get(self.separator, self.separator)} between columns"
+            columns = f"{SEPARATOR_WORDS.get(self.separator, self.separator)} between columns"
         quotes = f"texts in {self.quote}" if self.quote else "no quotes around texts"
-        header = "names in the first line" if self.named else "no names in the first line, so columns have numbers"
+        header = (
+            "names in the first line" if self.has_header else "no names in the first line, so columns have numbers"
+        )
         return f"{columns}, {quotes}, {header}"
 
 
-def table(path: Path, name: str) -> Table:
+def read_table(path: Path, name: str) -> Table:
     """The rows of a file, read as a stream; a DataError where it holds no table."""
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
-    encoding, notes = text_files.encoding_of_file(path, name)
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARS))
+    encoding, notes = text_files.detect_file_encoding(path, name)
 
     def open_text() -> TextIO:
         return path.open(encoding=encoding, errors="replace", newline="")
 
     with open_text() as stream:
-        head = "".join(line for line, _ in zip(_read_lines(stream), range(LOOKED_AT), strict=False))
+        head = "".join(line for line, _ in zip(_read_lines(stream), range(SAMPLE_LINES), strict=False))
     if not head.strip("\x00 \t\r\n\ufeff"):
         raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
     dialect = _detect_dialect(head, name)
@@ -65,12 +69,12 @@ def table(path: Path, name: str) -> Table:
 
 def _read_lines(stream: TextIO) -> Iterator[str]:
     """Lines of limited length, so that a file without line ends is not read into memory as one line."""
-    while line := stream.readline(LONGEST_CELL):
+    while line := stream.readline(MAX_CELL_CHARS):
         yield line
 
 
 def _detect_dialect(head: str, name: str) -> Dialect:
-    declared = EXCEL_SAYS.match(head)
+    declared = EXCEL_SEPARATOR.match(head)
     if declared:
         head = head[declared.end() :]
     quote = _detect_quote(head)
@@ -136,13 +140,13 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     filled = [cell.lower() for cell in first if cell]
     if not filled or len(set(filled)) < len(filled):
         return False
-    if not KNOWN.isdisjoint(filled):
+    if not KNOWN_COLUMNS.isdisjoint(filled):
         return True
     while first and not first[-1]:
         first = first[:-1]
     if not all(first[1:]):  # the first column may hold row numbers, without a name
         return False
-    if any(len(cell) > LONGEST_NAME or "\n" in cell or NUMBER.fullmatch(cell) for cell in first):
+    if any(len(cell) > MAX_NAME_CHARS or "\n" in cell or NUMBER.fullmatch(cell) for cell in first):
         return False
     if any(cell.endswith((".", "?", "!")) for cell in first):
         return False
@@ -154,7 +158,7 @@ def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
     with open_text() as stream:
         skipped = [stream.readline() for _ in range(dialect.skipped_lines)]
         reader = csv.reader(stream, strict=True, **_csv_options(dialect.separator, dialect.quote))
-        skipped_lines, header_due = len(skipped), dialect.named
+        skipped_lines, header_due = len(skipped), dialect.has_header
         while True:
             number = reader.line_num + skipped_lines + 1
             try:
@@ -189,7 +193,7 @@ def _count_columns(count: int) -> str:
 
 
 def _remedy(dialect: Dialect) -> str:
-    separator = WORDS.get(dialect.separator, dialect.separator)
+    separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
     if not dialect.quote:
         return f"No text may have {separator} in it."
     return f"A text with {separator} or a line end in it stands in {dialect.quote}."
@@ -199,7 +203,7 @@ def _parse_problem(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
         return (
-            f"has a text of more than {LONGEST_CELL:,} characters. Split it, or close the {quote} that opens it."
+            f"has a text of more than {MAX_CELL_CHARS:,} characters. Split it, or close the {quote} that opens it."
         )
     if "unexpected end" in error:
         return f"ends in the middle: a {quote} opens a text and none closes it."

@@ -13,28 +13,28 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-LARGEST = 500_000_000  # bytes, unpacked
+MAX_UNPACKED_BYTES = 500_000_000  # bytes, unpacked
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-WRITTEN = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
-NOT_TEXT = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
+CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
+SKIPPED_TAGS = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
 HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, RuntimeError)
-TITLES = {"title": 8, "subtitle": 9}  # headings that divide nothing
-BROKEN = "Open it in Word or LibreOffice and save it anew, or save its text as a .txt file."
+DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, RuntimeError)
+TITLE_LEVELS = {"title": 8, "subtitle": 9}  # headings that divide nothing
+REPAIR_HINT = "Open it in Word or LibreOffice and save it anew, or save its text as a .txt file."
 
 
-def paragraphs(path: Path, name: str) -> list[Paragraph]:
+def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
     """The text of the document, headings with their levels; a page break begins a part."""
-    docx = text_files.library("docx", "python-docx", name, "a Word document")
-    lxml = text_files.library("lxml.etree", "lxml", name, "a Word document")
+    docx = text_files.import_library("docx", "python-docx", name, "a Word document")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "a Word document")
     _refuse_huge(path, name)
     try:
-        with text_files.opened(path, name) as stream:
+        with text_files.open_binary(path, name) as stream:
             document = docx.Document(stream)
             styles = {style.style_id: style.name or "" for style in document.styles}
             return list(_read_body(document.element.body, styles))
-    except (*DAMAGE, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
-        raise DataError(f"{name} is no whole Word document ({_short_message(error)}). {BROKEN}") from error
+    except (*DAMAGE_ERRORS, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
+        raise DataError(f"{name} is no whole Word document ({_short_message(error)}). {REPAIR_HINT}") from error
 
 
 def _short_message(error: Exception) -> str:
@@ -42,7 +42,7 @@ def _short_message(error: Exception) -> str:
 
 
 def _refuse_huge(path: Path, name: str) -> None:
-    with text_files.opened(path, name) as stream:
+    with text_files.open_binary(path, name) as stream:
         head = stream.read(8)
         if head.startswith(b"\xd0\xcf\x11\xe0"):
             raise DataError(
@@ -51,9 +51,11 @@ def _refuse_huge(path: Path, name: str) -> None:
         try:
             size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise DataError(f"{name} is no whole Word document ({_short_message(error)}). {BROKEN}") from error
-    if size > LARGEST:
-        raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {BROKEN}")
+            raise DataError(
+                f"{name} is no whole Word document ({_short_message(error)}). {REPAIR_HINT}"
+            ) from error
+    if size > MAX_UNPACKED_BYTES:
+        raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {REPAIR_HINT}")
 
 
 def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
@@ -80,7 +82,7 @@ def _outermost(body: Any) -> Iterator[Any]:
         element = stack.pop()
         if element.tag in (W + "p", W + "tr"):
             yield element
-        elif element.tag not in NOT_TEXT:
+        elif element.tag not in SKIPPED_TAGS:
             stack += reversed(element)
 
 
@@ -98,9 +100,9 @@ def _paragraph_text(paragraph: Any) -> str:
             parts.append(element.text or "")
         elif element.tag == W + "br":
             parts.append("\f" if element.get(W + "type") == "page" else "\n")
-        elif element.tag in WRITTEN:
-            parts.append(WRITTEN[element.tag])
-        elif element.tag not in NOT_TEXT:
+        elif element.tag in CHARACTER_TAGS:
+            parts.append(CHARACTER_TAGS[element.tag])
+        elif element.tag not in SKIPPED_TAGS:
             stack += reversed(element)
     return "".join(parts)
 
@@ -117,4 +119,4 @@ def _heading_level(paragraph: Any, styles: dict[str, str]) -> int:
     style = paragraph.find(f"{W}pPr/{W}pStyle")
     style_name = styles.get(style.get(W + "val"), "") if style is not None else ""
     heading = HEADING.match(style_name)
-    return int(heading[1]) if heading else TITLES.get(style_name.lower(), 0)
+    return int(heading[1]) if heading else TITLE_LEVELS.get(style_name.lower(), 0)

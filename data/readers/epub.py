@@ -14,23 +14,23 @@ from ...core.errors import DataError
 from . import html, text_files
 from .paragraphs import Paragraph
 
-LARGEST_PART, LARGEST_BOOK = 50_000_000, 500_000_000  # bytes: more text than the longest book in one language
-PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
-BROKEN = "Open it in a reader of e-books and save it anew, or save its text as a .txt file."
+MAX_PART_BYTES, MAX_BOOK_BYTES = 50_000_000, 500_000_000  # bytes: more text than the longest book in one language
+PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
+REPAIR_HINT = "Open it in a reader of e-books and save it anew, or save its text as a .txt file."
 
 
-def paragraphs(path: Path, name: str) -> list[Paragraph]:
+def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
     """The whole book; each of its files begins a part."""
     try:
-        with text_files.opened(path, name) as stream, zipfile.ZipFile(stream) as book:
+        with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as book:
             return [paragraph for file in _spine(book, name) for paragraph in _read_part(book, file, name)]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise DataError(f"{name} is no whole e-book: the archive is broken ({error}). {BROKEN}") from error
+        raise DataError(f"{name} is no whole e-book: the archive is broken ({error}). {REPAIR_HINT}") from error
 
 
 def _read_part(book: zipfile.ZipFile, file: str, name: str) -> Iterator[Paragraph]:
-    source, _ = html.text_of(_read_bytes(book, file, name), f"{name}, {file}")
-    for number, paragraph in enumerate(html.paragraphs(source, f"{name}, {file}")):
+    source, _ = html.decode_page(_read_bytes(book, file, name), f"{name}, {file}")
+    for number, paragraph in enumerate(html.read_paragraphs(source, f"{name}, {file}")):
         yield paragraph._replace(cut=paragraph.cut or not number)
 
 
@@ -38,20 +38,20 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
     """The files of the book in reading order, without navigation pages and those outside the linear order."""
     rootfile = _find_first(_read_xml(book, "META-INF/container.xml", name), "rootfile")
     if rootfile is None or not rootfile.get("full-path"):
-        raise DataError(f"{name}: its container.xml does not say where the book begins. {BROKEN}")
+        raise DataError(f"{name}: its container.xml does not say where the book begins. {REPAIR_HINT}")
     package = unquote(rootfile.get("full-path"))
     opf = _read_xml(book, package, name)
     manifest = {item.get("id"): item for item in _find_all(opf, "item")}
     ordered = [manifest.get(ref.get("idref")) for ref in _find_all(opf, "itemref") if ref.get("linear") != "no"]
     files = [_archive_path(package, item.get("href")) for item in ordered if item is not None and _is_page(item)]
     if not files:
-        raise DataError(f"{name}: its {package} lists nothing to read (no spine). {BROKEN}")
+        raise DataError(f"{name}: its {package} lists nothing to read (no spine). {REPAIR_HINT}")
     encrypted = _encrypted_files(book, name)
     if encrypted & set(files):
         raise DataError(f"{name} is locked (DRM): its text cannot be read. Use a copy that is not protected.")
-    if sum(book.getinfo(file).file_size for file in files if file in book.namelist()) > LARGEST_BOOK:
+    if sum(book.getinfo(file).file_size for file in files if file in book.namelist()) > MAX_BOOK_BYTES:
         raise DataError(
-            f"{name} would unpack to more than {LARGEST_BOOK // 10**6} MB, which no book has. {BROKEN}"
+            f"{name} would unpack to more than {MAX_BOOK_BYTES // 10**6} MB, which no book has. {REPAIR_HINT}"
         )
     return files
 
@@ -59,7 +59,7 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
 def _is_page(item: Any) -> bool:
     return bool(
         item.get("href")
-        and item.get("media-type", "") in PAGES
+        and item.get("media-type", "") in PAGE_TYPES
         and "nav" not in (item.get("properties") or "").split()
     )
 
@@ -80,25 +80,27 @@ def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
     """A file from the archive; more than any chapter needs is not unpacked."""
     try:
         with book.open(file) as stream:
-            data = stream.read(LARGEST_PART + 1)
+            data = stream.read(MAX_PART_BYTES + 1)
     except KeyError as error:
-        raise DataError(f"{name}: {file} is not in the archive, though the book names it. {BROKEN}") from error
+        raise DataError(
+            f"{name}: {file} is not in the archive, though the book names it. {REPAIR_HINT}"
+        ) from error
     except RuntimeError as error:
         raise DataError(f"{name} is locked with a password. Unpack it, and pack it again without.") from error
-    if len(data) > LARGEST_PART:
-        raise DataError(f"{name}: {file} unpacks to more than {LARGEST_PART // 10**6} MB of text. {BROKEN}")
+    if len(data) > MAX_PART_BYTES:
+        raise DataError(f"{name}: {file} unpacks to more than {MAX_PART_BYTES // 10**6} MB of text. {REPAIR_HINT}")
     return data
 
 
 def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
-    lxml = text_files.library("lxml.etree", "lxml", name, "an e-book")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "an e-book")
     parser = lxml.XMLParser(resolve_entities=False, no_network=True, recover=True)
     try:
         root = lxml.fromstring(_read_bytes(book, file, name), parser)
     except lxml.LxmlError as error:
-        raise DataError(f"{name}: {file} cannot be read ({error}). {BROKEN}") from error
+        raise DataError(f"{name}: {file} cannot be read ({error}). {REPAIR_HINT}") from error
     if root is None:
-        raise DataError(f"{name}: {file} is empty. {BROKEN}")
+        raise DataError(f"{name}: {file} is empty. {REPAIR_HINT}")
     return root
 
 

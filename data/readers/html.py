@@ -9,14 +9,14 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-UNSEEN = frozenset(
+SKIPPED_TAGS = frozenset(
     [
         *("head", "title", "script", "style", "template", "noscript", "frameset", "applet", "object", "iframe"),
         *("svg", "math", "canvas", "audio", "video", "map", "datalist", "select", "textarea"),
         *("rp", "rt"),  # ruby: the pronunciation above characters, not part of the sentence
     ]
 )
-BLOCKS = frozenset(
+BLOCK_TAGS = frozenset(
     [
         *("html", "body", "p", "div", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "center", "hr"),
         *("ul", "ol", "dl", "li", "dt", "dd", "table", "caption", "thead", "tbody", "tfoot", "tr"),
@@ -24,19 +24,19 @@ BLOCKS = frozenset(
         *("form", "fieldset", "details", "summary"),
     ]
 )
-LINES = frozenset({"li", "dt", "dd", "tr"})
-HEADINGS = {f"h{level}": level for level in range(1, 7)}
-HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+LINE_TAGS = frozenset({"li", "dt", "dd", "tr"})
+HEADING_LEVELS = {f"h{level}": level for level in range(1, 7)}
+HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 SPACES = re.compile(r"[ \t\n\r\f]+")
-DECLARED = re.compile(
+DECLARED_ENCODING = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE
 )
 HEAD_BYTES = 4096
 
 
-def text_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The source of a page and notes on its encoding: UTF-8 where that fits, else as the page declares."""
-    declared = DECLARED.search(data[:HEAD_BYTES])
+    declared = DECLARED_ENCODING.search(data[:HEAD_BYTES])
     try:
         return data.decode("utf-8-sig"), ()
     except UnicodeDecodeError:
@@ -46,12 +46,12 @@ def text_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
             return data.decode(encoding), (f"{name} was read as {encoding}, as it says itself.",)
     except (LookupError, UnicodeDecodeError):
         pass
-    return text_files.decoded(data, name)
+    return text_files.decode_bytes(data, name)
 
 
-def paragraphs(source: str, name: str) -> list[Paragraph]:
+def read_paragraphs(source: str, name: str) -> list[Paragraph]:
     """The visible text of a page."""
-    lxml = text_files.library("lxml.etree", "lxml", name, "HTML")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "HTML")
     collector = _VisibleText()
     parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
     try:
@@ -77,13 +77,13 @@ class _VisibleText:
         self._starts_part = False
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if self._skip_depth or tag in UNSEEN or _is_hidden(attributes):
+        if self._skip_depth or tag in SKIPPED_TAGS or _is_hidden(attributes):
             self._skip_depth += 1
             return
-        if tag in BLOCKS:
+        if tag in BLOCK_TAGS:
             self._end_paragraph()
-            self._level = HEADINGS.get(tag, self._level)
-            self._line_depth += tag in LINES
+            self._level = HEADING_LEVELS.get(tag, self._level)
+            self._line_depth += tag in LINE_TAGS
             self._pre_depth += tag == "pre"
             self._starts_part = self._starts_part or tag == "hr"
         elif tag == "br":
@@ -95,10 +95,10 @@ class _VisibleText:
         if self._skip_depth:
             self._skip_depth -= 1
             return
-        if tag in BLOCKS:
+        if tag in BLOCK_TAGS:
             self._end_paragraph()
-            self._level = 0 if tag in HEADINGS else self._level
-            self._line_depth -= tag in LINES
+            self._level = 0 if tag in HEADING_LEVELS else self._level
+            self._line_depth -= tag in LINE_TAGS
             self._pre_depth -= tag == "pre"
 
     def data(self, text: str) -> None:
@@ -120,4 +120,4 @@ class _VisibleText:
 
 
 def _is_hidden(attributes: Mapping[str, str]) -> bool:
-    return "hidden" in attributes or bool(HIDDEN.search(attributes.get("style", "")))
+    return "hidden" in attributes or bool(HIDDEN_STYLE.search(attributes.get("style", "")))

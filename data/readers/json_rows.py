@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from ...core.errors import DataError
 from . import text_files
 
-DEEPEST_LIST = 4  # the depth to which an object is searched for a list of rows
-LIST_COLUMN = "messages"
+MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
+MESSAGES_COLUMN = "messages"
 TOO_MANY_DIGITS = "a number of thousands of digits. Put it in quotes, as a text, or take it out."
 NOT_SPACE = re.compile(r"\S")
 
@@ -44,9 +44,9 @@ class Table:
     what: str = ""  # how it was read, where that had to be detected
 
 
-def json_table(path: Path, name: str) -> Table:
+def read_json(path: Path, name: str) -> Table:
     """An array of rows, an object that holds one, or a row on each line in spite of the suffix."""
-    text, notes = text_files.text_of(path, name)
+    text, notes = text_files.read_text(path, name)
     if text.lstrip().startswith("["):
         return Table(name, "row", lambda: _array_rows(text, name), notes)
     try:
@@ -98,20 +98,20 @@ def _refuse_rest(text: str, position: int) -> None:
         raise json.JSONDecodeError("Extra data", text, rest)
 
 
-def jsonl_table(path: Path, name: str) -> Table:
+def read_jsonl(path: Path, name: str) -> Table:
     """A row on each line, read as a stream; or an array in spite of the suffix."""
-    with text_files.opened(path, name) as file:
+    with text_files.open_binary(path, name) as file:
         head = file.read(4096)
     if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
         raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
     text_files.refuse_other_formats(head, name)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
-        text, notes = text_files.text_of(path, name)
+        text, notes = text_files.read_text(path, name)
         return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)
     beginning = head.removeprefix(codecs.BOM_UTF8).lstrip()
     is_indented = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning
     if is_indented or (beginning.startswith(b"[") and not _is_first_line_row(path, name)):
-        table = json_table(path, name)
+        table = read_json(path, name)
         note = f"{name} does not hold a row on each line: it was read as JSON."
         return Table(name, table.unit, table.rows, (*table.notes, note))
     return Table(name, "line", lambda: _stream_rows(path, name))
@@ -119,7 +119,7 @@ def jsonl_table(path: Path, name: str) -> Table:
 
 def _is_first_line_row(path: Path, name: str) -> bool:
     """Whether the first line of a file that begins with a bracket is a whole row, with more lines after it."""
-    with text_files.opened(path, name) as file:
+    with text_files.open_binary(path, name) as file:
         first, second = file.readline(), file.readline()
     try:
         return isinstance(json.loads(first), list) and bool(second.strip())
@@ -128,7 +128,7 @@ def _is_first_line_row(path: Path, name: str) -> bool:
 
 
 def _stream_rows(path: Path, name: str) -> Iterator[Row]:
-    with text_files.opened(path, name) as file:
+    with text_files.open_binary(path, name) as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -212,18 +212,18 @@ def _find_rows(value: Any, name: str) -> list[Any]:
     """The rows in a JSON value: the array itself, the longest one inside, or columns of equal length."""
     if isinstance(value, list):
         rows = value
-    elif isinstance(value, dict) and export_column(value):
+    elif isinstance(value, dict) and find_export_column(value):
         rows = [value]
     elif isinstance(value, dict):
-        rows = max(_find_lists(value, DEEPEST_LIST), key=len, default=[]) or _rows_from_columns(value) or [value]
+        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[]) or _rows_from_columns(value) or [value]
     else:
-        raise DataError(f"{name} holds {kind(value)}. It must hold a JSON array of rows.")
+        raise DataError(f"{name} holds {describe_value(value)}. It must hold a JSON array of rows.")
     if not rows or rows == [{}]:
         raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
     return rows
 
 
-def export_column(columns: Mapping[str, Any]) -> str:
+def find_export_column(columns: Mapping[str, Any]) -> str:
     """The column that holds the messages of an exported conversation (see chat_exports.py), or an empty string."""
     if isinstance(columns.get("chat_messages"), list):
         return "chat_messages"
@@ -275,11 +275,11 @@ def _to_row(number: int, value: Any) -> Row:
     if isinstance(value, str):
         return Row(number, {"text": value})
     if isinstance(value, list) and _is_chat(value):
-        return Row(number, {LIST_COLUMN: value})
-    return Row(number, {}, f"is {kind(value)}. A row is an object of columns.")
+        return Row(number, {MESSAGES_COLUMN: value})
+    return Row(number, {}, f"is {describe_value(value)}. A row is an object of columns.")
 
 
-def kind(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A JSON value in words."""
     if value is None:
         return "null"

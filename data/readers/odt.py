@@ -12,40 +12,42 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-LARGEST = 500_000_000  # bytes, unpacked
-OPEN = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
-TEXT, TABLE, OFFICE, STYLE, DRAW = (OPEN % part for part in ("text", "table", "office", "style", "drawing"))
-BREAK = (OPEN % "xsl-fo-compatible") + "break-before"
-NOT_TEXT = frozenset(
+MAX_UNPACKED_BYTES = 500_000_000  # bytes, unpacked
+NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
+TEXT, TABLE, OFFICE, STYLE, DRAW = (NAMESPACE % part for part in ("text", "table", "office", "style", "drawing"))
+BREAK_BEFORE = (NAMESPACE % "xsl-fo-compatible") + "break-before"
+SKIPPED_TAGS = frozenset(
     {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
 )
-BROKEN = "Open it in LibreOffice and save it anew, or save its text as a .txt file."
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
+REPAIR_HINT = "Open it in LibreOffice and save it anew, or save its text as a .txt file."
+DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
 
 
-def paragraphs(path: Path, name: str) -> list[Paragraph]:
+def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
     """The text of the document, headings with their levels; a page break before a paragraph begins a part."""
-    lxml = text_files.library("lxml.etree", "lxml", name, "an OpenDocument text")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text")
     parser = lxml.XMLParser(resolve_entities=False, no_network=True)
     try:
         root = lxml.fromstring(_read_content(path, name), parser)
-    except (*DAMAGE, lxml.LxmlError) as error:
-        raise DataError(f"{name} is no whole OpenDocument text ({_short_message(error)}). {BROKEN}") from error
+    except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
+        raise DataError(
+            f"{name} is no whole OpenDocument text ({_short_message(error)}). {REPAIR_HINT}"
+        ) from error
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
-        raise DataError(f"{name} is an OpenDocument file without a text: a table or a drawing. {BROKEN}")
+        raise DataError(f"{name} is an OpenDocument file without a text: a table or a drawing. {REPAIR_HINT}")
     return list(_read_body(body, _break_styles(root)))
 
 
 def _read_content(path: Path, name: str) -> bytes:
-    with text_files.opened(path, name) as stream, zipfile.ZipFile(stream) as archive:
+    with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as archive:
         if "META-INF/manifest.xml" in archive.namelist() and b"encryption-data" in archive.read(
             "META-INF/manifest.xml"
         ):
             raise DataError(f"{name} is locked with a password. Save it without one.")
         size = archive.getinfo("content.xml").file_size
-        if size > LARGEST:
-            raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {BROKEN}")
+        if size > MAX_UNPACKED_BYTES:
+            raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {REPAIR_HINT}")
         return archive.read("content.xml")
 
 
@@ -59,7 +61,7 @@ def _break_styles(root: Any) -> frozenset[str]:
         style.get(STYLE + "name", "")
         for style in root.iter(STYLE + "style")
         for properties in style.iter(STYLE + "paragraph-properties")
-        if properties.get(BREAK) == "page"
+        if properties.get(BREAK_BEFORE) == "page"
     )
 
 
@@ -73,7 +75,7 @@ def _read_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
             yield Paragraph(_paragraph_text(element), _heading_level(element), page_break, is_item)
         elif element.tag == TABLE + "table-row":
             yield Paragraph("\t".join(_cell_text(cell) for cell in element.iter(TABLE + "table-cell")), line=True)
-        elif element.tag not in NOT_TEXT:
+        elif element.tag not in SKIPPED_TAGS:
             stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
 
 
@@ -99,7 +101,7 @@ def _paragraph_text(paragraph: Any) -> str:
             parts.append(" " * (min(int(count), 1000) if count.isdecimal() else 1))
         elif part.tag in (TEXT + "tab", TEXT + "line-break"):
             parts.append("\t" if part.tag == TEXT + "tab" else "\n")
-        elif isinstance(part.tag, str) and part.tag not in NOT_TEXT:
+        elif isinstance(part.tag, str) and part.tag not in SKIPPED_TAGS:
             stack += _reversed_contents(part)
     return "".join(parts)
 

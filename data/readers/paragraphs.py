@@ -17,14 +17,14 @@ class Paragraph(NamedTuple):
     line: bool = False  # an item of a list or a row of a table: no blank line between two of them
 
 
-class Joined(NamedTuple):
+class JoinedText(NamedTuple):
     """A text and the number of its parts."""
 
     text: str
     parts: int
 
 
-def joined(paragraphs: Sequence[Paragraph], hard_cut: str) -> Joined:
+def join_paragraphs(paragraphs: Sequence[Paragraph], hard_cut: str) -> JoinedText:
     """Join paragraphs by blank lines, and chapters by the hard cut (where there is one).
 
     Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
@@ -39,7 +39,7 @@ def joined(paragraphs: Sequence[Paragraph], hard_cut: str) -> Joined:
         if begins_part or not parts:
             parts.append([])
         parts[-1].append(paragraph)
-    return Joined((hard_cut or "\n\n").join(map(_join_part, parts)), len(parts))
+    return JoinedText((hard_cut or "\n\n").join(map(_join_part, parts)), len(parts))
 
 
 def _drop_blank(paragraphs: Sequence[Paragraph]) -> list[Paragraph]:

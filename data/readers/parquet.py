@@ -11,15 +11,15 @@ from ...core.errors import DataError
 from . import text_files
 from .json_rows import Row, Table
 
-ROWS_AT_ONCE = 256
+BATCH_ROWS = 256
 
 
-def table(path: Path, name: str) -> Table:
+def read_table(path: Path, name: str) -> Table:
     """The rows of a file; a DataError where it is damaged or locked."""
-    with text_files.opened(path, name) as stream:
+    with text_files.open_binary(path, name) as stream:
         if not stream.read(1):
             raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
-    parquet = text_files.library("pyarrow.parquet", "pyarrow", name, "Parquet")
+    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
     with _translate_errors(name), parquet.ParquetFile(path) as file:
         if not file.metadata.num_rows:
             raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
@@ -29,7 +29,7 @@ def table(path: Path, name: str) -> Table:
 def _rows(open_parquet: Callable[[Path], Any], path: Path, name: str) -> Iterator[Row]:
     number = 0
     with _translate_errors(name), open_parquet(path) as file:
-        for batch in file.iter_batches(ROWS_AT_ONCE):
+        for batch in file.iter_batches(BATCH_ROWS):
             for columns in _batch_rows(batch):
                 number += 1
                 yield Row(number, columns) if isinstance(columns, dict) else Row(number, {}, columns)

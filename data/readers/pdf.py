@@ -12,19 +12,19 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-FEWEST_PAGES = 4  # fewer are not searched for running headers and footers
-ENDED = tuple(".!?…:;\"'”’»)]")
+MIN_PAGES = 4  # fewer are not searched for running headers and footers
+SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
 HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
-Page = list[str]
+PageBlocks = list[str]
 
 
-def paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of the document, page by page, and a note where the file had to be repaired."""
-    pymupdf = text_files.library("pymupdf", "pymupdf", name, "a PDF document")
+    pymupdf = text_files.import_library("pymupdf", "pymupdf", name, "a PDF document")
     display_errors = pymupdf.TOOLS.mupdf_display_errors()
     pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors to the console
     try:
-        with text_files.opened(path, name):
+        with text_files.open_binary(path, name):
             pass
         with pymupdf.open(path, filetype="pdf") as document:
             text_paragraphs = _read_document(document, pymupdf, name)
@@ -53,10 +53,10 @@ def _read_document(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
     return list(_join_blocks(_remove_running_heads(pages), chapters if len(chapters) > 1 else set()))
 
 
-def _remove_running_heads(pages: Sequence[Page]) -> list[Page]:
+def _remove_running_heads(pages: Sequence[PageBlocks]) -> list[PageBlocks]:
     """Pages without the texts that stand first or last on most of them, digits disregarded."""
     stripped = [[text for text in page if text.strip()] for page in pages]
-    if len(pages) < FEWEST_PAGES:
+    if len(pages) < MIN_PAGES:
         return [[text for text in page if not text.strip().isdigit()] for page in stripped]
     edges = Counter(key for page in stripped for key in {_normalize(text) for text in (page[:1] + page[-1:])})
     repeated = {key for key, count in edges.items() if count > len(pages) / 2 or not key}
@@ -70,7 +70,7 @@ def _normalize(text: str) -> str:
     return re.sub(r"[\d\s.·|/–—-]+", " ", text).strip().lower()
 
 
-def _join_blocks(pages: Sequence[Page], chapters: set[int]) -> Iterator[Paragraph]:
+def _join_blocks(pages: Sequence[PageBlocks], chapters: set[int]) -> Iterator[Paragraph]:
     """Blocks as paragraphs; a paragraph that continues on the next page is joined."""
     pending: Paragraph | None = None
     for number, page in enumerate(pages):
@@ -81,7 +81,7 @@ def _join_blocks(pages: Sequence[Page], chapters: set[int]) -> Iterator[Paragrap
                 pending
                 and not position
                 and not starts_chapter
-                and not pending.text.endswith(ENDED)
+                and not pending.text.endswith(SENTENCE_ENDINGS)
                 and text[:1].islower()
             ):
                 pending = pending._replace(text=f"{pending.text} {text}")

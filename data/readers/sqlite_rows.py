@@ -13,20 +13,20 @@ from urllib.parse import quote
 from ...core.errors import DataError
 from ...settings.columns import Columns
 from . import text_files
-from .column_names import CHAT_COLUMNS, TEXT_COLUMNS, pair_in
+from .column_names import CHAT_COLUMNS, TEXT_COLUMNS, find_pair
 from .json_rows import Row, Table
 
-PATIENCE_SECONDS = 3  # for a database that another program writes to
-LONGEST_STEP_SECONDS = 120  # from one row to the next
-INSTRUCTIONS = 100_000  # of SQLite's virtual machine, between two checks of the time
-WRITTEN_AHEAD = 2  # bytes 18 and 19 of a file in write-ahead-log mode
-AHEAD = "-wal"  # the suffix of the write-ahead log
-ALLOWED = frozenset(
+LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
+MAX_ROW_SECONDS = 120  # from one row to the next
+INSTRUCTIONS_PER_CHECK = 100_000  # of SQLite's virtual machine, between two checks of the time
+WAL_VERSION = 2  # bytes 18 and 19 of a file in write-ahead-log mode
+WAL_SUFFIX = "-wal"  # the suffix of the write-ahead log
+ALLOWED_ACTIONS = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
 )
 
 
-def table(path: Path, name: str, columns: Columns) -> Table:
+def read_table(path: Path, name: str, columns: Columns) -> Table:
     """The rows of the chosen table or SELECT; by default, of the only table with known columns."""
     address = _read_only_uri(path, name)
     if columns.query:
@@ -41,7 +41,7 @@ def table(path: Path, name: str, columns: Columns) -> Table:
 
 def _read_only_uri(path: Path, name: str) -> str:
     """A URI that makes SQLite open the file without writing anything, not even next to it."""
-    with text_files.opened(path, name) as stream:
+    with text_files.open_binary(path, name) as stream:
         head = stream.read(100)
     if not head:
         raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
@@ -51,21 +51,21 @@ def _read_only_uri(path: Path, name: str) -> str:
         )
     if is_in_use(path):
         raise DataError(
-            f"{name} is in use: its last changes are still in {path.name}{AHEAD}. "
+            f"{name} is in use: its last changes are still in {path.name}{WAL_SUFFIX}. "
             "Close the program that has it open."
         )
-    immutable = "&immutable=1" if len(head) > 19 and WRITTEN_AHEAD in head[18:20] else ""
-    return f"{file_address(path.resolve().as_posix())}?mode=ro{immutable}"
+    immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
+    return f"{file_uri(path.resolve().as_posix())}?mode=ro{immutable}"
 
 
-def file_address(path: str) -> str:
+def file_uri(path: str) -> str:
     """A file URI; without the empty host, SQLite would take that of a Windows share (//nas/data) for a host."""
     return f"file:{'//' if path.startswith('/') else ''}{quote(path)}"
 
 
 def is_in_use(path: Path) -> bool:
     """Whether the latest changes are still in the write-ahead log."""
-    log = path.with_name(path.name + AHEAD)
+    log = path.with_name(path.name + WAL_SUFFIX)
     return log.is_file() and log.stat().st_size > 0
 
 
@@ -102,7 +102,7 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
 def _is_recognized(columns: list[str]) -> bool:
     """Whether columns with these names are recognized."""
     by_lowercase = {column.lower(): column for column in columns}
-    return bool(pair_in(by_lowercase)) or any(c in by_lowercase for c in (*CHAT_COLUMNS, *TEXT_COLUMNS))
+    return bool(find_pair(by_lowercase)) or any(c in by_lowercase for c in (*CHAT_COLUMNS, *TEXT_COLUMNS))
 
 
 def _column_names(connection: sqlite3.Connection, table: str, name: str) -> list[str]:
@@ -118,7 +118,7 @@ def _quote_name(name: str) -> str:
 def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
     """A connection that can only read."""
     with _translate_errors(name):
-        connection = sqlite3.connect(address, uri=True, timeout=PATIENCE_SECONDS)
+        connection = sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_SECONDS)
     with closing(connection):
         connection.text_factory = _decode_text
         with _translate_errors(name):
@@ -128,7 +128,7 @@ def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
 
 
 def _authorize(action: int, *_: Any) -> int:
-    return sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK if action in ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
 
 
 def _decode_text(data: bytes) -> str:
@@ -164,7 +164,7 @@ def _explain(error: str) -> str:
     ):
         return "only one SELECT is allowed: nothing is ever written to a database, and no other file is opened."
     if "interrupted" in message:
-        return f"the SELECT found no row in {LONGEST_STEP_SECONDS} seconds. Choose a simpler one."
+        return f"the SELECT found no row in {MAX_ROW_SECONDS} seconds. Choose a simpler one."
     if "malformed" in message or "not a database" in message or "disk i/o" in message or "disk image" in message:
         return f"the database is damaged ({error}). Mend it (sqlite3 FILE .recover), or save it anew."
     return f"SQLite says: {error}. Choose another table or SELECT under Columns, or save the database anew."
@@ -174,7 +174,7 @@ def _rows(address: str, query: str, name: str) -> Iterator[Row]:
     with _connect(address, name) as connection:
         row_started = time.monotonic()
         connection.set_progress_handler(
-            lambda: int(time.monotonic() - row_started > LONGEST_STEP_SECONDS), INSTRUCTIONS
+            lambda: int(time.monotonic() - row_started > MAX_ROW_SECONDS), INSTRUCTIONS_PER_CHECK
         )
         cursor = _execute(connection, query, name)
         columns = [column[0] for column in cursor.description or ()]

@@ -13,14 +13,14 @@ from .paragraphs import Paragraph
 
 TIME = re.compile(r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
 VOICE = re.compile(r"<v(?:\.[^\s>]*)?\s+([^>]*)>")
-MARKS = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+FORMATTING = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 DASH = re.compile(r"\s*[-–—‐]")
 UNSPACED = re.compile(r"[\u2e80-\uffee]$")
 
 
-def paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """A line for each subtitle, or for each speaker in it."""
-    text, notes = text_files.text_of(path, name)
+    text, notes = text_files.read_text(path, name)
     if not any(map(TIME.match, text.split("\n"))):
         raise DataError(f"{name} holds no times, so it is no file of subtitles. If it is text, rename it to .txt.")
     return [Paragraph(line, line=True) for line in _speech_lines(text)], notes
@@ -67,4 +67,4 @@ def _cut_at_note(lines: list[str]) -> Iterator[str]:
 
 def _plain_text(line: str) -> str:
     """A line without formatting; a speaker in a voice tag is put in front of it."""
-    return html.unescape(MARKS.sub("", VOICE.sub(r"\1: ", line))).strip()
+    return html.unescape(FORMATTING.sub("", VOICE.sub(r"\1: ", line))).strip()

@@ -16,14 +16,14 @@ from ...core.errors import DataError
 
 SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
-MARKS = (
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, since its mark begins with that of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-NO_TEXTS = (
+BINARY_SIGNATURES = (
     (b"%PDF", "a PDF document"),
     (b"PK\x03\x04", "a ZIP archive, as Excel tables, Word documents and e-books are"),
     (b"{\\rtf", "an RTF document"),
@@ -37,26 +37,26 @@ NO_TEXTS = (
     (b"\x7fELF", "a program"),
     (b"MZ\x90", "a program"),
 )
-LEGACY = [
+LEGACY_ENCODINGS = [
     *("cp1252", "cp1250", "cp1254", "cp1257", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256", "cp874"),
     *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
 ]
-LATIN = {  # the letters of each language tell these four code pages apart
+LATIN_ALPHABETS = {  # the letters of each language tell these four code pages apart
     "cp1252": ["äöüß", "éèàçêùâîôûëïœæ", "áéíóúñü¿¡", "ãõáéíóúâêôçà", "àèéìòù", "åäö", "æøå", "ëïé", "áéíóúýþðæö"],
     "cp1250": ["ąćęłńóśźż", "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ăâîşţ", "čćđšž"],
     "cp1254": ["çğıöşüâîû"],
     "cp1257": ["āčēģīķļņšūž", "ąčęėįšųūž", "äõöüšž"],
 }
-CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
-NO_LETTERS = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, undefined, private and surrogate characters
-BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
-ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
-MOSTLY = 0.6  # only in Latin script do so many non-ASCII letters stand alone among ASCII
-MOST_CONTROLS = 0.002  # no text in an 8-bit encoding has a larger share of control bytes
+CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
+NON_TEXT_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, undefined, private and surrogate characters
+NON_ASCII = re.compile(rb"[\x80-\xff]")
+LONE_NON_ASCII = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
+LATIN_SHARE = 0.6  # only in Latin script do so many non-ASCII letters stand alone among ASCII
+MAX_CONTROL_SHARE = 0.002  # no text in an 8-bit encoding has a larger share of control bytes
 
 
 @dataclass(frozen=True)
-class ReadText:
+class LoadedText:
     """The text of a file, its name inside the dataset, and notes on the reading."""
 
     name: str
@@ -64,20 +64,20 @@ class ReadText:
     notes: tuple[str, ...] = ()
 
 
-def text_of(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
+def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """The text of a file with normalized line ends, and notes on its encoding."""
-    with opened(file, name) as stream:
-        text, notes = decoded(stream.read(), name)
-    return one_line_end(text), notes
+    with open_binary(file, name) as stream:
+        text, notes = decode_bytes(stream.read(), name)
+    return normalize_line_ends(text), notes
 
 
-def one_line_end(text: str) -> str:
+def normalize_line_ends(text: str) -> str:
     """A text with \\n for every line end."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 @contextmanager
-def opened(file: Path, name: str) -> Iterator[BinaryIO]:
+def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
     """Open a file for reading bytes; an OSError becomes a DataError."""
     try:
         with file.open("rb") as stream:
@@ -89,7 +89,7 @@ def opened(file: Path, name: str) -> Iterator[BinaryIO]:
         raise DataError(f"{name} cannot be read ({error.strerror}). {remedy}") from error
 
 
-def library(module: str, package: str, name: str, kind: str) -> Any:
+def import_library(module: str, package: str, name: str, kind: str) -> Any:
     """Import a library that this kind of file needs; a DataError says how to install it."""
     try:
         return importlib.import_module(module)
@@ -99,22 +99,22 @@ def library(module: str, package: str, name: str, kind: str) -> Any:
         ) from error
 
 
-def decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The text, and a note where its encoding is not plain UTF-8."""
-    encoding, notes = encoding_of(data, name)
+    encoding, notes = detect_encoding(data, name)
     try:
         return data.decode(encoding), notes
     except UnicodeDecodeError:
         if encoding.startswith("utf-8"):
-            encoding, notes = broken_encoding_of(data, name)
+            encoding, notes = guess_encoding(data, name)
     text = data.decode(encoding, errors="replace")
     return text, (*notes, *_damage_note(text, name))
 
 
-def encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def detect_encoding(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding by the beginning of the data; UTF-8 where nothing says otherwise."""
     refuse_other_formats(data, name)
-    marked = next((encoding for mark, encoding in MARKS if data.startswith(mark)), None)
+    marked = next((encoding for mark, encoding in BYTE_ORDER_MARKS if data.startswith(mark)), None)
     utf_16 = None if marked else _detect_utf_16(data)
     if not marked and not utf_16:
         _refuse_binary(data, name)
@@ -122,16 +122,16 @@ def encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     return encoding, _encoding_notes(name, encoding, marked is not None)
 
 
-def broken_encoding_of(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def guess_encoding(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding of data that is not, or not entirely, UTF-8."""
     encoding = "utf-8" if _is_mostly_utf_8(data) else _guess_legacy(data, name)
     return encoding, _encoding_notes(name, encoding, False)
 
 
-def encoding_of_file(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
+def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding of a file that is too large for memory: UTF-8 if all of it is."""
-    with opened(file, name) as stream:
-        encoding, notes = encoding_of(stream.read(SAMPLE_BYTES), name)
+    with open_binary(file, name) as stream:
+        encoding, notes = detect_encoding(stream.read(SAMPLE_BYTES), name)
         if not encoding.startswith("utf-8"):
             return encoding, notes
         stream.seek(0)
@@ -140,7 +140,7 @@ def encoding_of_file(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
             try:
                 decoder.decode(chunk)
             except UnicodeDecodeError as error:
-                broken_encoding, notes = broken_encoding_of(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
+                broken_encoding, notes = guess_encoding(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
                 return broken_encoding, (*notes, *_broken_utf_8_note(broken_encoding, name))
     return encoding, notes
 
@@ -165,8 +165,10 @@ def _detect_utf_16(data: bytes) -> str | None:
         return None
     encoding = "utf-16-le" if odd > even else "utf-16-be"
     letters = sample.decode(encoding, errors="replace")
-    invalid = sum(unicodedata.category(letter) in NO_LETTERS and letter not in "\n\r\t\f" for letter in letters)
-    return encoding if invalid <= MOST_CONTROLS * len(letters) else None
+    invalid = sum(
+        unicodedata.category(letter) in NON_TEXT_CATEGORIES and letter not in "\n\r\t\f" for letter in letters
+    )
+    return encoding if invalid <= MAX_CONTROL_SHARE * len(letters) else None
 
 
 def _is_mostly_utf_8(data: bytes) -> bool:
@@ -179,15 +181,15 @@ def _is_mostly_utf_8(data: bytes) -> bool:
 
 def refuse_other_formats(data: bytes, name: str) -> None:
     """A DataError where the first bytes are those of a document or an archive."""
-    kind = next((kind for beginning, kind in NO_TEXTS if data.startswith(beginning)), None)
+    kind = next((kind for beginning, kind in BINARY_SIGNATURES if data.startswith(beginning)), None)
     if kind:
         raise DataError(f"{name} is {kind}, not plain text. Save its text as a .txt file (UTF-8) and use that.")
 
 
 def _refuse_binary(data: bytes, name: str) -> None:
     sample = data[:SAMPLE_BYTES]
-    controls = len(sample) - len(sample.translate(None, CONTROLS))
-    if controls > MOST_CONTROLS * len(sample):
+    controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
+    if controls > MAX_CONTROL_SHARE * len(sample):
         raise DataError(
             f"{name} is not text: {controls} of its first {len(sample)} bytes are control bytes. "
             "Save its text as a .txt file (UTF-8) and use that."
@@ -199,22 +201,22 @@ def _guess_legacy(data: bytes, name: str) -> str:
     from charset_normalizer import from_bytes
 
     sample = _telling_sample(data)
-    if len(ALONE.findall(sample)) > MOSTLY * len(BEYOND_ASCII.findall(sample)):
+    if len(LONE_NON_ASCII.findall(sample)) > LATIN_SHARE * len(NON_ASCII.findall(sample)):
         return _guess_latin(sample)
-    guesses = from_bytes(sample, cp_isolation=LEGACY)
+    guesses = from_bytes(sample, cp_isolation=LEGACY_ENCODINGS)
     best = next((guess for guess in guesses if _can_decode(data, guess.encoding)), guesses.best())
     if best is None:
         raise DataError(f"{name} is in no encoding that could be recognized. Save it as UTF-8.")
-    return best.encoding if best.encoding not in LATIN else _guess_latin(sample)
+    return best.encoding if best.encoding not in LATIN_ALPHABETS else _guess_latin(sample)
 
 
 def _guess_latin(sample: bytes) -> str:
-    return max(LATIN, key=lambda page: _fit(sample, page))
+    return max(LATIN_ALPHABETS, key=lambda page: _fit(sample, page))
 
 
 def _telling_sample(data: bytes) -> bytes:
     """The most telling sample: whole lines of a large file, with the first letter beyond ASCII."""
-    first = BEYOND_ASCII.search(data)
+    first = NON_ASCII.search(data)
     first_position = first.start() if first else 0
     start = max(0, first_position - SAMPLE_BYTES // 2)
     sample = data[start : start + SAMPLE_BYTES]
@@ -239,7 +241,9 @@ def _fit(sample: bytes, page: str) -> float:
     letters = [
         letter for letter in sample.decode(page, errors="replace").lower() if letter > "\x7f" and letter.isalpha()
     ]
-    return max(sum(letter in alphabet for letter in letters) for alphabet in LATIN[page]) / max(len(letters), 1)
+    return max(sum(letter in alphabet for letter in letters) for alphabet in LATIN_ALPHABETS[page]) / max(
+        len(letters), 1
+    )
 
 
 def _damage_note(text: str, name: str) -> Iterator[str]:

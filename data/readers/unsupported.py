@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...core.errors import DataError
-from ..folder_files import seen
+from ..folder_files import visible_files
 
-MOST_NAMED = 4
+MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or its text as .txt"
 BOOK = "turn it into an .epub (Calibre does)"
 TABLE = "save the sheet as .csv"
@@ -46,23 +46,25 @@ PLAIN_KINDS = frozenset(
 )
 
 
-def remedy(path: Path) -> str:
+def find_remedy(path: Path) -> str:
     """What to do with a file of a type that is not read; empty for types that nobody would train on."""
     ending = path.suffix.lower()
     return PLAIN if ending in PLAIN_KINDS else REMEDIES.get(ending, "")
 
 
-def refuse(path: Path, name: str) -> None:
+def refuse_unsupported(path: Path, name: str) -> None:
     """A DataError for a type that cannot be read; plain text can be, whatever its suffix."""
     if advice := REMEDIES.get(path.suffix.lower()):
         raise DataError(f"{name}: {path.suffix.lower()} files are not read. To learn from it, {advice}.")
 
 
-def said(folder: Path) -> str:
+def describe_unsupported(folder: Path) -> str:
     """A sentence on the files of a folder that are not read; empty where there are none."""
-    skipped = seen(folder, lambda path: bool(remedy(path))) if folder.is_dir() else []
+    skipped = visible_files(folder, lambda path: bool(find_remedy(path))) if folder.is_dir() else []
     if not skipped:
         return ""
-    listed = "; ".join(f"{path.relative_to(folder).as_posix()} ({remedy(path)})" for path in skipped[:MOST_NAMED])
-    rest = f"; and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
+    listed = "; ".join(
+        f"{path.relative_to(folder).as_posix()} ({find_remedy(path)})" for path in skipped[:MAX_LISTED]
+    )
+    rest = f"; and {len(skipped) - MAX_LISTED} more" if len(skipped) > MAX_LISTED else ""
     return f"Not read: {listed}{rest}."

@@ -3,53 +3,61 @@
 from __future__ import annotations
 
 from . import plan_checks, report_stats
-from .disk_estimate import disk_plan
-from .hard_cut_hints import cuts
-from .known_architectures import is_known
+from .disk_estimate import DiskEstimate, estimate_disk
+from .known_architectures import is_known_architecture
 from .memory_estimate import (
-    PARTS,
-    Expecting,
-    changed,
-    fitted_to_card,
+    TARGET_CHOICES,
+    MemoryModel,
+    apply_changes,
+    find_remedies,
+    fit_to_memory,
     largest_batch,
-    parts_of,
-    remedies,
-    weights_as,
+    target_layers,
+    weight_precision,
 )
-from .plan_checks import evaluations, sample_rounds
-from .preview import Piece, Shown, shown
-from .report import DatasetReport, Lengths, RowReport, SourceReport, TextReport, left_out, mixture
-from .stop_tokens import said, stops
-from .suggestions import padding, suggest_settings
+from .plan_checks import count_evaluations, count_sample_rounds
+from .preview import ExamplePreview, PreviewPiece, preview_examples
+from .report import (
+    DatasetReport,
+    LengthHistogram,
+    RowReport,
+    SourceReport,
+    TextReport,
+    describe_mixture,
+    exclusion_counts,
+)
+from .stop_tokens import count_learned_stops, stop_token_advice
+from .suggestions import padding_shares, suggest_hard_cuts, suggest_settings
 
 __all__ = [
-    "PARTS",
+    "TARGET_CHOICES",
     "DatasetReport",
-    "Expecting",
-    "Lengths",
-    "Piece",
+    "DiskEstimate",
+    "ExamplePreview",
+    "LengthHistogram",
+    "MemoryModel",
+    "PreviewPiece",
     "RowReport",
-    "Shown",
     "SourceReport",
     "TextReport",
-    "changed",
-    "cuts",
-    "disk_plan",
-    "evaluations",
-    "fitted_to_card",
-    "is_known",
+    "apply_changes",
+    "count_evaluations",
+    "count_learned_stops",
+    "count_sample_rounds",
+    "describe_mixture",
+    "estimate_disk",
+    "exclusion_counts",
+    "find_remedies",
+    "fit_to_memory",
+    "is_known_architecture",
     "largest_batch",
-    "left_out",
-    "mixture",
-    "padding",
-    "parts_of",
+    "padding_shares",
     "plan_checks",
-    "remedies",
+    "preview_examples",
     "report_stats",
-    "said",
-    "sample_rounds",
-    "shown",
-    "stops",
+    "stop_token_advice",
+    "suggest_hard_cuts",
     "suggest_settings",
-    "weights_as",
+    "target_layers",
+    "weight_precision",
 ]

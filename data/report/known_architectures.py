@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .memory_estimate import NAMED, PARTS
+from .memory_estimate import LAYER_NAMES, TARGET_CHOICES
 
-ALL = "all-linear"
-KNOWN = frozenset(
+ALL_LINEAR = "all-linear"
+KNOWN_MODEL_TYPES = frozenset(
     {
         "cohere",
         "cohere2",
@@ -46,15 +46,15 @@ KNOWN = frozenset(
 )
 
 
-def is_known(config: Mapping[str, Any], targets: str | tuple[str, ...]) -> bool:
+def is_known_architecture(config: Mapping[str, Any], targets: str | tuple[str, ...]) -> bool:
     """Whether the weights of a LoRA on these layers can be computed from the config."""
     text_config = config.get("text_config")
     model_type = (text_config if isinstance(text_config, Mapping) else config).get("model_type")
-    return model_type in KNOWN and _are_usual_layers(targets)
+    return model_type in KNOWN_MODEL_TYPES and _are_usual_layers(targets)
 
 
 def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
     """Whether all targets are modules that every decoder layer has; a full path means only one module."""
     if isinstance(targets, str):
-        return targets == ALL or targets in PARTS
-    return {name.removesuffix("_proj") for name in targets} <= NAMED
+        return targets == ALL_LINEAR or targets in TARGET_CHOICES
+    return {name.removesuffix("_proj") for name in targets} <= LAYER_NAMES

@@ -8,27 +8,27 @@ from itertools import product
 from typing import Any
 
 from ...core.errors import Remedy
-from ...core.host import Memory, ModelCard
+from ...core.host import DeviceMemory, ModelCard
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ...train_utils import BITS_OF_WEIGHTS, Load, MemoryEstimate, ModelShape, memory_estimate, size
+from ...train_utils import BITS_OF_WEIGHTS, MemoryEstimate, MemoryInputs, ModelShape, memory_estimate, size
 from ..examples import Examples
 
-PARTS: Mapping[str, tuple[str, ...]] = {
+TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
     "q-v": ("q", "v"),
     "q-k-v": ("q", "k", "v"),
     "q-k-v-o": ("q", "k", "v", "o"),
     "k-v-down": ("k", "v", "down"),
 }
-NAMED = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+LAYER_NAMES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 STATE_BYTES = (("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
-ADAM_BYTES = 8.0
-SHORTEST = 32
-ROOM = 0.95  # of the free memory: drivers and fragmentation take the rest
-SLOWER_CHECKPOINTED, SLOWER_HALVED, SLOWER_8_BIT = 1.25, 1.03, 1.01
+ADAM_STATE_BYTES = 8.0
+MIN_CUTOFF = 32
+USABLE_SHARE = 0.95  # of the free memory: drivers and fragmentation take the rest
+CHECKPOINTING_SLOWDOWN, SMALLER_BATCH_SLOWDOWN, ADAMW_8BIT_SLOWDOWN = 1.25, 1.03, 1.01
 
 
 @dataclass(frozen=True)
-class Expecting:
+class MemoryModel:
     """Memory model of a run: the sizes of the model, the lengths of the examples, the machine."""
 
     shape: ModelShape
@@ -39,14 +39,14 @@ class Expecting:
     free: int  # bytes for the whole run with the model; 0 where unknown
 
     @staticmethod
-    def of(card: ModelCard, examples: Examples, machine: Memory | None) -> Expecting | None:
+    def of(card: ModelCard, examples: Examples, machine: DeviceMemory | None) -> MemoryModel | None:
         """Build the memory model; None where the config does not give the model's size."""
         shape, lengths = ModelShape.of(card.config, card.counted), examples.lengths()
         if shape is None or not lengths:
             return None
         free = machine.free if machine else 0
         longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
-        return Expecting(shape, card, tuple(longest), tuple(most), is_on_card(machine), free)
+        return MemoryModel(shape, card, tuple(longest), tuple(most), is_gpu(machine), free)
 
     def checkpoints(self, settings: TrainingSettings) -> bool:
         """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
@@ -60,21 +60,21 @@ class Expecting:
 
     def fits(self, estimate: MemoryEstimate) -> bool:
         """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
-        return estimate.total <= ROOM * self.free if self.free else not self.on_card
+        return estimate.total <= USABLE_SHARE * self.free if self.free else not self.on_card
 
     def _memory(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
         lora, batch = settings.lora, settings.steps.batch_size
         longest = self.lengths[:batch]
         packed = settings.machine.packing != "off"
-        load = Load(
-            weights_as=weights_as(self.card, on_card=self.on_card),
+        load = MemoryInputs(
+            weights_as=weight_precision(self.card, on_card=self.on_card),
             rank=lora.rank,
-            parts=parts(settings),
+            parts=trained_layers(settings),
             tokens=sum(longest) if packed else len(longest) * longest[0],
             learned=sum(self.learned[:batch]),
             checkpointing=checkpointing,
             dropout=lora.dropout > 0,
-            state_bytes=0.0 if "paged" in settings.learning.optimizer else state_bytes(settings),
+            state_bytes=0.0 if "paged" in settings.learning.optimizer else optimizer_state_bytes(settings),
             train_head=lora.train_head,
             whole=lora.whole_model,
             graphics_card=self.on_card,
@@ -82,11 +82,11 @@ class Expecting:
         return memory_estimate(self.shape, load)
 
 
-def is_on_card(machine: Memory | None) -> bool:
+def is_gpu(machine: DeviceMemory | None) -> bool:
     return machine is not None and not machine.device.lower().startswith("cpu")
 
 
-def weights_as(card: ModelCard, *, on_card: bool) -> str:
+def weight_precision(card: ModelCard, *, on_card: bool) -> str:
     """Return the precision of the weights in memory: as loaded, otherwise the model's dtype (float32 on a CPU)."""
     if card.loading in BITS_OF_WEIGHTS:
         return card.loading
@@ -97,7 +97,7 @@ def weights_as(card: ModelCard, *, on_card: bool) -> str:
     return name if name in BITS_OF_WEIGHTS else "bfloat16"
 
 
-def largest_batch(model: Expecting, settings: TrainingSettings, scale: float = 1.0) -> int:
+def largest_batch(model: MemoryModel, settings: TrainingSettings, scale: float = 1.0) -> int:
     """Return the largest batch of the longest examples that fits; 0 where the free memory is unknown.
 
     `scale` corrects the part that grows with the batch: memory that a probe measured, divided by the estimate.
@@ -106,13 +106,13 @@ def largest_batch(model: Expecting, settings: TrainingSettings, scale: float = 1
         return 0
     largest = 0
     for batch in range(1, min(len(model.lengths), 1024) + 1):
-        if not model.fits(_scaled(model.memory(changed(settings, {"batch_size": batch})), scale)):
+        if not model.fits(_scaled(model.memory(apply_changes(settings, {"batch_size": batch})), scale)):
             break
         largest = batch
     return largest
 
 
-def fitted_to_card(model: Expecting, settings: TrainingSettings, scale: float = 1.0) -> dict[str, Any]:
+def fit_to_memory(model: MemoryModel, settings: TrainingSettings, scale: float = 1.0) -> dict[str, Any]:
     """Return the settings to change so that the run fits, at the least cost in speed; empty where it fits already.
 
     Only gradient checkpointing, batch size and accumulation (their product stays) and an 8-bit optimizer.
@@ -120,7 +120,7 @@ def fitted_to_card(model: Expecting, settings: TrainingSettings, scale: float = 
     candidates = (
         (slowdown, changes)
         for slowdown, changes in _memory_changes(settings)
-        if model.fits(_scaled(model.memory(changed(settings, changes)), scale))
+        if model.fits(_scaled(model.memory(apply_changes(settings, changes)), scale))
     )
     return min(candidates, key=lambda candidate: candidate[0], default=(0.0, {}))[1]
 
@@ -133,20 +133,24 @@ def _memory_changes(settings: TrainingSettings) -> Iterator[tuple[float, dict[st
     checkpointing = [{}, {"gradient_checkpointing": "on"}]
     divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % d == 0]
     for first, second, divisor in product(checkpointing, optimizers, divisors):
-        slowdown = SLOWER_CHECKPOINTED ** len(first) * SLOWER_8_BIT ** len(second) * SLOWER_HALVED ** (divisor - 1)
+        slowdown = (
+            CHECKPOINTING_SLOWDOWN ** len(first)
+            * ADAMW_8BIT_SLOWDOWN ** len(second)
+            * SMALLER_BATCH_SLOWDOWN ** (divisor - 1)
+        )
         sizes = {"batch_size": steps.batch_size // divisor, "accumulation": steps.accumulation * divisor}
         yield slowdown, {**first, **second, **(sizes if divisor > 1 else {})}
 
 
-def remedies(model: Expecting, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
+def find_remedies(model: MemoryModel, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
     """List what saves memory where one example alone is too much, the most effective first, with figures."""
-    single = changed(settings, {"batch_size": 1})
+    single = apply_changes(settings, {"batch_size": 1})
     current = model.memory(single).total
     candidates = []
     for changes in _changes_for_one_example(settings, cutoff):
         shorter = min(cutoff, int(changes.get("cutoff", cutoff)))
         shortened = replace(model, lengths=tuple(min(n, shorter) for n in model.lengths))
-        saved = current - shortened.memory(changed(single, changes)).total
+        saved = current - shortened.memory(apply_changes(single, changes)).total
         words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
         candidates.append((saved, Remedy(f"{words} (about {size(saved)} less)", changes)))
     helpful = [(saved, remedy) for saved, remedy in candidates if saved > 0]
@@ -156,14 +160,14 @@ def remedies(model: Expecting, settings: TrainingSettings, cutoff: int) -> list[
 def _changes_for_one_example(settings: TrainingSettings, cutoff: int) -> Iterator[dict[str, Any]]:
     yield {"gradient_checkpointing": "on"}
     yield {"optimizer": "adamw_8bit"}
-    if cutoff >= 2 * SHORTEST:
+    if cutoff >= 2 * MIN_CUTOFF:
         yield {"cutoff": cutoff // 2}
     if settings.lora.rank > 1:
         half = settings.lora.rank // 2
         yield {"rank": half, "alpha": settings.lora.alpha * half / settings.lora.rank}
 
 
-def changed(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
+def apply_changes(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
     sections = {}
     for name in ("steps", "learning", "lora", "machine"):
         section = getattr(settings, name)
@@ -176,18 +180,18 @@ def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:
     return replace(estimate, **scaled)
 
 
-def state_bytes(settings: TrainingSettings) -> float:
+def optimizer_state_bytes(settings: TrainingSettings) -> float:
     """Bytes of optimizer state for each float32 weight, in GPU or system memory."""
-    return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_BYTES)
+    return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_STATE_BYTES)
 
 
-def parts(settings: TrainingSettings) -> frozenset[str] | None:
-    return parts_of(settings.lora.targets)
+def trained_layers(settings: TrainingSettings) -> frozenset[str] | None:
+    return target_layers(settings.lora.targets)
 
 
-def parts_of(targets: str | tuple[str, ...]) -> frozenset[str] | None:
+def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:
     """Return the layers of a targets setting, None for all; a list with unknown names counts as all."""
     if isinstance(targets, str):
-        return frozenset(PARTS[targets]) if targets in PARTS else None
+        return frozenset(TARGET_CHOICES[targets]) if targets in TARGET_CHOICES else None
     names = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
-    return names if names <= NAMED else None
+    return names if names <= LAYER_NAMES else None

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ...schedulers import Phase, Plan, crossed_points, schedule_named
+from ...schedulers import Phase, ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, several, times
+from ...train_utils import StepPlan, format_count, format_times
 from ..examples import Examples, batch_order
 
 
-def phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
+def planned_phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
     """Return the phases of the schedule for the steps of the run."""
     warmup = plan.warmup(settings.learning.warmup_steps)
-    return schedule_named(settings.learning.schedule).phases(Plan(plan.steps, plan.steps_per_epoch, warmup))
+    return get_schedule(settings.learning.schedule).phases(ScheduleSteps(plan.steps, plan.steps_per_epoch, warmup))
 
 
 def problems(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
     """Yield what prevents the run."""
-    steps = Plan(plan.steps, plan.steps_per_epoch)
-    yield from (f"LR Scheduler: {crossed}" for crossed in crossed_points(settings.learning.schedule, steps))
+    steps = ScheduleSteps(plan.steps, plan.steps_per_epoch)
+    yield from (f"LR Scheduler: {crossed}" for crossed in find_crossed_points(settings.learning.schedule, steps))
 
 
 def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, context: int) -> Iterator[str]:
@@ -36,32 +36,34 @@ def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, conte
 def notes(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> Iterator[str]:
     """Note how often a run evaluates and samples."""
     activities = []
-    if rounds := sample_rounds(settings, plan):
-        activities.append(f"the sample prompts are answered {times(rounds)}")
-    if count := evaluations(settings, plan, kept_aside):
-        activities.append(f"the {sum(kept_aside.lengths()):,} tokens kept aside are gone through {times(count)}")
+    if rounds := count_sample_rounds(settings, plan):
+        activities.append(f"the sample prompts are answered {format_times(rounds)}")
+    if count := count_evaluations(settings, plan, kept_aside):
+        activities.append(
+            f"the {sum(kept_aside.lengths()):,} tokens kept aside are gone through {format_times(count)}"
+        )
     if activities:
         yield f"Beside its steps: {', '.join(activities)}."
 
 
-def evaluations(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
+def count_evaluations(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
     """Count the evaluations of the validation split."""
-    every = evaluate_every(settings, plan, kept_aside)
-    return plan.looks(every) if every else 0
+    every = evaluation_interval(settings, plan, kept_aside)
+    return plan.occurrences(every) if every else 0
 
 
-def evaluate_every(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
+def evaluation_interval(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
     """Steps between two evaluations; 0 without a validation split."""
     return (settings.aside.eval_every or plan.steps_per_epoch) if len(kept_aside) else 0
 
 
-def sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
+def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
     """Count how often the sample prompts are answered."""
-    every = answer_every(settings, plan)
-    return plan.looks(every) if every else 0
+    every = sample_interval(settings, plan)
+    return plan.occurrences(every) if every else 0
 
 
-def answer_every(settings: TrainingSettings, plan: StepPlan) -> int:
+def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
     """Steps between two answers to the sample prompts; 0 for never."""
     every = settings.samples.sample_every
     return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
@@ -71,10 +73,12 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
     warmup, steps = settings.learning.warmup_steps, plan.steps
     if warmup < max(1, steps) or steps == 1:
         return
-    first = schedule_named(settings.learning.schedule).phases(Plan(steps, plan.steps_per_epoch, int(warmup)))[0]
+    first = get_schedule(settings.learning.schedule).phases(
+        ScheduleSteps(steps, plan.steps_per_epoch, int(warmup))
+    )[0]
     if first.words == "warm-up":  # some schedules have none
         yield (
-            f"Warm-up {warmup:g}: the run has {several(steps, 'step')}, and the rate rises until step "
+            f"Warm-up {warmup:g}: the run has {format_count(steps, 'step')}, and the rate rises until step "
             f"{first.end}. Use 0.05: below 1 it is a share of the run."
         )
 
@@ -94,8 +98,8 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
     if possible < patience:
         better = (plan.steps - 1) // patience
         yield (
-            f"Early stopping {patience}: a run of {several(plan.steps, 'step')} with an evaluation every {every} "
-            f"has {possible} before its end, so it is never ended early. "
+            f"Early stopping {patience}: a run of {format_count(plan.steps, 'step')} with an evaluation every "
+            f"{every} has {possible} before its end, so it is never ended early. "
             + (f"Set Evaluate every to {better} or less." if better else "Leave it off (0).")
         )
 
@@ -136,8 +140,8 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
 
     if not settings.switching.switch_pairs:
         return
-    successors, lengths = examples.neighbours(), examples.lengths()
-    if batch_order.pairs(np.arange(len(examples)), successors, lengths, context)[0]:
+    successors, lengths = examples.successors(), examples.lengths()
+    if batch_order.find_pairs(np.arange(len(examples)), successors, lengths, context)[0]:
         return
     if max(successors) < 0:
         yield (

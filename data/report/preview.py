@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ...core.engine import Showing
-from ..examples import IGNORED, Example, Examples
+from ...core.engine import PreviewQuery
+from ..examples import IGNORE_INDEX, Example, Examples
 
-LEARNED = ("⟦", "⟧")
+LEARNED_MARKS = ("⟦", "⟧")
 
 
 @dataclass(frozen=True)
-class Piece:
+class PreviewPiece:
     """A run of tokens that are equally learned or not, special or not."""
 
     text: str
@@ -22,32 +22,33 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ExamplePreview:
     """One example and where it is from; `number` counts all examples from 1."""
 
     number: int
     source: str
     place: str
     tokens: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PreviewPiece, ...]
 
     def text(self) -> str:
         """Return the text with marks around what is learned."""
         marked_text = "".join(
-            f"{LEARNED[0]}{p}{LEARNED[1]}" if learned else p for learned, p in _merge_by_learned(self.pieces)
+            f"{LEARNED_MARKS[0]}{p}{LEARNED_MARKS[1]}" if learned else p
+            for learned, p in _merge_by_learned(self.pieces)
         )
-        legend = f"{''.join(LEARNED)} is around what is learned"
+        legend = f"{''.join(LEARNED_MARKS)} is around what is learned"
         return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {legend}\n{marked_text}"
 
 
-def shown(
-    examples: Examples, query: Showing, decode: Callable[[Sequence[int]], str], specials: Collection[int]
-) -> tuple[Shown, ...]:
+def preview_examples(
+    examples: Examples, query: PreviewQuery, decode: Callable[[Sequence[int]], str], specials: Collection[int]
+) -> tuple[ExamplePreview, ...]:
     """Preview the examples of a query, in the order of the search."""
     return tuple(_preview(number + 1, examples[number], decode, specials) for number in _select(examples, query))
 
 
-def _select(examples: Examples, query: Showing) -> Iterable[int]:
+def _select(examples: Examples, query: PreviewQuery) -> Iterable[int]:
     if not query.first and not query.holding:
         return _first_of_each_source(examples, query.count)
     first = max(1, query.first) - 1
@@ -59,7 +60,7 @@ def _select(examples: Examples, query: Showing) -> Iterable[int]:
 def _first_of_each_source(examples: Examples, count: int) -> list[int]:
     """Select the first examples, in turn from each source."""
     by_source: dict[int, list[int]] = {}
-    for number, source in enumerate(examples.source_of_each()):
+    for number, source in enumerate(examples.source_numbers()):
         by_source.setdefault(source, []).append(number)
     selected: list[int] = []
     for position in range(count):
@@ -69,30 +70,30 @@ def _first_of_each_source(examples: Examples, count: int) -> list[int]:
 
 def _preview(
     number: int, example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
-) -> Shown:
+) -> ExamplePreview:
     pieces = tuple(_pieces(example, decode, specials))
-    return Shown(number, example.source.name, example.place, len(example.ids), pieces)
+    return ExamplePreview(number, example.source.name, example.place, len(example.ids), pieces)
 
 
 def _pieces(
     example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
-) -> Iterator[Piece]:
+) -> Iterator[PreviewPiece]:
     """Split an example into pieces.
 
     The text of a piece is what it adds to the decoded text, since tokens cannot be decoded one by one.
     """
     ids, labels = example.ids.tolist(), example.labels.tolist()
-    kinds = [(label != IGNORED, number in specials) for number, label in zip(ids, labels, strict=True)]
+    kinds = [(label != IGNORE_INDEX, number in specials) for number, label in zip(ids, labels, strict=True)]
     decoded, start = "", 0
     for end in range(1, len(ids) + 1):
         if end < len(ids) and kinds[end] == kinds[start]:
             continue
         text = decode(ids[:end])
-        yield Piece(text[len(decoded) :], *kinds[start])
+        yield PreviewPiece(text[len(decoded) :], *kinds[start])
         decoded, start = text, end
 
 
-def _merge_by_learned(pieces: Sequence[Piece]) -> Iterator[tuple[bool, str]]:
+def _merge_by_learned(pieces: Sequence[PreviewPiece]) -> Iterator[tuple[bool, str]]:
     text, learned = "", False
     for piece in pieces:
         if piece.learned != learned and text:

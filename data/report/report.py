@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ...train_utils import MemoryEstimate, plural, several, times_seen
-from ..text import SliceMap, ends_said, unit_said, units_said
-from .disk_estimate import DiskPlan
-from .preview import Shown
+from ...train_utils import MemoryEstimate, format_count, format_times_range, plural
+from ..text import SliceMap, describe_ends, describe_units, unit_name
+from .disk_estimate import DiskEstimate
+from .preview import ExamplePreview
 from .suggestions import Suggestion
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthHistogram:
     """Histogram of the lengths of examples, in columns of `width` tokens."""
 
     width: int = 0
@@ -68,19 +68,19 @@ class SourceReport:
     examples: int
     tokens: int
     trained_tokens: int
-    lengths: Lengths = Lengths()
+    lengths: LengthHistogram = LengthHistogram()
     text: TextReport | None = None
     rows: RowReport | None = None
     notes: tuple[str, ...] = ()
 
     @property
-    def short(self) -> str:
+    def summary(self) -> str:
         """The dataset in one sentence."""
         if self.rows:
-            return f"{self.name}: {self.what}, {several(self.examples, 'example')}, {self.tokens:,} tokens."
+            return f"{self.name}: {self.what}, {format_count(self.examples, 'example')}, {self.tokens:,} tokens."
         text = self.text or TextReport()
-        blocks = several(text.blocks, "block")
-        files, parts = several(self.files, "file"), several(text.parts, "part")
+        blocks = format_count(text.blocks, "block")
+        files, parts = format_count(self.files, "file"), format_count(text.parts, "part")
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
     @property
@@ -94,7 +94,7 @@ class SourceReport:
 
 
 @dataclass(frozen=True)
-class Stops:
+class StopTokenCount:
     """How many ends of rows or sections are learned with a stop token, of how many."""
 
     stopping: int
@@ -106,7 +106,7 @@ class Stops:
 
 
 @dataclass(frozen=True)
-class KeptAside:
+class ValidationSplit:
     """The validation split: its sections or rows, and the examples made of them."""
 
     parts: int
@@ -115,8 +115,8 @@ class KeptAside:
     trained_tokens: int
 
     def words(self) -> str:
-        parts, examples = several(self.parts, "part"), several(self.examples, "example")
-        return f"{parts}, {examples}, {several(self.tokens, 'token')}"
+        parts, examples = format_count(self.parts, "part"), format_count(self.examples, "example")
+        return f"{parts}, {examples}, {format_count(self.tokens, 'token')}"
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,15 @@ class DatasetReport:
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Any] = field(default_factory=dict)
-    lengths: Lengths = Lengths()
-    kept_aside: KeptAside | None = None
+    lengths: LengthHistogram = LengthHistogram()
+    kept_aside: ValidationSplit | None = None
     suggestions: tuple[Suggestion, ...] = ()
     padding: Mapping[str, float] = field(default_factory=dict)
     memory: MemoryEstimate | None = None
-    disk: DiskPlan | None = None
-    stops: Stops | None = None
+    disk: DiskEstimate | None = None
+    stops: StopTokenCount | None = None
     tokens_known: Mapping[str, str] = field(default_factory=dict)
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[ExamplePreview, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -167,9 +167,9 @@ class DatasetReport:
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
         lines += [f"Suggestion: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
         lines += [f"Note: {n}" for n in self.notes]
-        lines += [line for source in self.sources for line in told(source)]
+        lines += [line for source in self.sources for line in describe_source(source)]
         if len(self.sources) > 1:
-            lines.append(f"Mixture, in tokens learned from: {mixture(self.sources)}")
+            lines.append(f"Mixture, in tokens learned from: {describe_mixture(self.sources)}")
         if self.kept_aside:
             lines.append(f"Kept aside: {self.kept_aside.words()}")
         if self.examples:
@@ -199,13 +199,13 @@ def _without_maps(source: SourceReport) -> SourceReport:
     return replace(source, text=replace(source.text, maps=())) if source.text else source
 
 
-def mixture(sources: tuple[SourceReport, ...]) -> str:
+def describe_mixture(sources: tuple[SourceReport, ...]) -> str:
     """Describe each source's share of the learned tokens: 'story.txt 60 %, chats.jsonl 40 %'."""
     total = sum(s.trained_tokens for s in sources) or 1
     return ", ".join(f"{s.name} {100 * s.trained_tokens / total:.0f} %" for s in sources)
 
 
-def told(source: SourceReport) -> Iterator[str]:
+def describe_source(source: SourceReport) -> Iterator[str]:
     """Describe a source in lines of text."""
     if source.text:
         yield from _describe_text(source, source.text)
@@ -217,21 +217,21 @@ def told(source: SourceReport) -> Iterator[str]:
 def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
     left_out = f", {text.left_out} too small" if text.left_out else ""
-    unit = unit_said(text.sentences, text.lines)
+    unit = unit_name(text.sentences, text.lines)
     yield (
         f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-        f"{text.parts} {plural(text.parts, 'part')}, {units_said(text.sentences, text.lines)} -> "
+        f"{text.parts} {plural(text.parts, 'part')}, {describe_units(text.sentences, text.lines)} -> "
         f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; characters lost: {text.characters_lost}"
     )
     yield (
-        f"  blocks end at {ends_said(text.parts_by_lines, text.parts)}; each {unit} is seen "
-        f"{times_seen(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
+        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {unit} is seen "
+        f"{format_times_range(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
         f"average; {source.growth:.2f} times the tokens of the text are trained"
     )
 
 
 def _describe_rows(source: SourceReport, rows: RowReport) -> str:
-    excluded = "".join(f"; {count} {reason}" for count, reason in left_out(rows) if count)
+    excluded = "".join(f"; {count} {reason}" for count, reason in exclusion_counts(rows) if count)
     return (
         f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> "
         f"{source.examples} {plural(source.examples, 'example')}{excluded}; "
@@ -240,7 +240,7 @@ def _describe_rows(source: SourceReport, rows: RowReport) -> str:
     )
 
 
-def left_out(rows: RowReport) -> list[tuple[int, str]]:
+def exclusion_counts(rows: RowReport) -> list[tuple[int, str]]:
     """Return the number of rows that are left out or truncated, for each reason."""
     return [
         (rows.unreadable, "cannot be read"),

@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..examples import Examples, TextSource
-from ..text import build_slice_map, together
-from .report import KeptAside, Lengths, RowReport, SourceReport, TextReport
+from ..text import build_slice_map, combine_coverage
+from .report import LengthHistogram, RowReport, SourceReport, TextReport, ValidationSplit
 
-COLUMNS = 32  # of the histogram
+MAX_COLUMNS = 32  # of the histogram
 
 
-def lengths(values: Sequence[int]) -> Lengths:
+def length_histogram(values: Sequence[int]) -> LengthHistogram:
     """Make a histogram of lengths; the width of its columns is a power of two."""
     import numpy as np
 
     if not len(values):
-        return Lengths()
+        return LengthHistogram()
     two_longest = sorted(values)[-2:]
     width = 8
-    while two_longest[-1] > width * COLUMNS:
+    while two_longest[-1] > width * MAX_COLUMNS:
         width *= 2
     counts = np.bincount((np.asarray(values) - 1) // width)
-    return Lengths(width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0)
+    return LengthHistogram(
+        width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0
+    )
 
 
-def of_texts(
+def report_texts(
     name: str, what: str, files: int, sources: Sequence[TextSource], examples: Examples, notes: Sequence[str]
 ) -> SourceReport:
     """Report on a dataset of raw text: how it was sliced, and the examples that are used."""
@@ -36,7 +38,7 @@ def of_texts(
         examples=len(examples),
         tokens=sum(examples.lengths()),
         trained_tokens=sum(examples.learned()),
-        lengths=lengths(examples.lengths()),
+        lengths=length_histogram(examples.lengths()),
         text=_text_report(sources),
         notes=tuple(notes),
     )
@@ -44,7 +46,7 @@ def of_texts(
 
 def _text_report(sources: Sequence[TextSource]) -> TextReport:
     maps = [build_slice_map(source.sliced) for source in sources]
-    combined = together(maps)
+    combined = combine_coverage(maps)
     return TextReport(
         parts=sum(m.sections for m in maps),
         sentences=sum(m.sentences for m in maps),
@@ -63,7 +65,7 @@ def _text_report(sources: Sequence[TextSource]) -> TextReport:
     )
 
 
-def of_rows(what: str, name: str, examples: Examples, report: RowReport, notes: Sequence[str]) -> SourceReport:
+def report_rows(what: str, name: str, examples: Examples, report: RowReport, notes: Sequence[str]) -> SourceReport:
     """Report on a dataset of rows."""
     return SourceReport(
         name=name,
@@ -72,15 +74,15 @@ def of_rows(what: str, name: str, examples: Examples, report: RowReport, notes: 
         examples=len(examples),
         tokens=sum(examples.lengths()),
         trained_tokens=sum(examples.learned()),
-        lengths=lengths(examples.lengths()),
+        lengths=length_histogram(examples.lengths()),
         rows=report,
         notes=tuple(notes),
     )
 
 
-def kept(examples: Examples) -> KeptAside | None:
+def report_validation_split(examples: Examples) -> ValidationSplit | None:
     """Report on the validation split; None where there is none."""
     if not examples.sources:
         return None
     parts = sum(len(set(source.sections)) for source in examples.sources)
-    return KeptAside(parts, len(examples), sum(examples.lengths()), sum(examples.learned()))
+    return ValidationSplit(parts, len(examples), sum(examples.lengths()), sum(examples.learned()))

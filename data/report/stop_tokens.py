@@ -6,33 +6,33 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from ..examples import RowSource, Source, TextSource
-from .report import Stops
+from .report import StopTokenCount
 
-LONG_TEXT = 20  # blocks
+LONG_TEXT_BLOCKS = 20  # blocks
 
 
-def stops(sources: Sequence[Source], ids: Collection[int]) -> Stops:
+def count_learned_stops(sources: Sequence[Source], ids: Collection[int]) -> StopTokenCount:
     """Count the ends of rows and sections that are learned with a stop token."""
     counts = [_count_rows(s, ids) if isinstance(s, RowSource) else _count_text(s) for s in sources if len(s)]
-    return Stops(sum(s.stopping for s in counts), sum(s.of for s in counts))
+    return StopTokenCount(sum(s.stopping for s in counts), sum(s.of for s in counts))
 
 
-def _count_rows(source: RowSource, ids: Collection[int]) -> Stops:
+def _count_rows(source: RowSource, ids: Collection[int]) -> StopTokenCount:
     import numpy as np
 
-    is_stop = np.isin(source.last_learned, np.array(sorted(ids), np.int64))
-    return Stops(int(is_stop.sum()), len(source))
+    is_stop = np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64))
+    return StopTokenCount(int(is_stop.sum()), len(source))
 
 
-def _count_text(source: Source) -> Stops:
+def _count_text(source: Source) -> StopTokenCount:
     assert isinstance(source, TextSource)
     parts = len(source.sliced.sections) - source.open_end
     rules = source.sliced.rules
     stopping = parts if rules.eos is not None and rules.add_eos != "never" else 0
-    return Stops(stopping, parts)
+    return StopTokenCount(stopping, parts)
 
 
-def said(sources: Sequence[Source], ids: Collection[int]) -> Iterator[str]:
+def stop_token_advice(sources: Sequence[Source], ids: Collection[int]) -> Iterator[str]:
     """Yield advice for sources with few learned stop tokens."""
     for source in sources:
         if isinstance(source, RowSource) and len(source):
@@ -53,7 +53,7 @@ def said(sources: Sequence[Source], ids: Collection[int]) -> Iterator[str]:
 
 
 def _has_few_ends(blocks: int, parts: int) -> bool:
-    return blocks >= LONG_TEXT and parts in _FEW_ENDS_ADVICE
+    return blocks >= LONG_TEXT_BLOCKS and parts in _FEW_ENDS_ADVICE
 
 
 _GOES_ON = "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from . import row_dataset
 from .chat_templates import CHATML
-from .encoding import Counts, RowTokenizer
-from .prompt_style import Prompt, Speaking, in_a_chat, prompts, speaking
-from .row_dataset import RowSet, row_set
-from .text_quality import Inspector, refusals
+from .encoding import RowCounts, RowTokenizer
+from .prompt_style import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
+from .row_dataset import RowDataset, load_row_dataset
+from .text_quality import TextInspector, load_refusal_phrases
 
 __all__ = [
     "CHATML",
-    "Counts",
-    "Inspector",
     "Prompt",
-    "RowSet",
+    "PromptStyle",
+    "RowCounts",
+    "RowDataset",
     "RowTokenizer",
-    "Speaking",
-    "in_a_chat",
-    "prompts",
-    "refusals",
+    "TextInspector",
+    "chat_prompt_style",
+    "detect_prompt_style",
+    "load_refusal_phrases",
+    "load_row_dataset",
+    "make_prompts",
     "row_dataset",
-    "row_set",
-    "speaking",
 ]

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 from .row_schema import BadRowError, Chat, Message
 
-SIGN = re.compile("\ue0f0(\\d+)\ue0f1")
-SIGN_ALONE = "\ue0f0\ue0f1"
+PLACEHOLDER_PATTERN = re.compile("\ue0f0(\\d+)\ue0f1")
+PLACEHOLDER = "\ue0f0\ue0f1"
 PLAIN_FIELDS = {"role", "content"}
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
@@ -54,14 +54,14 @@ class Turn(NamedTuple):
     learned: bool | None
 
 
-class Rendered(NamedTuple):
+class RenderedText(NamedTuple):
     """A rendered chat, and the positions of its messages."""
 
     text: str
     turns: tuple[Turn, ...]
 
 
-class Around(NamedTuple):
+class MessageAffixes(NamedTuple):
     """Characters around the content that belong to a message: the spaces before it, and its stop token."""
 
     lead: int
@@ -69,14 +69,14 @@ class Around(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Skeleton:
+class TemplateLayout:
     """The fixed texts that a template writes around the messages, and the order of the messages between them."""
 
     pieces: tuple[str, ...]
     order: tuple[int, ...]
-    around: tuple[Around, ...]
+    around: tuple[MessageAffixes, ...]
 
-    def filled(self, messages: Sequence[Message], contents: Sequence[str]) -> Rendered:
+    def fill(self, messages: Sequence[Message], contents: Sequence[str]) -> RenderedText:
         texts, turns, position = [self.pieces[0]], [], len(self.pieces[0])
         for piece, number in zip(self.pieces[1:], self.order, strict=True):
             end = position + len(contents[number])
@@ -85,19 +85,19 @@ class Skeleton:
             turns.append(Turn(position - lead, end + tail, message.role == "assistant", message.learned))
             texts += (contents[number], piece)
             position = end + len(piece)
-        return Rendered("".join(texts), tuple(turns))
+        return RenderedText("".join(texts), tuple(turns))
 
 
 @dataclass
-class Renderer:
+class ChatRenderer:
     """Renders chats with one template; keeps a layout for each order of roles."""
 
     template: ChatTemplate
     specials: Collection[str]  # texts of special tokens; each may be a stop token
-    skeletons: dict[tuple[str, ...], Skeleton | None] = field(default_factory=dict)
+    layouts: dict[tuple[str, ...], TemplateLayout | None] = field(default_factory=dict)
     merged_systems: int = 0
 
-    def __call__(self, chat: Chat, *, places: bool = True) -> Rendered:
+    def __call__(self, chat: Chat, *, places: bool = True) -> RenderedText:
         """Render a chat; `places`: with the positions of its messages."""
         try:
             return self._render(chat, places=places)
@@ -116,36 +116,39 @@ class Renderer:
         self.merged_systems += 1
         return rendered
 
-    def _render(self, chat: Chat, *, places: bool) -> Rendered:
+    def _render(self, chat: Chat, *, places: bool) -> RenderedText:
         fields = [m.fields for m in chat.messages]
         text = self.template.render(fields, chat.tools, opening=False)
         if not places:
-            return Rendered(text, ())
-        return self._from_layout(chat, text) or Rendered(text, tuple(self._find_turns(chat, text)))
+            return RenderedText(text, ())
+        return self._from_layout(chat, text) or RenderedText(text, tuple(self._find_turns(chat, text)))
 
-    def _from_layout(self, chat: Chat, text: str) -> Rendered | None:
+    def _from_layout(self, chat: Chat, text: str) -> RenderedText | None:
         if chat.tools or any(m.fields.keys() != PLAIN_FIELDS for m in chat.messages):
             return None
         roles = tuple(m.role for m in chat.messages)
-        if roles not in self.skeletons:
-            self.skeletons[roles] = self._build_layout(roles)
-        layout = self.skeletons[roles]
+        if roles not in self.layouts:
+            self.layouts[roles] = self._build_layout(roles)
+        layout = self.layouts[roles]
         contents = [m.content for m in chat.messages]
         for variant in (contents, [c.strip() for c in contents]):
-            if layout and (rendered := layout.filled(chat.messages, variant)).text == text:
+            if layout and (rendered := layout.fill(chat.messages, variant)).text == text:
                 return rendered
         return None
 
-    def _build_layout(self, roles: tuple[str, ...]) -> Skeleton | None:
+    def _build_layout(self, roles: tuple[str, ...]) -> TemplateLayout | None:
         """Build the layout of an order of roles; None if a message is not written exactly once."""
         messages = [{"role": role, "content": f"\ue0f0{n}\ue0f1"} for n, role in enumerate(roles)]
         text = self.template.render(messages, (), opening=False)
-        pieces, order = SIGN.split(text)[::2], tuple(int(n) for n in SIGN.findall(text))
+        pieces, order = (
+            PLACEHOLDER_PATTERN.split(text)[::2],
+            tuple(int(n) for n in PLACEHOLDER_PATTERN.findall(text)),
+        )
         if sorted(order) != list(range(len(roles))):
             return None
         tails = self._tails(pieces[1:], order, roles)
         leads = [self._lead(messages, number, text) for number in range(len(roles))]
-        return Skeleton(tuple(pieces), order, tuple(map(Around, leads, tails)))
+        return TemplateLayout(tuple(pieces), order, tuple(map(MessageAffixes, leads, tails)))
 
     def _lead(self, messages: Sequence[Mapping[str, Any]], number: int, text: str) -> int:
         """Count the spaces between the generation prompt and a reply."""
@@ -197,7 +200,7 @@ class Renderer:
         opening = self._opening(fields[:number], chat.tools)
         if fields[number].get("tool_calls"):
             return self._locate_tool_calls(fields[: number + 1], chat.tools, text, opening)
-        fields[number]["content"] = SIGN_ALONE
+        fields[number]["content"] = PLACEHOLDER
         changed = self.template.render(fields, chat.tools, opening=False)
         start = _common_prefix_length(text, changed)
         end = len(text) - _common_prefix_length(text[start:][::-1], changed[start:][::-1])
@@ -220,7 +223,7 @@ class Renderer:
         return len(opening), len(whole)
 
 
-def own_system(template: ChatTemplate) -> str:
+def default_system_message(template: ChatTemplate) -> str:
     """Return the system message that a template writes by itself where a chat has none; may be empty."""
     user = {"role": "user", "content": _QUESTION}
     try:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...chunking import Encoded, Encoder
+from ...chunking import EncodedText, Encoder
 from ..examples import RowSource
-from ..readers import Row, Table, one_line_end
-from .chat_templates import ChatTemplate, Rendered, Renderer, Turn
-from .row_schema import BadRowError, Chat, Shape, Written
-from .text_quality import Inspector
+from ..readers import Row, Table, normalize_line_ends
+from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
+from .row_schema import BadRowError, Chat, FixedText, RowSchema
+from .text_quality import TextInspector
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1000
 BATCH_CHARS = 4_000_000
-LONGEST_CHARS = 5_000_000
+MAX_ROW_CHARS = 5_000_000
 
 
 class RowTokenizer(Protocol):
@@ -59,7 +59,7 @@ class RowTokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Learning:
+class LossMaskSpec:
     """The settings that decide which tokens of a row are learned."""
 
     train_on: str = "auto"
@@ -68,7 +68,7 @@ class Learning:
     add_eos: bool = True
 
 
-class Prepared(NamedTuple):
+class RowText(NamedTuple):
     """A row as text, with the spans that are learned.
 
     `spans` are learned (None: everything), `ignored_spans` never; `needs_bos_eos`: the template did not write
@@ -78,13 +78,13 @@ class Prepared(NamedTuple):
     number: int
     text: str
     spans: tuple[tuple[int, int], ...] | None
-    silent: tuple[tuple[int, int], ...]
-    bare: bool
+    ignored_spans: tuple[tuple[int, int], ...]
+    needs_bos_eos: bool
     follows: bool = True
 
 
 @dataclass
-class Counts:
+class RowCounts:
     """Counts of the rows of a file that were read, left out or changed."""
 
     rows: int = 0
@@ -100,14 +100,14 @@ class RowEncoder:
     """Encodes the rows of one file with schema, template and tokenizer."""
 
     unit: str
-    shape: Shape
+    shape: RowSchema
     tokenizer: RowTokenizer
-    learning: Learning
-    inspector: Inspector
-    counts: Counts = field(default_factory=Counts)
+    learning: LossMaskSpec
+    inspector: TextInspector
+    counts: RowCounts = field(default_factory=RowCounts)
 
     def __post_init__(self) -> None:
-        self._renderer = Renderer(self.tokenizer.chat_template, self.tokenizer.specials)
+        self._renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
         self._learns_everything = self.learning.train_on == "everything" or (
             self.learning.train_on == "auto" and not self.shape.has_replies
         )
@@ -136,7 +136,7 @@ class RowEncoder:
         positions = (np.array(numbers, np.int64), np.array(follows, bool))
         return RowSource(table.name, all_ids, all_flags, first, *positions, table.unit, self.tokenizer.decode)
 
-    def _row_texts(self, rows: Iterable[Row]) -> Iterator[Prepared]:
+    def _row_texts(self, rows: Iterable[Row]) -> Iterator[RowText]:
         previous = 0
         for row in rows:
             self.counts.rows += 1
@@ -160,14 +160,14 @@ class RowEncoder:
         for reason, count in left_out.items():
             self.counts.left_out[reason] = self.counts.left_out.get(reason, 0) + count
 
-    def _inspect(self, row: Row, row_text: Prepared) -> None:
+    def _inspect(self, row: Row, row_text: RowText) -> None:
         """Inspect the row's own words, without those that a template adds."""
         own_text = "\n".join(_all_texts(row.columns.values()))
         spans = row_text.spans
         learned_text = own_text if spans is None else "\n".join(row_text.text[start:end] for start, end in spans)
         self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
 
-    def _to_text(self, row: Row) -> Prepared | None:
+    def _to_text(self, row: Row) -> RowText | None:
         """Write a row as text with its learned spans; None where it has no marker or no reply."""
         content = self.shape.of(_normalize_line_ends(row.columns))
         if isinstance(content, Chat):
@@ -180,23 +180,23 @@ class RowEncoder:
             return self._after_marker(row.number, rendered.text, needs_bos_eos)
         return self._mask_turns(row.number, rendered, needs_bos_eos)
 
-    def _chat(self, chat: Chat) -> Rendered:
+    def _chat(self, chat: Chat) -> RenderedText:
         has_flags = any(m.learned is not None for m in chat.messages)
         return self._renderer(
             chat, places=(not self._learns_everything or has_flags) and not self.learning.only_after
         )
 
-    def _after_marker(self, number: int, text: str, needs_bos_eos: bool) -> Prepared | None:
+    def _after_marker(self, number: int, text: str, needs_bos_eos: bool) -> RowText | None:
         position = text.find(self.learning.only_after)
         if position < 0:
             self.counts.without_marker += 1
             return None
-        return Prepared(number, text, ((position + len(self.learning.only_after), len(text)),), (), needs_bos_eos)
+        return RowText(number, text, ((position + len(self.learning.only_after), len(text)),), (), needs_bos_eos)
 
-    def _mask_turns(self, number: int, rendered: Rendered, needs_bos_eos: bool) -> Prepared | None:
+    def _mask_turns(self, number: int, rendered: RenderedText, needs_bos_eos: bool) -> RowText | None:
         ignored = tuple((t.start, t.end) for t in rendered.turns if t.learned is False)
         if self._learns_everything:
-            return Prepared(number, rendered.text, None, ignored, needs_bos_eos)
+            return RowText(number, rendered.text, None, ignored, needs_bos_eos)
         turns = [t for t in rendered.turns if t.learned or (t.reply and t.learned is None)]
         replies = [t for t in rendered.turns if t.reply]
         if self.learning.train_on == "last_reply":
@@ -204,13 +204,13 @@ class RowEncoder:
         if not turns:
             self.counts.no_reply += 1
             return None
-        return Prepared(number, rendered.text, tuple((t.start, t.end) for t in turns), ignored, needs_bos_eos)
+        return RowText(number, rendered.text, tuple((t.start, t.end) for t in turns), ignored, needs_bos_eos)
 
-    def _encode_batch(self, batch: Sequence[Prepared]) -> Iterator[tuple[Ids, Flags]]:
+    def _encode_batch(self, batch: Sequence[RowText]) -> Iterator[tuple[Ids, Flags]]:
         for row, encoded in zip(batch, self.tokenizer.encode_marked([row.text for row in batch]), strict=True):
             yield self._add_bos_eos(row, encoded, _loss_mask(row, encoded))
 
-    def _add_bos_eos(self, row: Prepared, encoded: Encoded, mask: Flags) -> tuple[Ids, Flags]:
+    def _add_bos_eos(self, row: RowText, encoded: EncodedText, mask: Flags) -> tuple[Ids, Flags]:
         """Make BOS and EOS stand exactly once where they belong."""
         import numpy as np
 
@@ -219,15 +219,19 @@ class RowEncoder:
             ids, mask = ids[1:], mask[1:]
         while eos is not None and len(ids) > 1 and ids[-1] == ids[-2] == eos:
             ids, mask = ids[:-1], mask[:-1]
-        add_bos = row.bare and self.learning.add_bos and bos is not None and (not len(ids) or ids[0] != bos)
-        add_eos = row.bare and self.learning.add_eos and eos is not None and (not len(ids) or ids[-1] != eos)
+        add_bos = (
+            row.needs_bos_eos and self.learning.add_bos and bos is not None and (not len(ids) or ids[0] != bos)
+        )
+        add_eos = (
+            row.needs_bos_eos and self.learning.add_eos and eos is not None and (not len(ids) or ids[-1] != eos)
+        )
         if not add_bos and not add_eos:
             return ids, mask
         start = np.array([bos], np.int32) if add_bos else ids[:0]
         end = np.array([eos], np.int32) if add_eos else ids[:0]
         last = len(row.text.rstrip())
         learns_eos = row.spans is None or row.spans[-1][1] >= last
-        learns_eos = learns_eos and not any(stop >= last for _, stop in row.silent)
+        learns_eos = learns_eos and not any(stop >= last for _, stop in row.ignored_spans)
         flags = [np.zeros(len(start), bool), mask, np.full(len(end), learns_eos)]
         return np.concatenate([start, ids, end]), np.concatenate(flags)
 
@@ -235,7 +239,7 @@ class RowEncoder:
 def _normalize_line_ends(value: Any) -> Any:
     """Normalize the line ends of all texts in a value: rows may have been written on Windows."""
     if isinstance(value, str):
-        return one_line_end(value)
+        return normalize_line_ends(value)
     if isinstance(value, Mapping):
         return {key: _normalize_line_ends(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -254,14 +258,14 @@ def _all_texts(values: Iterable[Any]) -> Iterator[str]:
             yield from _all_texts(value)
 
 
-def _render_fixed_text(row: Written) -> Rendered:
+def _render_fixed_text(row: FixedText) -> RenderedText:
     if row.reply is None:
-        return Rendered(row.text, ())
-    return Rendered(row.text, (Turn(row.reply, len(row.text), True, None),))
+        return RenderedText(row.text, ())
+    return RenderedText(row.text, (Turn(row.reply, len(row.text), True, None),))
 
 
 def _check_text(text: str) -> None:
-    if len(text) > LONGEST_CHARS:
+    if len(text) > MAX_ROW_CHARS:
         raise BadRowError(f"has {len(text):,} characters. Split it into several rows, or save it as a .txt file.")
     try:
         text.encode()
@@ -270,24 +274,24 @@ def _check_text(text: str) -> None:
         raise BadRowError(f"holds half of a character ({surrogate!r}). Save the data anew as UTF-8.") from error
 
 
-def _loss_mask(row: Prepared, encoded: Encoded) -> Flags:
+def _loss_mask(row: RowText, encoded: EncodedText) -> Flags:
     """Mark the tokens that begin inside a learned span."""
     import numpy as np
 
     mask: Flags = np.full(len(encoded.ids), row.spans is None)
-    for spans, learned in ((row.spans or (), True), (row.silent, False)):
+    for spans, learned in ((row.spans or (), True), (row.ignored_spans, False)):
         for start, end in spans:
             mask[np.searchsorted(encoded.starts, start) : np.searchsorted(encoded.starts, end)] = learned
     return mask
 
 
-def _batches(rows: Iterator[Prepared]) -> Iterator[list[Prepared]]:
+def _batches(rows: Iterator[RowText]) -> Iterator[list[RowText]]:
     """Group rows into batches, limited by the number of rows and of characters."""
     while batch := list(islice(_limit_chars(rows, BATCH_CHARS), BATCH_ROWS)):
         yield batch
 
 
-def _limit_chars(rows: Iterator[Prepared], max_chars: int) -> Iterator[Prepared]:
+def _limit_chars(rows: Iterator[RowText], max_chars: int) -> Iterator[RowText]:
     size = 0
     while size < max_chars and (row := next(rows, None)) is not None:
         size += len(row.text)

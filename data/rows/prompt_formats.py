@@ -12,18 +12,18 @@ from typing import Any
 from ...core.errors import DataError
 from ...core.files import safe_paths
 from ...core.host import Folders
-from ..readers import Row, pair_in
-from .row_schema import BadRowError, Shape, Written
+from ..readers import Row, find_pair
+from .row_schema import BadRowError, FixedText, RowSchema
 
-SHIPPED = Path(__file__).resolve().parent.parent.parent / "formats"
-PLACE = re.compile(r"%([^%\s][^%\n]*?)%")
-REPLIES = ("output", "response", "answer", "completion", "reply", "assistant", "a")
+SHIPPED_FORMATS = Path(__file__).resolve().parent.parent.parent / "formats"
+COLUMN_PLACEHOLDER = re.compile(r"%([^%\s][^%\n]*?)%")
+REPLY_COLUMNS = ("output", "response", "answer", "completion", "reply", "assistant", "a")
 OPENING_MARKS, CLOSING_MARKS = ("<s>",), ("</s>",)
-QUESTION, ANSWER = "instruction", "output"
+QUESTION_COLUMN, ANSWER_COLUMN = "instruction", "output"
 
 
 @dataclass(frozen=True)
-class Template:
+class FormatTemplate:
     """A text with %column% placeholders.
 
     `pieces` are texts and column names in turn; `reply` is the number of the last column that holds a reply.
@@ -33,24 +33,24 @@ class Template:
     reply: int | None
 
     @staticmethod
-    def of(text: str, marks: tuple[Sequence[str], Sequence[str]]) -> Template:
+    def of(text: str, marks: tuple[Sequence[str], Sequence[str]]) -> FormatTemplate:
         """Parse a template; `marks`, BOS and EOS as text, are removed: every text gets them anyway."""
-        pieces = PLACE.split(_strip_marks(text, *marks))
+        pieces = COLUMN_PLACEHOLDER.split(_strip_marks(text, *marks))
         columns = pieces[1::2]
-        replies = [n for n, column in enumerate(columns) if column.lower() in REPLIES]
-        return Template(tuple(pieces), replies[-1] if replies and len(set(columns)) > 1 else None)
+        replies = [n for n, column in enumerate(columns) if column.lower() in REPLY_COLUMNS]
+        return FormatTemplate(tuple(pieces), replies[-1] if replies and len(set(columns)) > 1 else None)
 
     @property
     def columns(self) -> frozenset[str]:
         return frozenset(self.pieces[1::2])
 
-    def filled(self, columns: Mapping[str, str]) -> Written:
+    def fill(self, columns: Mapping[str, str]) -> FixedText:
         """Fill in the columns; the reply begins before the spaces that precede it."""
         texts = [columns[piece] if number % 2 else piece for number, piece in enumerate(self.pieces)]
         if self.reply is None:
-            return Written("".join(texts))
+            return FixedText("".join(texts))
         before_reply = "".join(texts[: 2 * self.reply + 1])
-        return Written("".join(texts), len(before_reply.rstrip(" ")))
+        return FixedText("".join(texts), len(before_reply.rstrip(" ")))
 
 
 def _strip_marks(text: str, opening: Sequence[str], closing: Sequence[str]) -> str:
@@ -64,10 +64,10 @@ def _strip_marks(text: str, opening: Sequence[str], closing: Sequence[str]) -> s
 
 
 @dataclass(frozen=True)
-class FormatShape:
+class FormatSchema:
     """Reads rows with a prompt format; the columns that have text decide on the template."""
 
-    templates: Mapping[frozenset[str], Template]
+    templates: Mapping[frozenset[str], FormatTemplate]
     synonyms: Mapping[str, str]
     system: str
     name: str
@@ -77,16 +77,16 @@ class FormatShape:
     def has_replies(self) -> bool:
         return any(template.reply is not None for template in self.templates.values())
 
-    def of(self, columns: Mapping[str, Any]) -> Written:
+    def of(self, columns: Mapping[str, Any]) -> FixedText:
         named = {self.synonyms.get(str(key), str(key)): value for key, value in columns.items()}
         filled = {key: value for key, value in named.items() if isinstance(value, str) and value.strip()}
         if self.system:
             filled.setdefault("system", self.system)
         if not any(columns <= filled.keys() for columns in self.templates):
             filled |= {key: str(value) for key, value in named.items() if _is_number(value)}
-        return self._choose_template(filled).filled(filled)
+        return self._choose_template(filled).fill(filled)
 
-    def _choose_template(self, filled: Mapping[str, str]) -> Template:
+    def _choose_template(self, filled: Mapping[str, str]) -> FormatTemplate:
         """Choose the template with exactly these columns, otherwise the one that uses most of them."""
         if frozenset(filled) in self.templates:
             return self.templates[frozenset(filled)]
@@ -103,52 +103,52 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def format_shape(
+def load_format_schema(
     format_name: str,
     rows: Sequence[Row],
     folders: Folders,
     marks: tuple[Sequence[str], Sequence[str]],
     system: str,
-) -> Shape:
+) -> RowSchema:
     """Load the schema of a format; instead of a name a template can be given."""
-    sources = texts(format_name, folders)
-    name = "the template" if PLACE.search(format_name) else format_name
+    sources = load_templates(format_name, folders)
+    name = "the template" if COLUMN_PLACEHOLDER.search(format_name) else format_name
     marks = ((*marks[0], *OPENING_MARKS), (*marks[1], *CLOSING_MARKS))
-    templates = {t.columns: t for t in (Template.of(text, marks) for text in sources.values())}
-    schema = FormatShape(templates, {}, system, name, f"{name}, as it was chosen")
+    templates = {t.columns: t for t in (FormatTemplate.of(text, marks) for text in sources.values())}
+    schema = FormatSchema(templates, {}, system, name, f"{name}, as it was chosen")
     return replace(schema, synonyms=_column_synonyms(templates, rows))
 
 
-def texts(format_name: str, folders: Folders) -> dict[str, str]:
+def load_templates(format_name: str, folders: Folders) -> dict[str, str]:
     """Load the templates of a format; instead of a name a template can be given."""
-    return {"": format_name} if PLACE.search(format_name) else _read_format(format_name, folders)
+    return {"": format_name} if COLUMN_PLACEHOLDER.search(format_name) else _read_format(format_name, folders)
 
 
-def _column_synonyms(templates: Mapping[frozenset[str], Template], rows: Sequence[Row]) -> dict[str, str]:
+def _column_synonyms(templates: Mapping[frozenset[str], FormatTemplate], rows: Sequence[Row]) -> dict[str, str]:
     """Map other question and answer columns to instruction and output, where the format does not have them."""
     columns = {str(key).strip().lower(): str(key) for row in rows for key in row.columns}
     if any(required <= columns.keys() for required in templates):
         return {}
-    pair = pair_in(columns)
-    return {columns[pair[0]]: QUESTION, columns[pair[1]]: ANSWER} if pair else {}
+    pair = find_pair(columns)
+    return {columns[pair[0]]: QUESTION_COLUMN, columns[pair[1]]: ANSWER_COLUMN} if pair else {}
 
 
 def _read_format(name: str, folders: Folders) -> dict[str, str]:
     """Read the templates of a format by their columns; the user's files take precedence over shipped ones."""
-    for folder in (folders.formats, SHIPPED):
+    for folder in (folders.formats, SHIPPED_FORMATS):
         if safe_paths.name_fault(file := f"{name}.json"):
             break
         path = safe_paths.child(folder, file, "Prompt format", refusal=DataError)
         if path.is_file():
             return _parse_templates(path)
     raise DataError(
-        f"Prompt format: there is no {name!r}. There are: auto, chat, text, {', '.join(names(folders))}."
+        f"Prompt format: there is no {name!r}. There are: auto, chat, text, {', '.join(list_formats(folders))}."
     )
 
 
-def names(folders: Folders) -> list[str]:
+def list_formats(folders: Folders) -> list[str]:
     """List the shipped formats and the user's own."""
-    stems = {path.stem for folder in (SHIPPED, folders.formats) for path in folder.glob("*.json")}
+    stems = {path.stem for folder in (SHIPPED_FORMATS, folders.formats) for path in folder.glob("*.json")}
     return sorted(stems, key=str.lower)
 
 
@@ -160,7 +160,7 @@ def _parse_templates(path: Path) -> dict[str, str]:
     if (
         not isinstance(content, dict)
         or not content
-        or not all(isinstance(v, str) and PLACE.search(v) for v in content.values())
+        or not all(isinstance(v, str) and COLUMN_PLACEHOLDER.search(v) for v in content.values())
     ):
         raise DataError(
             f"Prompt format: {path.name} must hold templates by their columns, such as "

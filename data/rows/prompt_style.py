@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from ...core.errors import DataError
 from ...core.host import Folders
 from ...settings.definitions import TrainingSettings
-from ..examples import IGNORED, Example, Examples
+from ..examples import IGNORE_INDEX, Example, Examples
 from . import prompt_formats
 from .encoding import RowTokenizer
-from .prompt_formats import FormatShape, Template
-from .row_dataset import marks
+from .prompt_formats import FormatSchema, FormatTemplate
+from .row_dataset import bos_eos_texts
 
 if TYPE_CHECKING:
     from ...chunking import Encoder
 
-MESSAGE = "%message%"
-SIGN = "\ue0f00\ue0f1"  # private-use characters that no text has
-LOOKED_AT = 24  # examples, evenly spread
-PROMPTS = 3  # made from the data
-BEGINNING = 24  # tokens of a text that a prompt takes
-LONGEST = 512  # tokens of a prompt made from a row
-EXAMPLE_CHARS = 1000
+MESSAGE_PLACEHOLDER = "%message%"
+PLACEHOLDER = "\ue0f00\ue0f1"  # private-use characters that no text has
+EXAMPLES_INSPECTED = 24  # examples, evenly spread
+PROMPT_COUNT = 3  # made from the data
+TEXT_PROMPT_TOKENS = 24  # tokens of a text that a prompt takes
+MAX_PROMPT_TOKENS = 512  # tokens of a prompt made from a row
+MAX_EXAMPLE_CHARS = 1000
 
-Manner = Literal["text", "chat", "format"]
+PromptKind = Literal["text", "chat", "format"]
 
 
-class Speaker(RowTokenizer, Protocol):
+class PromptTokenizer(RowTokenizer, Protocol):
     """A tokenizer for both texts and rows."""
 
     @property
@@ -45,10 +45,10 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Speaking:
+class PromptStyle:
     """The text before and after a message; both are empty where the model continues a text."""
 
-    manner: Manner = "text"
+    kind: PromptKind = "text"
     origin: str = ""
     before: str = ""
     after: str = ""
@@ -56,9 +56,9 @@ class Speaking:
     bos: int | None = None
     system: str = ""
 
-    def prompt(self, message: str, tokenizer: Speaker) -> Prompt:
+    def prompt(self, message: str, tokenizer: PromptTokenizer) -> Prompt:
         """Write a message in the style of the training data."""
-        encode = tokenizer.encode if self.manner == "text" else tokenizer.encode_marked
+        encode = tokenizer.encode if self.kind == "text" else tokenizer.encode_marked
         ids = tuple(encode([f"{self.before}{message}{self.after}"])[0].ids.tolist())
         add_bos = self.bos is not None and ids[:1] != (self.bos,)
         return Prompt(message, (self.bos, *ids) if add_bos and self.bos is not None else ids)
@@ -71,53 +71,55 @@ class Speaking:
     def as_json(self, settings: TrainingSettings, example: str) -> dict[str, Any]:
         """Return the content of training_prompt.json: how to prompt the LoRA."""
         return {
-            "kind": self.manner,
+            "kind": self.kind,
             "format": self.origin or "a text that is gone on with",
-            "template": f"{self.before}{MESSAGE}{self.after}",
+            "template": f"{self.before}{MESSAGE_PLACEHOLDER}{self.after}",
             "before": self.before,
             "after": self.after,
             "system": self.system,
             "marker": settings.rows.train_only_after,
             "starts_with_bos": self.bos is not None,
-            "example": example[:EXAMPLE_CHARS],
+            "example": example[:MAX_EXAMPLE_CHARS],
         }
 
 
-def speaking(settings: TrainingSettings, folders: Folders, tokenizer: Speaker, examples: Examples) -> Speaking:
+def detect_prompt_style(
+    settings: TrainingSettings, folders: Folders, tokenizer: PromptTokenizer, examples: Examples
+) -> PromptStyle:
     """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
     bos = tokenizer.bos if settings.text.add_bos else None
-    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in _spread_evenly(len(examples), LOOKED_AT)]
+    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in _spread_evenly(len(examples), EXAMPLES_INSPECTED)]
     for style in (*_format_styles(settings, folders, tokenizer, bos), *_chat_styles(settings, tokenizer, bos)):
         markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
         if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
-            return _with_common_system(style, tokenizer, examples) if style.manner == "chat" else style
-    return Speaking(bos=bos)
+            return _with_common_system(style, tokenizer, examples) if style.kind == "chat" else style
+    return PromptStyle(bos=bos)
 
 
-def in_a_chat(tokenizer: Speaker, bos: int | None, system: str = "") -> Speaking | None:
+def chat_prompt_style(tokenizer: PromptTokenizer, bos: int | None, system: str = "") -> PromptStyle | None:
     """Return the style of the chat template's first message; None where the template refuses it."""
     template = tokenizer.chat_template
     system_message = [{"role": "system", "content": system}] if system else []
     try:
-        text = template.render([*system_message, {"role": "user", "content": SIGN}], (), opening=True)
+        text = template.render([*system_message, {"role": "user", "content": PLACEHOLDER}], (), opening=True)
     except ValueError:
         return None
-    before, placeholder, after = text.partition(SIGN)
+    before, placeholder, after = text.partition(PLACEHOLDER)
     if not placeholder:
         return None
     bos_to_add = None if template.own else bos
-    return Speaking("chat", template.origin, before, after, _turn_start(before, tokenizer), bos_to_add, system)
+    return PromptStyle("chat", template.origin, before, after, _turn_start(before, tokenizer), bos_to_add, system)
 
 
-def prompts(
-    requested: str | Sequence[str], style: Speaking, tokenizer: Speaker, examples: Examples
+def make_prompts(
+    requested: str | Sequence[str], style: PromptStyle, tokenizer: PromptTokenizer, examples: Examples
 ) -> list[Prompt]:
     """Make the sample prompts: the user's own, or for 'auto' beginnings of examples."""
     if not isinstance(requested, str):
         return [style.prompt(message, tokenizer) for message in requested]
     unique: dict[str, Prompt] = {}
-    for start in _spread_evenly(len(examples), PROMPTS):
-        for number in range(start, min(start + LOOKED_AT, len(examples))):
+    for start in _spread_evenly(len(examples), PROMPT_COUNT):
+        for number in range(start, min(start + EXAMPLES_INSPECTED, len(examples))):
             prompt = _prompt_from(examples[number], style, tokenizer)
             if prompt is not None and prompt.text not in unique:
                 unique[prompt.text] = prompt
@@ -125,15 +127,15 @@ def prompts(
     return list(unique.values())
 
 
-def _prompt_from(example: Example, style: Speaking, tokenizer: Speaker) -> Prompt | None:
+def _prompt_from(example: Example, style: PromptStyle, tokenizer: PromptTokenizer) -> Prompt | None:
     """Cut a prompt from an example: up to its first reply, or the first words of a text.
 
     None where it would be too long.
     """
     ids, first_learned = example.ids.tolist(), _first_learned(example)
     is_text = first_learned <= 1
-    end = min(BEGINNING, max(1, len(ids) // 2)) if is_text else first_learned
-    if end > LONGEST:
+    end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2)) if is_text else first_learned
+    if end > MAX_PROMPT_TOKENS:
         return None
     decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
     message = decoded if is_text else style.asked(decoded)
@@ -142,24 +144,24 @@ def _prompt_from(example: Example, style: Speaking, tokenizer: Speaker) -> Promp
 
 def _first_learned(example: Example) -> int:
     labels = example.labels.tolist()
-    return next((n for n, label in enumerate(labels) if label != IGNORED), len(labels))
+    return next((n for n, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
 
 
 def _spread_evenly(count: int, limit: int) -> list[int]:
     return sorted({count * n // limit for n in range(limit)}) if count else []
 
 
-def _chat_styles(settings: TrainingSettings, tokenizer: Speaker, bos: int | None) -> Iterator[Speaking]:
+def _chat_styles(settings: TrainingSettings, tokenizer: PromptTokenizer, bos: int | None) -> Iterator[PromptStyle]:
     """Yield the style with the user's system message, or without one where the template refuses it."""
     for system in dict.fromkeys((settings.rows.system, "")):
-        if (style := in_a_chat(tokenizer, bos, system)) is not None:
+        if (style := chat_prompt_style(tokenizer, bos, system)) is not None:
             yield style
             return
 
 
-def _with_common_system(style: Speaking, tokenizer: Speaker, examples: Examples) -> Speaking:
+def _with_common_system(style: PromptStyle, tokenizer: PromptTokenizer, examples: Examples) -> PromptStyle:
     """Add the system message that most chats begin with."""
-    numbers = _spread_evenly(len(examples), LOOKED_AT)
+    numbers = _spread_evenly(len(examples), EXAMPLES_INSPECTED)
     leads = Counter(_text_before_message(examples[n], style, tokenizer) for n in numbers)
     lead, count = leads.most_common(1)[0]
     if not lead or lead == style.before or 2 * count <= len(numbers):
@@ -167,7 +169,7 @@ def _with_common_system(style: Speaking, tokenizer: Speaker, examples: Examples)
     return replace(style, before=lead, system=_extract_system(lead, tokenizer))
 
 
-def _text_before_message(example: Example, style: Speaking, tokenizer: Speaker) -> str:
+def _text_before_message(example: Example, style: PromptStyle, tokenizer: PromptTokenizer) -> str:
     """Return the text before the first user message."""
     ids = example.ids.tolist()[: _first_learned(example)]
     text = tokenizer.decode([n for n in ids if n != style.bos]).rstrip().removesuffix(style.after.rstrip())
@@ -175,48 +177,50 @@ def _text_before_message(example: Example, style: Speaking, tokenizer: Speaker) 
     return before + turn
 
 
-def _extract_system(lead: str, tokenizer: Speaker) -> str:
-    messages = [{"role": "system", "content": SIGN}, {"role": "user", "content": SIGN}]
+def _extract_system(lead: str, tokenizer: PromptTokenizer) -> str:
+    messages = [{"role": "system", "content": PLACEHOLDER}, {"role": "user", "content": PLACEHOLDER}]
     try:
-        before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(SIGN)
+        before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(PLACEHOLDER)
     except ValueError:
         return ""
     fits = lead.startswith(before) and lead.endswith(between)
     return lead[len(before) : len(lead) - len(between)] if fits else ""
 
 
-def _turn_start(before: str, tokenizer: Speaker) -> str:
+def _turn_start(before: str, tokenizer: PromptTokenizer) -> str:
     """Return what begins every user message: the text from the last special token on."""
     positions = [before.rfind(special) for special in tokenizer.specials if special]
     return before[max([*positions, 0]) :]
 
 
 def _format_styles(
-    settings: TrainingSettings, folders: Folders, tokenizer: Speaker, bos: int | None
-) -> Iterator[Speaking]:
+    settings: TrainingSettings, folders: Folders, tokenizer: PromptTokenizer, bos: int | None
+) -> Iterator[PromptStyle]:
     format_name, system = settings.rows.format, settings.rows.system
     if format_name in ("auto", "chat", "text"):
         return
     try:
-        schema = prompt_formats.format_shape(format_name, (), folders, marks(tokenizer), system)
+        schema = prompt_formats.load_format_schema(format_name, (), folders, bos_eos_texts(tokenizer), system)
     except DataError:
         return
-    if isinstance(schema, FormatShape):
+    if isinstance(schema, FormatSchema):
         for template in _simplest_templates(schema, system):
             before, placeholder, after = _split_template(template, system)
             if placeholder:
-                yield Speaking("format", schema.name, before, after, before, bos, system)
+                yield PromptStyle("format", schema.name, before, after, before, bos, system)
 
 
-def _simplest_templates(schema: FormatShape, system: str) -> list[Template]:
+def _simplest_templates(schema: FormatSchema, system: str) -> list[FormatTemplate]:
     """Choose a template with a reply: with the system message where one is set, and with the fewest columns."""
     with_reply = [template for template in schema.templates.values() if template.reply is not None]
     return sorted(with_reply, key=lambda t: (("system" in t.columns) != bool(system), len(t.columns)))[:1]
 
 
-def _split_template(template: Template, system: str) -> tuple[str, str, str]:
+def _split_template(template: FormatTemplate, system: str) -> tuple[str, str, str]:
     columns = template.pieces[1::2]
     reply = columns[template.reply or 0]
     question = next((column for column in columns if column not in (reply, "system")), "")
-    filled = template.filled({column: {question: SIGN, "system": system}.get(column, "") for column in columns})
-    return filled.text[: filled.reply].partition(SIGN)
+    filled = template.fill(
+        {column: {question: PLACEHOLDER, "system": system}.get(column, "") for column in columns}
+    )
+    return filled.text[: filled.reply].partition(PLACEHOLDER)

@@ -12,61 +12,61 @@ from ...core.host import Folders
 from ...settings import columns as naming
 from ...settings.columns import Columns
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ...train_utils import plural, several
+from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..examples import RowSource
-from ..readers import Row, Table, chat_exports, csv_rows, json_table, jsonl_table, parquet, sqlite_rows
+from ..readers import Row, Table, chat_exports, csv_rows, parquet, read_json, read_jsonl, sqlite_rows
 from . import prompt_formats, row_schema
-from .chat_templates import own_system
-from .encoding import Counts, Learning, RowEncoder, RowTokenizer
-from .row_schema import Chats, Completion, Pair, Plain, Shape
-from .text_quality import Inspector, refusals
+from .chat_templates import default_system_message
+from .encoding import LossMaskSpec, RowCounts, RowEncoder, RowTokenizer
+from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
+from .text_quality import TextInspector, load_refusal_phrases
 
 FIRST_ROWS = 200  # read to detect the row schema
-MOST_LISTED = 10
-MOST_SHOWN = 200
-MOST_SKIPPED = 0.1
+MAX_LISTED = 10
+MAX_SYSTEM_CHARS = 200
+MAX_SKIPPED_SHARE = 0.1
 READERS: dict[str, Callable[[Path, str], Table]] = {
-    ".json": json_table,
-    ".jsonl": jsonl_table,
-    ".ndjson": jsonl_table,
-    ".csv": csv_rows.table,
-    ".tsv": csv_rows.table,
-    ".parquet": parquet.table,
+    ".json": read_json,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".csv": csv_rows.read_table,
+    ".tsv": csv_rows.read_table,
+    ".parquet": parquet.read_table,
 }
-JSON = frozenset({".json", ".jsonl", ".ndjson"})
-DATABASES = (".db", ".sqlite", ".sqlite3")
+JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
+DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
 @dataclass(frozen=True)
-class RowSet:
+class RowDataset:
     """The encoded rows of a file, before truncation."""
 
     source: RowSource
-    counts: Counts
+    counts: RowCounts
     what: str
     notes: tuple[str, ...]
     problems: tuple[str, ...]
     advice: tuple[str, ...] = ()
 
 
-def is_rows(path: Path) -> bool:
-    return path.suffix.lower() in (*READERS, *DATABASES)
+def is_row_file(path: Path) -> bool:
+    return path.suffix.lower() in (*READERS, *DATABASE_SUFFIXES)
 
 
-def row_set(
+def load_row_dataset(
     path: Path,
     name: str,
     settings: TrainingSettings,
     folders: Folders,
     tokenizer: RowTokenizer,
     report_progress: Callable[[int], None],
-) -> RowSet:
+) -> RowDataset:
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
-    requested = naming.read(settings.rows.columns)
+    requested = naming.parse_columns(settings.rows.columns)
     table, column_advice = _rename_columns(_read_table(path, name, requested), requested)
     schema = _choose_schema(table, settings, folders, tokenizer, requested)
-    inspector = Inspector(refusals(folders))
+    inspector = TextInspector(load_refusal_phrases(folders))
     encoder = RowEncoder(table.unit, schema, tokenizer, _loss_mask_spec(settings), inspector)
     source = encoder.encoded(table, report_progress)
     counts = encoder.counts
@@ -77,10 +77,10 @@ def row_set(
     )
     problems = tuple(_problems(table, counts, settings))
     advice = (*column_advice, *inspector.said(name, "row"))
-    return RowSet(source, counts, _description(table, schema), notes, problems, advice)
+    return RowDataset(source, counts, _description(table, schema), notes, problems, advice)
 
 
-def key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> str:
+def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> str:
     """Return the cache key of the encoded rows of a file.
 
     Empty, so that nothing is cached, for a tokenizer without a fingerprint and for a database in use, whose last
@@ -89,21 +89,23 @@ def key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tok
     if not tokenizer.fingerprint or sqlite_rows.is_in_use(path):
         return ""
     rows = replace(settings.rows, too_long="drop")  # truncation comes after the cache
-    templates = prompt_formats.texts(rows.format, folders) if _is_prompt_format(rows.format) else {}
+    templates = prompt_formats.load_templates(rows.format, folders) if _is_prompt_format(rows.format) else {}
     spec = _loss_mask_spec(settings)
-    content = arrow_store.content(path, name)
-    return arrow_store.key("rows", tokenizer.fingerprint, content, name, rows, spec, templates, refusals(folders))
+    content = arrow_store.file_digest(path, name)
+    return arrow_store.cache_key(
+        "rows", tokenizer.fingerprint, content, name, rows, spec, templates, load_refusal_phrases(folders)
+    )
 
 
-def _description(table: Table, schema: Shape) -> str:
+def _description(table: Table, schema: RowSchema) -> str:
     return f"rows ({table.what}): {schema.reason}" if table.what else f"rows: {schema.reason}"
 
 
 def _read_table(path: Path, name: str, requested: Columns) -> Table:
-    if path.suffix.lower() in DATABASES:
-        return sqlite_rows.table(path, name, requested)
+    if path.suffix.lower() in DATABASE_SUFFIXES:
+        return sqlite_rows.read_table(path, name, requested)
     table = READERS[path.suffix.lower()](path, name)
-    return chat_exports.unpacked(table) if path.suffix.lower() in JSON else table
+    return chat_exports.unpack_export(table) if path.suffix.lower() in JSON_SUFFIXES else table
 
 
 def _rename_columns(table: Table, requested: Columns) -> tuple[Table, tuple[str, ...]]:
@@ -128,25 +130,27 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, tuple[str,
     return replace(table, rows=rows), ()
 
 
-def _loss_mask_spec(settings: TrainingSettings) -> Learning:
+def _loss_mask_spec(settings: TrainingSettings) -> LossMaskSpec:
     rows, text = settings.rows, settings.text
-    return Learning(rows.train_on, rows.train_only_after, text.add_bos, text.add_eos != "never")
+    return LossMaskSpec(rows.train_on, rows.train_only_after, text.add_bos, text.add_eos != "never")
 
 
 def _choose_schema(
     table: Table, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer, columns: Columns
-) -> Shape:
+) -> RowSchema:
     """Choose the row schema: by the format setting, otherwise by the columns, those named by the user first."""
     rows, format_name = settings.rows, settings.rows.format
     first_rows = _only_named_columns(_first_rows(table), columns)
     if not first_rows:
         raise DataError("\n".join(_reasons_for_no_rows(table)))
     if _is_prompt_format(format_name):
-        return prompt_formats.format_shape(format_name, first_rows, folders, marks(tokenizer), rows.system)
-    schema = row_schema.found(first_rows, table.name, rows.system)
+        return prompt_formats.load_format_schema(
+            format_name, first_rows, folders, bos_eos_texts(tokenizer), rows.system
+        )
+    schema = row_schema.detect_schema(first_rows, table.name, rows.system)
     if format_name == "chat":
-        return row_schema.as_chat(schema, first_rows, table.name, rows.system)
-    return row_schema.as_text(schema, first_rows, table.name) if format_name == "text" else schema
+        return row_schema.as_chat_schema(schema, first_rows, table.name, rows.system)
+    return row_schema.as_text_schema(schema, first_rows, table.name) if format_name == "text" else schema
 
 
 def _only_named_columns(rows: list[Row], columns: Columns) -> list[Row]:
@@ -154,7 +158,7 @@ def _only_named_columns(rows: list[Row], columns: Columns) -> list[Row]:
     reduced = [
         row._replace(columns={k: row.columns[k] for k in columns.names if k in row.columns}) for row in rows
     ]
-    return reduced if columns.names and row_schema.are_known(reduced) else rows
+    return reduced if columns.names and row_schema.has_known_columns(reduced) else rows
 
 
 def _is_prompt_format(format_name: str) -> bool:
@@ -166,7 +170,7 @@ def _reasons_for_no_rows(table: Table) -> list[str]:
     """Explain why no row can be read."""
     bad = [
         f"{table.name}, {table.unit} {row.number}: {_as_sentence(row.problem)}"
-        for row in islice((row for row in table.rows() if row.problem), MOST_LISTED)
+        for row in islice((row for row in table.rows() if row.problem), MAX_LISTED)
     ]
     if not bad and any(row.without_reply for row in table.rows()):
         return [f"{table.name}: no conversation has a reply of the assistant. There is nothing to learn from."]
@@ -177,41 +181,43 @@ def _first_rows(table: Table) -> list[Row]:
     return list(islice((row for row in table.rows() if not row.problem and not row.without_reply), FIRST_ROWS))
 
 
-def _unused_columns(table: Table, schema: Shape, requested: Columns) -> Iterator[str]:
+def _unused_columns(table: Table, schema: RowSchema, requested: Columns) -> Iterator[str]:
     """Note the columns that are not used; chats and templates name theirs themselves."""
-    if not isinstance(schema, (Pair, Plain, Completion)):
+    if not isinstance(schema, (QuestionAnswerSchema, TextSchema, CompletionSchema)):
         return
-    used = {getattr(schema, part, "") for part in TAKEN}
+    used = {getattr(schema, part, "") for part in COLUMN_FIELDS}
     used = {name.strip().lower() for name in (*used, *map(requested.names.get, used), *requested.names) if name}
     existing = dict.fromkeys(str(column) for row in _first_rows(table) for column in row.columns)
-    unused = [repr(column) for column in existing if column.strip().lower() not in used][:MOST_LISTED]
+    unused = [repr(column) for column in existing if column.strip().lower() not in used][:MAX_LISTED]
     if unused:
         yield f"{plural(len(unused), 'Column')} {', '.join(unused)} {plural(len(unused), 'is', 'are')} not used."
 
 
-TAKEN = ("question", "more", "answer", "own_system", "column", "prompt", "completion")
+COLUMN_FIELDS = ("question", "more", "answer", "own_system", "column", "prompt", "completion")
 """Fields of row schemas that hold names of columns."""
 
 
-def marks(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
+def bos_eos_texts(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
     """Return BOS and EOS as text."""
     bos, eos = tokenizer.bos, tokenizer.eos
     opening = [tokenizer.decode([bos])] if bos is not None else []
     return opening, [tokenizer.decode([eos])] if eos is not None else []
 
 
-def _notes(schema: Shape, counts: Counts, settings: TrainingSettings, tokenizer: RowTokenizer) -> list[str]:
+def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: RowTokenizer) -> list[str]:
     notes = []
-    if isinstance(schema, (Chats, Pair)):
+    if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
         notes.append(f"Chats are written by {tokenizer.chat_template.origin}.")
-        if not settings.rows.system and (default := own_system(tokenizer.chat_template)):
-            notes.append(f"Where a chat has no system message, the template writes one: {default[:MOST_SHOWN]!r}.")
+        if not settings.rows.system and (default := default_system_message(tokenizer.chat_template)):
+            notes.append(
+                f"Where a chat has no system message, the template writes one: {default[:MAX_SYSTEM_CHARS]!r}."
+            )
     if count := counts.merged_systems:
         notes.append(
             f"The template takes no system message: in {count} {plural(count, 'row')} it stands before the first "
             "question."
         )
-    if isinstance(schema, Plain) and settings.rows.system:
+    if isinstance(schema, TextSchema) and settings.rows.system:
         notes.append("The system message is not used: the rows are plain texts.")
     if counts.without_marker:
         notes.append(
@@ -229,22 +235,22 @@ def _notes(schema: Shape, counts: Counts, settings: TrainingSettings, tokenizer:
     return notes
 
 
-def _problems(table: Table, counts: Counts, settings: TrainingSettings) -> list[str]:
+def _problems(table: Table, counts: RowCounts, settings: TrainingSettings) -> list[str]:
     """List the first rows that cannot be read, where they are too many to skip."""
     bad = counts.bad
-    if not bad or (settings.rows.bad_rows == "skip" and len(bad) <= MOST_SKIPPED * counts.rows):
+    if not bad or (settings.rows.bad_rows == "skip" and len(bad) <= MAX_SKIPPED_SHARE * counts.rows):
         return []
     problems = [
-        f"{table.name}, {table.unit} {number}: {_as_sentence(reason)}" for number, reason in bad[:MOST_LISTED]
+        f"{table.name}, {table.unit} {number}: {_as_sentence(reason)}" for number, reason in bad[:MAX_LISTED]
     ]
-    if len(bad) > MOST_LISTED:
-        problems.append(f"{table.name}: {several(len(bad) - MOST_LISTED, 'more row')} cannot be read.")
+    if len(bad) > MAX_LISTED:
+        problems.append(f"{table.name}: {format_count(len(bad) - MAX_LISTED, 'more row')} cannot be read.")
     if settings.rows.bad_rows == "skip":
         problems.append(
             f"{table.name}: {len(bad)} of {counts.rows} rows cannot be read, more than a tenth. "
             "Mend them, or choose another format."
         )
-    elif len(bad) <= MOST_SKIPPED * counts.rows:
+    elif len(bad) <= MAX_SKIPPED_SHARE * counts.rows:
         problems.append(
             f"{SETTINGS['bad_rows'].label}: {len(bad)} of {counts.rows}. Mend them, or choose: skip them."
         )

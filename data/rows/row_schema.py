@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ...core.errors import DataError
-from ..readers import CHAT_COLUMNS, COMPLETION, MORE_COLUMNS, TEXT_COLUMNS, Row, kind, pair_in
+from ..readers import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, TEXT_COLUMNS, Row, describe_value, find_pair
 
 ROLES = {
     "human": "user",
@@ -35,8 +35,8 @@ ROLES = {
     "function_response": "tool",
     "ipython": "tool",
 }
-WRITTEN_LIST = re.compile(r"\s*\[\s*\{")
-OURS_ALONE = frozenset({"train", "weight", "from", "value", "role", "content"})
+SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
+HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
 
 
 class BadRowError(ValueError):
@@ -67,14 +67,14 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class Written:
+class FixedText:
     """A row that is text already; `reply` is where its reply begins, None where it has none."""
 
     text: str
     reply: int | None = None
 
 
-class Shape(Protocol):
+class RowSchema(Protocol):
     """Reads rows: from columns to a chat or a text."""
 
     @property
@@ -85,48 +85,52 @@ class Shape(Protocol):
     @property
     def has_replies(self) -> bool: ...
 
-    def of(self, columns: Mapping[str, Any]) -> Chat | Written:
+    def of(self, columns: Mapping[str, Any]) -> Chat | FixedText:
         """Read a row; raises BadRowError with the reason where that is not possible."""
         ...
 
 
-def found(rows: Sequence[Row], name: str, system: str) -> Shape:
+def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
     """Detect the schema by the columns of the first rows; raises DataError where none fits."""
     columns = _columns(rows)
     for column in CHAT_COLUMNS:
         if column in columns and _holds_lists(rows, column):
-            return Chats(column, system, f"chats, since the rows have '{column}'")
+            return ChatSchema(column, system, f"chats, since the rows have '{column}'")
         if column in columns and _holds_serialized_lists(rows, column):
-            return Chats(column, system, f"chats, since the rows have lists of messages written out in '{column}'")
-    if set(COMPLETION) <= columns.keys():
-        if _holds_lists(rows, COMPLETION[0]):
-            return Chats(COMPLETION, system, "chats in 'prompt' and 'completion'")
-        return Completion(*COMPLETION, "'prompt' and 'completion', one after the other as they are")
-    pair = pair_in(columns)
+            return ChatSchema(
+                column, system, f"chats, since the rows have lists of messages written out in '{column}'"
+            )
+    if set(COMPLETION_PAIR) <= columns.keys():
+        if _holds_lists(rows, COMPLETION_PAIR[0]):
+            return ChatSchema(COMPLETION_PAIR, system, "chats in 'prompt' and 'completion'")
+        return CompletionSchema(*COMPLETION_PAIR, "'prompt' and 'completion', one after the other as they are")
+    pair = find_pair(columns)
     if pair:
-        return pair_shape(pair, columns, system)
+        return question_answer_schema(pair, columns, system)
     text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text_column(rows)
     if text:
-        return Plain(text, f"texts, since the rows have '{text}' and no other columns that are known")
+        return TextSchema(text, f"texts, since the rows have '{text}' and no other columns that are known")
     raise DataError(_unknown_columns_message(name, columns))
 
 
-def are_known(rows: Sequence[Row]) -> bool:
+def has_known_columns(rows: Sequence[Row]) -> bool:
     """Whether a schema fits these rows."""
     try:
-        found(rows, "", "")
+        detect_schema(rows, "", "")
     except DataError:
         return False
     return True
 
 
-def pair_shape(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> Pair:
+def question_answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> QuestionAnswerSchema:
     """Return the schema of question and answer columns, with a third for additional input."""
     question, answer = columns[pair[0]], columns[pair[1]]
-    more = next((columns[c] for c in MORE_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
+    more = next((columns[c] for c in CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
     listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
     own_system = columns.get("system", "")
-    return Pair(question, more, answer, own_system, system, f"questions and answers, since the rows have {listed}")
+    return QuestionAnswerSchema(
+        question, more, answer, own_system, system, f"questions and answers, since the rows have {listed}"
+    )
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -144,7 +148,7 @@ def _holds_serialized_lists(rows: Sequence[Row], column: str) -> bool:
 
 def _parse_list(value: Any) -> Any:
     """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
-    if not isinstance(value, str) or not WRITTEN_LIST.match(value):
+    if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
         return value
     for parse in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -180,19 +184,19 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Plain:
+class TextSchema:
     """A text in one column."""
 
     column: str
     reason: str
     has_replies: bool = False
 
-    def of(self, columns: Mapping[str, Any]) -> Written:
-        return Written(text_in(columns, self.column))
+    def of(self, columns: Mapping[str, Any]) -> FixedText:
+        return FixedText(required_text(columns, self.column))
 
 
 @dataclass(frozen=True)
-class Completion:
+class CompletionSchema:
     """Prompt and completion, joined as they are."""
 
     prompt: str
@@ -200,13 +204,13 @@ class Completion:
     reason: str
     has_replies: bool = True
 
-    def of(self, columns: Mapping[str, Any]) -> Written:
-        prompt = text_in(columns, self.prompt)
-        return Written(prompt + text_in(columns, self.completion), len(prompt))
+    def of(self, columns: Mapping[str, Any]) -> FixedText:
+        prompt = required_text(columns, self.prompt)
+        return FixedText(prompt + required_text(columns, self.completion), len(prompt))
 
 
 @dataclass(frozen=True)
-class Pair:
+class QuestionAnswerSchema:
     """Question and answer, as a chat of two messages."""
 
     question: str
@@ -218,10 +222,10 @@ class Pair:
     has_replies: bool = True
 
     def of(self, columns: Mapping[str, Any]) -> Chat:
-        question, answer = text_in(columns, self.question), text_in(columns, self.answer)
-        if self.more and (more := optional_text_in(columns, self.more)):
+        question, answer = required_text(columns, self.question), required_text(columns, self.answer)
+        if self.more and (more := optional_text(columns, self.more)):
             question = f"{question}\n\n{more}"
-        system = (optional_text_in(columns, self.own_system) if self.own_system else "") or self.system
+        system = (optional_text(columns, self.own_system) if self.own_system else "") or self.system
         return Chat((*_system_messages(system), _message("user", question), _message("assistant", answer)))
 
 
@@ -234,7 +238,7 @@ def _message(role: str, content: str) -> Message:
 
 
 @dataclass(frozen=True)
-class Chats:
+class ChatSchema:
     """Lists of messages, in one column or in the two columns prompt and completion."""
 
     column: str | tuple[str, ...]
@@ -257,14 +261,16 @@ class Chats:
 
 def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
     value = _value(columns, name)
-    if isinstance(value, str) and name == COMPLETION[0]:
+    if isinstance(value, str) and name == COMPLETION_PAIR[0]:
         value = [{"role": "user", "content": value}]
     if name in CHAT_COLUMNS:
         value = _parse_list(value)
     if value is None:
         raise BadRowError(f"has no '{name}'.")
     if not isinstance(value, (list, tuple)) or not value:
-        raise BadRowError(f"'{name}' is {'empty' if value == [] else kind(value)}. It must be a list of messages.")
+        raise BadRowError(
+            f"'{name}' is {'empty' if value == [] else describe_value(value)}. It must be a list of messages."
+        )
     numbered = [each for each in enumerate(value, start=1) if not _is_blank_system(each[1])]
     return [_read_message(number, message) for number, message in numbered]
 
@@ -279,7 +285,7 @@ def _is_blank_system(value: Any) -> bool:
 def _read_message(number: int, value: Any) -> Message:
     """Read a message in OpenAI's format (role, content) or ShareGPT's (from, value)."""
     if not isinstance(value, Mapping):
-        raise BadRowError(f"message {number} is {kind(value)}. A message has a role and a content.")
+        raise BadRowError(f"message {number} is {describe_value(value)}. A message has a role and a content.")
     role = value.get("role", value.get("from"))
     if not isinstance(role, str) or role.strip().lower() not in ROLES:
         roles = "system, user, assistant or tool"
@@ -287,7 +293,9 @@ def _read_message(number: int, value: Any) -> Message:
             f"message {number} has {_describe_role(role)}. Its role must be {roles} (or human, gpt)."
         )
     content = _content(number, value)
-    other_fields = {key: field for key, field in value.items() if key not in OURS_ALONE and field is not None}
+    other_fields = {
+        key: field for key, field in value.items() if key not in HANDLED_MESSAGE_KEYS and field is not None
+    }
     return Message(
         {"role": ROLES[role.strip().lower()], "content": content, **other_fields}, _learned(number, value)
     )
@@ -307,7 +315,7 @@ def _content(number: int, value: Mapping[str, Any]) -> str:
     if content is None and value.get("tool_calls"):
         return ""
     if not isinstance(content, str):
-        raise BadRowError(f"the content of message {number} is {kind(content)}. It must be a text.")
+        raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be a text.")
     if not content.strip() and not value.get("tool_calls"):
         raise BadRowError(f"message {number} is empty. Write it, or take it out.")
     return content
@@ -327,7 +335,7 @@ def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
     )
 
 
-def text_in(columns: Mapping[str, Any], name: str) -> str:
+def required_text(columns: Mapping[str, Any], name: str) -> str:
     """Return the text of a column that must have one."""
     value = _value(columns, name)
     if value is None:
@@ -336,40 +344,40 @@ def text_in(columns: Mapping[str, Any], name: str) -> str:
             f"'{name}' is null." if name in columns else f"has no '{name}'; its columns are: {existing}."
         )
     if not isinstance(value, str):
-        raise BadRowError(f"'{name}' is {kind(value)}. It must be a text, in quotes.")
+        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be a text, in quotes.")
     if not value.strip():
         raise BadRowError(f"'{name}' is empty. Fill it, or take the row out.")
     return value
 
 
-def optional_text_in(columns: Mapping[str, Any], name: str) -> str:
+def optional_text(columns: Mapping[str, Any], name: str) -> str:
     """Return the text of a column that may be missing or blank."""
     value = _value(columns, name)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise BadRowError(f"'{name}' is {kind(value)}. It must be a text, in quotes.")
+        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be a text, in quotes.")
     return value.strip() and value
 
 
-def as_chat(schema: Shape, rows: Sequence[Row], name: str, system: str) -> Shape:
+def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: str) -> RowSchema:
     """Return the schema that reads the rows as chats; raises DataError for plain texts."""
-    if isinstance(schema, (Chats, Pair)):
+    if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
         return schema
-    if isinstance(schema, Completion):
-        return pair_shape(COMPLETION, _columns(rows), system)
+    if isinstance(schema, CompletionSchema):
+        return question_answer_schema(COMPLETION_PAIR, _columns(rows), system)
     raise DataError(
         f"{name}: the rows are plain texts, which have no turns for a chat template. Choose auto or text."
     )
 
 
-def as_text(schema: Shape, rows: Sequence[Row], name: str) -> Shape:
+def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSchema:
     """Return the schema that reads the rows as text; raises DataError where they have no text column."""
-    if isinstance(schema, (Plain, Completion)):
+    if isinstance(schema, (TextSchema, CompletionSchema)):
         return schema
     text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
     if text:
-        return Plain(_columns(rows)[text], f"texts in '{text}', as they are")
+        return TextSchema(_columns(rows)[text], f"texts in '{text}', as they are")
     raise DataError(
         f"{name}: the rows have no column of texts ({', '.join(TEXT_COLUMNS)}). Choose auto or a format."
     )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from .block_bounds import bounds
-from .slice_map import Bar, SliceMap, build_slice_map, ends_said, together, unit_said, units_said
-from .slicing import slices
+from .block_bounds import find_bounds
+from .slice_map import Bar, SliceMap, build_slice_map, combine_coverage, describe_ends, describe_units, unit_name
+from .slicing import slice_text
 
 __all__ = [
     "Bar",
     "SliceMap",
-    "bounds",
     "build_slice_map",
-    "ends_said",
-    "slices",
-    "together",
-    "unit_said",
-    "units_said",
+    "combine_coverage",
+    "describe_ends",
+    "describe_units",
+    "find_bounds",
+    "slice_text",
+    "unit_name",
 ]

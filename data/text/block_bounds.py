@@ -12,17 +12,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...chunking import Bounds
+from ...chunking import UnitBounds
 from . import sentences
-from .sentences import RAGGED, WIDEST_LINE
+from .sentences import RAGGED_CHARS, WIDEST_LINE
 
 if TYPE_CHECKING:
-    from ...chunking import Ends, Flags, Ints, Sections
+    from ...chunking import BlockEnds, Flags, Ints, Sections
 
-FEWEST_LINES = 8  # a section with fewer lines is judged by the whole text
-MOSTLY = 0.7  # in wrapped prose, at least this share of the continued lines is full
-OPEN = 0.4  # lines are units if at least this share ends without a stop
-TAGGED = 0.5  # or if at least this share begins with a speaker or a time
+MIN_LINES = 8  # a section with fewer lines is judged by the whole text
+WRAPPED_SHARE = 0.7  # in wrapped prose, at least this share of the continued lines is full
+OPEN_SHARE = 0.4  # lines are units if at least this share ends without a stop
+TAGGED_SHARE = 0.5  # or if at least this share begins with a speaker or a time
 IDEOGRAPH = "\u2e80"  # from this character on, lines wrap between any two characters
 TAG_CHARS = 64  # searched for a speaker or a time
 CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?(?:\s?[AaPp]\.?[Mm]\.?)?"
@@ -33,23 +33,23 @@ TAG = re.compile(
 )
 
 
-def bounds(text: str, sections: Sections, block_ends: Ends = "auto") -> Bounds:
+def find_bounds(text: str, sections: Sections, block_ends: BlockEnds = "auto") -> UnitBounds:
     """Where blocks may end: at sentences or lines by the setting, or by the lines and stops of each section."""
     import numpy as np
 
-    results = [_read_stretch(text[start:end], start, block_ends) for start, end in sentences.stretches(text)]
+    results = [_read_stretch(text[start:end], start, block_ends) for start, end in sentences.split_stretches(text)]
     by_lines = np.full(len(sections), block_ends == "lines")
     if block_ends == "auto":
         by_lines = _sections_by_lines([stats for _, stats in results if stats], sections)
     ends: Ints = np.concatenate([np.zeros(0, np.int64), *(sentence_ends for sentence_ends, _ in results)])
     if not by_lines.any():
-        return Bounds(ends, ends[:0], by_lines)
+        return UnitBounds(ends, ends[:0], by_lines)
     lines = np.concatenate([stats.ends[~stats.full | (block_ends == "lines")] for _, stats in results if stats])
     lines, inner = _places_by_lines(lines, sections, by_lines), _places_by_lines(ends, sections, by_lines)
-    return Bounds(np.union1d(lines, np.setdiff1d(ends, inner, assume_unique=True)), inner, by_lines)
+    return UnitBounds(np.union1d(lines, np.setdiff1d(ends, inner, assume_unique=True)), inner, by_lines)
 
 
-class Seen(NamedTuple):
+class LineStats(NamedTuple):
     """The non-blank lines of a stretch, and the stops that end sentences in it."""
 
     ends: Ints  # the last of several line ends
@@ -60,14 +60,14 @@ class Seen(NamedTuple):
     stops: Ints  # without the line ends after them
 
 
-def _read_stretch(text: str, start: int, block_ends: Ends) -> tuple[Ints, Seen | None]:
+def _read_stretch(text: str, start: int, block_ends: BlockEnds) -> tuple[Ints, LineStats | None]:
     """The ends of the sentences in a stretch, and its lines where they may be units."""
-    lines, stops = sentences.lines_of(text), sentences.stop_ends(text)
-    ends = sentences.ends_of(lines, stops) + start
+    lines, stops = sentences.split_lines(text), sentences.find_stop_ends(text)
+    ends = sentences.merge_ends(lines, stops) + start
     return ends, None if block_ends == "sentences" else _line_stats(lines, stops, start)
 
 
-def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> Seen:
+def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
     import numpy as np
 
     next_starts = np.cumsum(lines.lengths + 1)
@@ -83,21 +83,21 @@ def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> Seen:
     if len(ends):
         stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
     full = ~stopped & _find_full_lines(lines, continued)[non_blank]
-    return Seen(ends + start, own_ends + start, ~stopped & ~full, full, tagged[non_blank], stops + start)
+    return LineStats(ends + start, own_ends + start, ~stopped & ~full, full, tagged[non_blank], stops + start)
 
 
 def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
     """Lines of wrapped prose that end because the next word did not fit; most lines around them must do so too."""
     import numpy as np
 
-    group, width, prose = sentences.wrapped(lines)
-    full: Flags = continued & prose & (lines.lengths > width - RAGGED)
+    group, width, prose = sentences.find_wrapped(lines)
+    full: Flags = continued & prose & (lines.lengths > width - RAGGED_CHARS)
     undecided = np.flatnonzero(continued & ~full & (prose | (width > WIDEST_LINE)))
     first_words = np.fromiter(
         (_first_word_length(lines.texts[number + 1]) for number in undecided.tolist()), np.int64, len(undecided)
     )
     full[undecided] = lines.lengths[undecided] + 1 + first_words > width[undecided]
-    wrapped: Flags = np.bincount(group, full) >= MOSTLY * np.bincount(group, continued)
+    wrapped: Flags = np.bincount(group, full) >= WRAPPED_SHARE * np.bincount(group, continued)
     return full & wrapped[group]
 
 
@@ -112,7 +112,7 @@ def _first_word_length(line: str) -> int:
     return 1 if stripped > IDEOGRAPH else len(stripped.split(None, 1)[0]) if stripped else 0
 
 
-def _sections_by_lines(stats: list[Seen], sections: Sections) -> Flags:
+def _sections_by_lines(stats: list[LineStats], sections: Sections) -> Flags:
     """For each section, whether its lines are its units."""
     import numpy as np
 
@@ -126,13 +126,13 @@ def _sections_by_lines(stats: list[Seen], sections: Sections) -> Flags:
         count_by_section([part.at[getattr(part, kind)] for part in stats]) for kind in ("open", "full", "tagged")
     ]
     counts = np.array([lines, stops, *kinds])
-    return np.where(lines < FEWEST_LINES, _are_units(*counts.sum(axis=1)), _are_units(*counts))
+    return np.where(lines < MIN_LINES, _are_units(*counts.sum(axis=1)), _are_units(*counts))
 
 
 def _are_units(lines: Ints, stops: Ints, open_: Ints, full: Ints, tagged: Ints) -> Flags:
     """Many lines end without a stop and hold about one sentence, or many begin with a speaker; few are wrapped."""
-    short = (open_ >= OPEN * lines) & (stops <= lines)
-    return (lines > 1) & (2 * full <= open_) & (short | (tagged >= TAGGED * lines))
+    short = (open_ >= OPEN_SHARE * lines) & (stops <= lines)
+    return (lines > 1) & (2 * full <= open_) & (short | (tagged >= TAGGED_SHARE * lines))
 
 
 def _places_by_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STRETCH_CHARS = 1 << 20  # text processed at a time
 GROUP_LINES = 64  # lines that are judged together as wrapped or not
 NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
-RAGGED = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
+RAGGED_CHARS = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
 WORD_CHARS = 32  # searched before a dot
 LOOK_BACK = 2000  # characters searched for the beginning of a sentence
 
@@ -35,7 +35,7 @@ SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian
 }
 BRACKETS = ("[", "(")
 TITLE_CLOSERS = ("》", "〉")
-GOES_ON = frozenset(",;:.!?)…")
+CONTINUATIONS = frozenset(",;:.!?)…")
 OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
 CLOSERS = r"`\"'”’»›)\]}」』】）》〉“‘«‹"
 THAI = "\u0e00-\u0eff"
@@ -48,7 +48,7 @@ UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
 STOPLESS = re.compile(f"[{THAI}]")
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
 LETTER = re.compile(r"[^\W\d_]")
-ELIDED = re.compile(r".*['’]")
+ELISION = re.compile(r".*['’]")
 INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
 DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
 NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
@@ -66,18 +66,18 @@ class Lines(NamedTuple):
     item: Flags
 
 
-def sentence_ends(text: str) -> Ints:
+def find_sentence_ends(text: str) -> Ints:
     """Where the sentences of a text end: after the last dot, quote or bracket, or after the line end."""
     import numpy as np
 
     parts: list[Ints] = [np.zeros(0, np.int64)]
-    for start, end in stretches(text):
+    for start, end in split_stretches(text):
         part = text[start:end]
-        parts.append(ends_of(lines_of(part), stop_ends(part)) + start)
+        parts.append(merge_ends(split_lines(part), find_stop_ends(part)) + start)
     return np.concatenate(parts)
 
 
-def ends_of(lines: Lines, stops: Ints) -> Ints:
+def merge_ends(lines: Lines, stops: Ints) -> Ints:
     """The ends of the sentences in a stretch: at line ends, at stops, and at the end of the stretch."""
     import numpy as np
 
@@ -85,14 +85,14 @@ def ends_of(lines: Lines, stops: Ints) -> Ints:
     return np.unique(np.concatenate([_line_ends(lines), stops, [length] if length else stops[:0]]))
 
 
-def stop_ends(text: str) -> Ints:
+def find_stop_ends(text: str) -> Ints:
     """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
     import numpy as np
 
     return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
 
 
-def lines_of(text: str) -> Lines:
+def split_lines(text: str) -> Lines:
     import numpy as np
 
     lines = text.split("\n")
@@ -107,7 +107,7 @@ def lines_of(text: str) -> Lines:
     )
 
 
-def stretches(text: str) -> Iterator[tuple[int, int]]:
+def split_stretches(text: str) -> Iterator[tuple[int, int]]:
     """Parts of a long text that end with a paragraph, else with a line; one at a time is processed."""
     start = 0
     while len(text) - start > 2 * STRETCH_CHARS:
@@ -126,14 +126,14 @@ def _line_ends(lines: Lines) -> Ints:
     """Line ends that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
     import numpy as np
 
-    _, width, prose = wrapped(lines)
-    full = lines.lengths > width - RAGGED
+    _, width, prose = find_wrapped(lines)
+    full = lines.lengths > width - RAGGED_CHARS
     continued = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
     ends = np.cumsum(lines.lengths + 1)[:-1]
     return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
 
 
-def wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
+def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
     """For each line its group, the width of the group, and whether it may be wrapped prose.
 
     Prose is a group about as wide as a page whose lines do not all begin with capitals, as those of verse do.
@@ -178,7 +178,7 @@ def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
     mark, more_marks, closers, space, openers, following = stop.groups()
     if not space and following:
         return stop.end() if mark in "?!" and following > "\u2e80" else 0
-    if following in GOES_ON or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
+    if following in CONTINUATIONS or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
         return 0
     if following.islower() and (closers or more_marks or not _is_lowercase(text, last, stop.start())):
         return 0
@@ -223,7 +223,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
 
 def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
     languages = _languages()
-    word = ELIDED.sub("", word)  # l'ing. is ing.
+    word = ELISION.sub("", word)  # l'ing. is ing.
     if word in languages.never or (word in languages.number and stop[6].isdigit()):
         return True
     return word in languages.either and not _is_starter(text, stop, ())

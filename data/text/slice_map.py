@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...chunking import KINDS
-from ...train_utils import plural, several
+from ...chunking import BLOCK_KINDS
+from ...train_utils import format_count, plural
 
 if TYPE_CHECKING:
-    from ...chunking import Ints, Kind, Sliced
+    from ...chunking import BlockKind, Ints, SlicedText
 
-COLUMNS = 200  # the width of the map; each column is a part of the text
-MOST_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
+MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
+MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
 
 
 class Bar(NamedTuple):
@@ -21,10 +21,10 @@ class Bar(NamedTuple):
 
     start: float
     end: float
-    kind: Kind
+    kind: BlockKind
 
 
-class Seen(NamedTuple):
+class Coverage(NamedTuple):
     """The number of blocks that hold a sentence."""
 
     least: int
@@ -47,7 +47,7 @@ class SliceMap:
     hard_cuts: tuple[float, ...]
     bars: tuple[Bar, ...]  # empty where there are too many to draw
     seen_along: tuple[float, ...]  # how often each part of the text is seen, one value per column
-    seen: Seen
+    seen: Coverage
     tokens: int  # in the text itself
     trained_tokens: int  # in all blocks, with BOS and EOS
     left_out: int  # blocks
@@ -68,7 +68,7 @@ class SliceMap:
     @property
     def ends(self) -> str:
         """Where blocks end, in words."""
-        return ends_said(self.parts_by_lines, self.sections)
+        return describe_ends(self.parts_by_lines, self.sections)
 
     @property
     def proof(self) -> str:
@@ -77,33 +77,36 @@ class SliceMap:
         if self.lost_characters:
             line += f" ({', '.join(map(repr, self.lost))}: no ids, or more than a block holds)"
         if self.left_out:
-            blocks, characters = several(self.left_out, "block"), several(self.left_out_characters, "character")
+            blocks, characters = (
+                format_count(self.left_out, "block"),
+                format_count(self.left_out_characters, "character"),
+            )
             line += f"; left out for being short: {blocks}, {characters}"
         return line
 
 
-def ends_said(by_lines: int, parts: int) -> str:
+def describe_ends(by_lines: int, parts: int) -> str:
     """The kind of unit at which blocks end, by the number of parts with lines as units."""
     if 0 < by_lines < parts:
         return f"sentences, in {by_lines} of {parts} parts at lines"
     return "lines" if by_lines else "sentences"
 
 
-def units_said(sentences: int, lines: int) -> str:
+def describe_units(sentences: int, lines: int) -> str:
     """The number of sentences and lines: '340 sentences, 12 lines'."""
     counts = ((sentences, "sentence"), (lines, "line"))
     return ", ".join(f"{n:,} {plural(n, unit)}" for n, unit in counts if n) or "0 sentences"
 
 
-def unit_said(sentences: int, lines: int) -> str:
+def unit_name(sentences: int, lines: int) -> str:
     """The kind of unit: 'sentence', 'line', or both."""
     return "sentence or line" if sentences and lines else "line" if lines else "sentence"
 
 
-def build_slice_map(sliced: Sliced, columns: int = COLUMNS) -> SliceMap:
+def build_slice_map(sliced: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
     """The map of one sliced text."""
     lines = int((sliced.units.opens & sliced.sections.by_lines[sliced.units.section]).sum())
-    kinds = dict(zip(KINDS, _counts(sliced.spans.kind, len(KINDS)), strict=True))
+    kinds = dict(zip(BLOCK_KINDS, _counts(sliced.spans.kind, len(BLOCK_KINDS)), strict=True))
     return SliceMap(
         characters=len(sliced.text),
         sections=len(sliced.sections),
@@ -137,21 +140,21 @@ def _counts(values: Ints, size: int) -> list[int]:
 
 def _thinning_step(count: int) -> int:
     """The step that thins out so many things to what can be drawn."""
-    return max(1, -(-count // MOST_DRAWN))
+    return max(1, -(-count // MAX_DRAWN))
 
 
 def _to_shares(places: Ints, length: int) -> tuple[float, ...]:
     return tuple((places / max(length, 1)).tolist())
 
 
-def _bars(sliced: Sliced) -> tuple[Bar, ...]:
-    if len(sliced) > MOST_DRAWN:
+def _bars(sliced: SlicedText) -> tuple[Bar, ...]:
+    if len(sliced) > MAX_DRAWN:
         return ()
     length = max(len(sliced.text), 1)
     return tuple(Bar(block.start / length, block.end / length, block.kind) for block in sliced)
 
 
-def _coverage_by_column(sliced: Sliced, columns: int) -> tuple[float, ...]:
+def _coverage_by_column(sliced: SlicedText, columns: int) -> tuple[float, ...]:
     """The mean number of blocks over each column of the map."""
     import numpy as np
 
@@ -171,22 +174,22 @@ def _distance_sums(edges: Ints, places: Ints) -> Ints:
     return before * edges - sums[before]
 
 
-def _coverage(sliced: Sliced) -> Seen:
+def _coverage(sliced: SlicedText) -> Coverage:
     import numpy as np
 
     if not len(sliced.units):
-        return Seen(0, 0.0, 0)
+        return Coverage(0, 0.0, 0)
     steps: Ints = np.zeros(len(sliced.units) + 1, np.int64)
     np.add.at(steps, sliced.spans.first, 1)
     np.add.at(steps, sliced.spans.last, -1)
     times = np.cumsum(steps[:-1])
-    return Seen(int(times.min()), round(float(times.mean()), 2), int(times.max()))
+    return Coverage(int(times.min()), round(float(times.mean()), 2), int(times.max()))
 
 
-def together(maps: Sequence[SliceMap]) -> Seen:
+def combine_coverage(maps: Sequence[SliceMap]) -> Coverage:
     """How often the sentences of several texts are seen."""
     units = sum(slice_map.units for slice_map in maps)
     mean = sum(slice_map.seen.mean * slice_map.units for slice_map in maps) / max(units, 1)
     least = min((slice_map.seen.least for slice_map in maps), default=0)
     most = max((slice_map.seen.most for slice_map in maps), default=0)
-    return Seen(least, round(mean, 2), most)
+    return Coverage(least, round(mean, 2), most)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from ... import chunking, dementor
-from ...chunking import Cutting, Encoder, Sliced
-from .block_bounds import bounds
+from ...chunking import Encoder, SlicedText, SlicingRules
+from .block_bounds import find_bounds
 
 
-def slices(text: str, encoder: Encoder, rules: Cutting) -> Sliced:
+def slice_text(text: str, encoder: Encoder, rules: SlicingRules) -> SlicedText:
     """The blocks of a text by the rules."""
-    find_unit_bounds = partial(bounds, block_ends=rules.block_ends)
+    find_unit_bounds = partial(find_bounds, block_ends=rules.block_ends)
     if rules.chunking == "dementor":
-        return dementor.sliced(text, encoder, rules, find_unit_bounds)
-    return chunking.sliced(text, encoder, rules, find_unit_bounds)
+        return dementor.slice_windows(text, encoder, rules, find_unit_bounds)
+    return chunking.slice_blocks(text, encoder, rules, find_unit_bounds)

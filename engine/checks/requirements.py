@@ -13,10 +13,10 @@ from typing import Any
 from ...core import dist_env
 from ...core.errors import ModelError, SettingsError
 from ...core.host import Host, ModelCard
-from ...data.report import weights_as
-from ...settings.definitions import SETTINGS, Lora, TrainingSettings
+from ...core.launcher import launch_command
+from ...data.report import weight_precision
+from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
 from ...train_utils import ModelShape
-from . import method
 from .optimizers import optimizer_problems
 
 REPORTERS: Mapping[str, tuple[str, ...]] = {
@@ -27,7 +27,7 @@ REPORTERS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Here:
+class DeviceInfo:
     """Device ('cpu', 'cuda'), quantization ('8bit') and dtype of the unquantized weights.
 
     Empty where it is not known before the model is loaded.
@@ -36,23 +36,23 @@ class Here:
     device: str
     held: str
     kind: str
-    own_process: bool
+    owns_process: bool
     offloaded: bool = False
     card: int = 0
     """Index of the GPU, if the model lies on a single one."""
 
     @staticmethod
-    def of(host: Host) -> Here:
-        model = None if host.standing().problem else host.loaded().model
+    def of(host: Host) -> DeviceInfo:
+        model = None if host.model_status().problem else host.loaded_model().model
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
             dtype = str(model.dtype).removeprefix("torch.")
-            placement = is_offloaded(model), only_card(model)
-            return Here(model.device.type, quantized, dtype, host.own_process, *placement)
+            placement = is_offloaded(model), only_gpu_index(model)
+            return DeviceInfo(model.device.type, quantized, dtype, host.owns_process, *placement)
         card = _model_card_or_none(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
-        held = weights_as(card, on_card=device != "cpu") if card else ""
-        return Here(device, held, held if "float" in held else "", host.own_process)
+        held = weight_precision(card, on_card=device != "cpu") if card else ""
+        return DeviceInfo(device, held, held if "float" in held else "", host.owns_process)
 
 
 def _model_card_or_none(host: Host) -> ModelCard | None:
@@ -62,11 +62,11 @@ def _model_card_or_none(host: Host) -> ModelCard | None:
         return None
 
 
-def problems(settings: TrainingSettings, host: Host) -> list[str]:
+def run_problems(settings: TrainingSettings, host: Host) -> list[str]:
     """All problems that prevent a run."""
-    device_info = Here.of(host)
+    device_info = DeviceInfo.of(host)
     messages = [message for rule in _RULES for message in rule(settings, device_info)]
-    return [*method.problems(settings, host), *messages, *_target_layer_problems(settings, host)]
+    return [*problems(settings, host), *messages, *_target_layer_problems(settings, host)]
 
 
 def _target_layer_problems(settings: TrainingSettings, host: Host) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _target_layer_problems(settings: TrainingSettings, host: Host) -> Iterator[s
     yield from lora_problems(settings.lora, host)
 
 
-def _needs_layer_check(lora: Lora, host: Host) -> bool:
+def _needs_layer_check(lora: LoraSettings, host: Host) -> bool:
     """Whether the target layers need a check; a plain LoRA on all layers fits any model and loads no library."""
     return lora.targets != SETTINGS["targets"].default or ((lora.dropout > 0 or lora.dora) and _has_experts(host))
 
@@ -88,12 +88,12 @@ def _has_experts(host: Host) -> bool:
     return shape is not None and shape.experts is not None
 
 
-def refuse(settings: TrainingSettings, host: Host) -> None:
+def raise_run_problems(settings: TrainingSettings, host: Host) -> None:
     """Raise SettingsError with all problems that prevent a run."""
-    refuse_for(problems(settings, host))
+    raise_problems(run_problems(settings, host))
 
 
-def refuse_for(problems: Iterator[str] | list[str]) -> None:
+def raise_problems(problems: Iterator[str] | list[str]) -> None:
     """Raise SettingsError if there are any problems."""
     if messages := list(problems):
         raise SettingsError(messages)
@@ -114,15 +114,15 @@ def offloaded_problems(offloaded: bool) -> Iterator[str]:
         )
 
 
-def only_card(model: Any) -> int:
+def only_gpu_index(model: Any) -> int:
     """Index of the GPU that the model lies on; 0 for several GPUs or none."""
     devices = {parameter.device for parameter in model.parameters()}
     return (devices.pop().index or 0) if len(devices) == 1 else 0
 
 
-def card_problems(card: int) -> Iterator[str]:
+def gpu_index_problems(card: int) -> Iterator[str]:
     """HF's Trainer uses the first GPU and would move the host's model there."""
-    if card and dist_env.count() == 1:  # with several processes, each has its own GPU
+    if card and dist_env.world_size() == 1:  # with several processes, each has its own GPU
         yield (
             f"Model: it lies on graphics card {card} alone, and a run trains on card 0 or on all that a model is "
             f"spread over. Load it on card 0, or start the program with CUDA_VISIBLE_DEVICES={card}."
@@ -177,23 +177,23 @@ def liger_problems(requested: bool, device: str) -> Iterator[str]:
         yield "Liger: its kernels want a graphics card. Leave it off."
 
 
-def _report_to_problems(settings: TrainingSettings, device_info: Here) -> Iterator[str]:
+def _report_to_problems(settings: TrainingSettings, device_info: DeviceInfo) -> Iterator[str]:
     reporter = settings.records.report_to
     packages = REPORTERS.get(reporter, ())
     if packages and not any(find_spec(package) for package in packages):
         yield f"Report to: {reporter} is not installed. Install it (pip install {packages[0]}), or choose none."
 
 
-def _workers_problems(settings: TrainingSettings, device_info: Here) -> Iterator[str]:
-    if settings.machine.workers and not device_info.own_process:
+def _workers_problems(settings: TrainingSettings, device_info: DeviceInfo) -> Iterator[str]:
+    if settings.machine.workers and not device_info.owns_process:
         yield (
             "Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0."
         )
 
 
-_RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
+_RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[str]], ...] = (
     lambda settings, device_info: offloaded_problems(device_info.offloaded),
-    lambda settings, device_info: card_problems(device_info.card),
+    lambda settings, device_info: gpu_index_problems(device_info.card),
     lambda settings, device_info: optimizer_problems(settings.learning.optimizer, device_info.device),
     lambda settings, device_info: float16_problems(settings, device_info.kind),
     lambda settings, device_info: dora_problems(
@@ -206,3 +206,25 @@ _RULES: tuple[Callable[[TrainingSettings, Here], Iterator[str]], ...] = (
     _report_to_problems,
     _workers_problems,
 )
+
+
+def problems(settings: TrainingSettings, host: Host) -> list[str]:
+    """Problems with full fine-tuning, known before anything is loaded."""
+    if not settings.lora.whole_model:
+        return []
+    if not host.owns_process:
+        return [
+            "Method full: inside the webui the model is only lent, and would not come back as it was. Train a "
+            f"LoRA, or run it on its own: {launch_command()} train --method full"
+        ]
+    card, messages = host.card(), []
+    if card.loading in ("8bit", "4bit"):
+        messages.append(
+            f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits."
+        )
+    if card.name == settings.what.name:
+        messages.append(f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
+    lora = settings.lora
+    if lora.dora or lora.rslora or lora.train_head or lora.lora_plus != 1:
+        messages.append("Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off.")
+    return messages

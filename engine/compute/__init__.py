@@ -3,71 +3,70 @@
 from __future__ import annotations
 
 from . import distributed
-from .acceleration import compiled, give_back_memory, set_up, workers
-from .capabilities import Ways, quiet, tried
-from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, batched
-from .distributed import agree, backend
-from .gpu_memory import free_memory, freed_afterwards
-from .layer_patches import loras_in_fewer_passes
-from .loss import Loss
-from .loss_by_dataset import LossesApart
-from .neftune import noisy
-from .oom_retry import Halving, Piece, Work
-from .packed_attention import text_by_text
-from .peak_memory import begin_anew, resident
+from .acceleration import apply_machine_settings, compile_layers, count_workers, trim_memory
+from .capabilities import ModelCapabilities, eval_mode, probe_model
+from .collator import EXAMPLES, JOINS, OWNERS, TOKENS, collate
+from .distributed import ddp_backend, sync_control
+from .gpu_memory import free_memory, free_memory_afterwards
+from .layer_patches import patch_lora_layers
+from .loss import LossFunction
+from .loss_by_dataset import LossByDataset
+from .neftune import add_neftune_noise
+from .oom_retry import BatchSplitter, MicroBatch, StepFns
+from .packed_attention import use_packed_attention
 from .step_errors import (
-    BreakdownError,
-    broken_down,
-    cannot_halve,
-    does_not_fit,
+    DivergenceError,
+    broken_weights_error,
+    device_memory,
+    divergence_error,
+    explain_out_of_memory,
+    find_divergence,
     is_out_of_memory,
-    memory_of,
-    spoiled,
-    told_where_memory_runs_out,
-    why_unsound,
+    out_of_memory_error,
+    unsplittable_batch_error,
 )
-from .telemetry import MachineWatch
-from .windows_vram import SPILLS, Spilling, kept_on_the_card
+from .telemetry import MachineMonitor, read_process_memory, reset_peak
+from .windows_vram import SPILL_ADVICE, SpillDetector, limit_vram
 
 __all__ = [
     "EXAMPLES",
     "JOINS",
     "OWNERS",
-    "SPILLS",
+    "SPILL_ADVICE",
     "TOKENS",
-    "BreakdownError",
-    "Halving",
-    "Loss",
-    "LossesApart",
-    "MachineWatch",
-    "Piece",
-    "Spilling",
-    "Ways",
-    "Work",
-    "agree",
-    "backend",
-    "batched",
-    "begin_anew",
-    "broken_down",
-    "cannot_halve",
-    "compiled",
+    "BatchSplitter",
+    "DivergenceError",
+    "LossByDataset",
+    "LossFunction",
+    "MachineMonitor",
+    "MicroBatch",
+    "ModelCapabilities",
+    "SpillDetector",
+    "StepFns",
+    "add_neftune_noise",
+    "apply_machine_settings",
+    "broken_weights_error",
+    "collate",
+    "compile_layers",
+    "count_workers",
+    "ddp_backend",
+    "device_memory",
     "distributed",
-    "does_not_fit",
+    "divergence_error",
+    "eval_mode",
+    "explain_out_of_memory",
+    "find_divergence",
     "free_memory",
-    "freed_afterwards",
-    "give_back_memory",
+    "free_memory_afterwards",
     "is_out_of_memory",
-    "kept_on_the_card",
-    "loras_in_fewer_passes",
-    "memory_of",
-    "noisy",
-    "quiet",
-    "resident",
-    "set_up",
-    "spoiled",
-    "text_by_text",
-    "told_where_memory_runs_out",
-    "tried",
-    "why_unsound",
-    "workers",
+    "limit_vram",
+    "out_of_memory_error",
+    "patch_lora_layers",
+    "probe_model",
+    "read_process_memory",
+    "reset_peak",
+    "sync_control",
+    "trim_memory",
+    "unsplittable_batch_error",
+    "use_packed_attention",
 ]

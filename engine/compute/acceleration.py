@@ -13,40 +13,40 @@ import torch
 
 from ...core.errors import SettingsError, first_line
 from ...core.jobs import Job, Note
-from ...settings.definitions import Machine
-from ..checks import attention_problems, liger_problems, refuse_for
-from ..lora import as_it_was, computing_type, in_its_type
-from .layer_patches import fewer_passes
-from .packed_attention import text_by_text
+from ...settings.definitions import MachineSettings
+from ..checks import attention_problems, liger_problems, raise_problems
+from ..lora import autocast_model, compute_dtype, restore_methods
+from .layer_patches import patch_base_layers
+from .packed_attention import use_packed_attention
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 _MAX_MMAP_THRESHOLD = 32 * 2**20  # the most that glibc accepts
-OLDER, NEWER = "allow_tf32", "fp32_precision"
-RECOMPILED_AT_MOST = 64  # one compilation per length and kind of layer
+OLD_TF32_FLAG, NEW_TF32_FLAG = "allow_tf32", "fp32_precision"
+RECOMPILE_LIMIT = 64  # one compilation per length and kind of layer
 
 
 @contextmanager
-def set_up(asked: Machine, base: Any, job: Job) -> Iterator[None]:
+def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Iterator[None]:
     """Apply the machine settings to the model within this context; SettingsError if they cannot be applied."""
     device = base.device.type
     with ExitStack() as stack:
-        stack.enter_context(kept_memory(device))
-        stack.enter_context(attention(asked.attention, base))
+        stack.enter_context(keep_freed_memory(device))
+        stack.enter_context(use_attention(asked.attention, base))
         if asked.packing != "off" and not asked.compile:  # a compiled layer cannot split the row into texts
-            stack.enter_context(text_by_text(base))
+            stack.enter_context(use_packed_attention(base))
         if device == "cuda":
-            stack.enter_context(tf32(asked.tf32))
+            stack.enter_context(use_tf32(asked.tf32))
         if asked.liger:
-            stack.enter_context(liger(base))
+            stack.enter_context(use_liger(base))
         elif not asked.compile:  # Liger and compile bring their own kernels
-            stack.enter_context(fewer_passes(base))
-        if asked.workers and not workers(asked.workers):
+            stack.enter_context(patch_base_layers(base))
+        if asked.workers and not count_workers(asked.workers):
             job.log.append(Note(text="Workers: this system would start the program anew for each; none are used."))
         yield
 
 
 @contextmanager
-def kept_memory(device: str) -> Iterator[None]:
+def keep_freed_memory(device: str) -> Iterator[None]:
     """Keep freed memory in this process on a Linux CPU: each step needs it again, and new pages are slow.
 
     On exit the memory is returned, with the thresholds that glibc itself reaches in a process with large tensors.
@@ -64,7 +64,7 @@ def kept_memory(device: str) -> Iterator[None]:
         libc.malloc_trim(0)
 
 
-def give_back_memory() -> None:
+def trim_memory() -> None:
     """Return free memory to the system, so that the next measurement starts from what is really used."""
     libc = _glibc()
     if libc is not None:
@@ -79,12 +79,12 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 @contextmanager
-def attention(asked: str, base: Any) -> Iterator[None]:
+def use_attention(asked: str, base: Any) -> Iterator[None]:
     """Switch the attention implementation within this context; 'auto' leaves the one the model was loaded with."""
     if asked == "auto":
         yield
         return
-    refuse_for(attention_problems(asked, base.device.type, computing_type(base)))
+    raise_problems(attention_problems(asked, base.device.type, compute_dtype(base)))
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
     saved = [(config, config._attn_implementation_internal) for config in configs.values()]
     try:
@@ -108,9 +108,9 @@ def _switch_attention(asked: str, base: Any) -> None:
 
 
 @contextmanager
-def tf32(on: bool) -> Iterator[None]:
+def use_tf32(on: bool) -> Iterator[None]:
     """Allow or forbid TF32 (much faster) for float32 matrix products on a GPU within this context."""
-    saved = list(_rounding())
+    saved = list(_tf32_flags())
     try:
         for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
             backend.allow_tf32 = on
@@ -120,31 +120,35 @@ def tf32(on: bool) -> Iterator[None]:
             setattr(backend, name, value)
 
 
-def _rounding() -> Iterator[tuple[Any, str, Any]]:
+def _tf32_flags() -> Iterator[tuple[Any, str, Any]]:
     """Yield each TF32 flag as (object, name, value).
 
     Once a program has set torch's newer flags, the older ones can no longer be read.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     new_places = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
-    for backend, name in [(matmul, OLDER), (cudnn, OLDER), *((backend, NEWER) for backend in new_places)]:
+    for backend, name in [
+        (matmul, OLD_TF32_FLAG),
+        (cudnn, OLD_TF32_FLAG),
+        *((backend, NEW_TF32_FLAG) for backend in new_places),
+    ]:
         with suppress(RuntimeError, AttributeError):
             yield backend, name, getattr(backend, name)
 
 
 @contextmanager
-def liger(base: Any) -> Iterator[None]:
+def use_liger(base: Any) -> Iterator[None]:
     """Patch the model with Liger's kernels within this context; the loss stays our own."""
-    refuse_for(liger_problems(True, base.device.type))
+    raise_problems(liger_problems(True, base.device.type))
     from transformers.integrations.liger import apply_liger_kernel
 
-    with as_it_was(base):
+    with restore_methods(base):
         apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
         yield
 
 
 @contextmanager
-def compiled(model: Any, asked: bool, job: Job) -> Iterator[None]:
+def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
     """Compile the model's layers within this context; if that fails, log it and train without."""
     layers = _longest_layer_list(model) if asked else []
     if not layers:
@@ -154,7 +158,7 @@ def compiled(model: Any, asked: bool, job: Job) -> Iterator[None]:
         return
     import torch._dynamo  # not an attribute of torch until it is imported
 
-    options = {"disable": False, "recompile_limit": RECOMPILED_AT_MOST}  # the webui disables dynamo
+    options = {"disable": False, "recompile_limit": RECOMPILE_LIMIT}  # the webui disables dynamo
     with torch._dynamo.config.patch(**options):
         try:
             _compile(layers, model, job)
@@ -169,7 +173,7 @@ def _compile(layers: list[torch.nn.Module], model: Any, job: Job) -> None:
     for layer in layers:
         layer.compile(dynamic=True)
     try:
-        _one_step(model)
+        _run_one_step(model)
     except (RuntimeError, OSError, ImportError) as error:
         for layer in layers:
             layer._compiled_call_impl = None
@@ -178,11 +182,11 @@ def _compile(layers: list[torch.nn.Module], model: Any, job: Job) -> None:
         job.log.append(Note(text=f"Compile: {len(layers)} layers are compiled; new lengths may be slow at first."))
 
 
-def _one_step(model: Any) -> None:
+def _run_one_step(model: Any) -> None:
     """Forward and backward over a few tokens, as in training; the gradients are dropped."""
     ids = torch.arange(16, device=model.device)[None]
     model.train()
-    with in_its_type(model):  # in another dtype the layers would be recompiled at the first step
+    with autocast_model(model):  # in another dtype the layers would be recompiled at the first step
         loss = model(input_ids=ids, use_cache=False).logits.float().mean()
     loss.backward()
     for parameter in model.parameters():
@@ -196,6 +200,6 @@ def _longest_layer_list(model: Any) -> list[torch.nn.Module]:
     return max(uniform, key=len, default=[])
 
 
-def workers(asked: int, start_method: Callable[[], str] = multiprocessing.get_start_method) -> int:
+def count_workers(asked: int, start_method: Callable[[], str] = multiprocessing.get_start_method) -> int:
     """Return the requested number of loader workers if they are forked; a spawned one would load the webui."""
     return asked if start_method() == "fork" else 0

@@ -14,68 +14,70 @@ from typing import Any
 import torch
 
 from ...core.errors import SettingsError
-from ...data.examples import IGNORED
+from ...data.examples import IGNORE_INDEX
 from ...settings.definitions import TrainingSettings
-from ..lora import HALF, computing_type, in_its_type, rounds_to_tf32
+from ..lora import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled
 from . import loss
-from .loss import Loss
+from .loss import LossFunction
 
-LENGTH = 24
-MOST_MIXED, MOST_MIXED_COARSE = 1e-5, 0.1
+PROBE_LENGTH = 24
+MAX_LEAK, MAX_LEAK_COARSE = 1e-5, 0.1
 """Largest leak between packed texts, relative to running them together: float32, coarser types."""
 
 
 @dataclass(frozen=True)
-class Ways:
+class ModelCapabilities:
     """Loss function and packing for the model at hand, with the reasons for any fallback."""
 
-    loss: Loss
+    loss: LossFunction
     packed: bool
-    why_not_packed: str = ""
-    why_not_usual_loss: str = ""
+    packing_refusal: str = ""
+    chunked_loss_refusal: str = ""
 
     def notes(self) -> Iterator[str]:
         """Yield the lines for the log of a run."""
         if self.packed:
             yield "Packing: the examples of a batch stand in one row, without padding; the model keeps them apart."
-        elif self.why_not_packed:
-            yield f"Packing is off: {self.why_not_packed}. Shorter examples are padded."
-        if self.why_not_usual_loss:
-            yield f"The loss is worked out from all logits: {self.why_not_usual_loss}."
+        elif self.packing_refusal:
+            yield f"Packing is off: {self.packing_refusal}. Shorter examples are padded."
+        if self.chunked_loss_refusal:
+            yield f"The loss is worked out from all logits: {self.chunked_loss_refusal}."
 
     def as_log(self) -> dict[str, str]:
         """Return the entries of training_log.json."""
-        off = f"off: {self.why_not_packed}" if self.why_not_packed else "off"
+        off = f"off: {self.packing_refusal}" if self.packing_refusal else "off"
         usual = (
-            f"from all logits: {self.why_not_usual_loss}" if self.why_not_usual_loss else "supervised rows only"
+            f"from all logits: {self.chunked_loss_refusal}"
+            if self.chunked_loss_refusal
+            else "supervised rows only"
         )
         return {"packing": "on" if self.packed else off, "loss_from": usual}
 
 
-def tried(model: Any, settings: TrainingSettings) -> Ways:
+def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
     """Test packing and the chunked loss; SettingsError if packing is 'on' and the model mixes examples."""
     packing = settings.machine.packing
-    with torch.no_grad(), quiet(model), in_its_type(model):
+    with torch.no_grad(), eval_mode(model), autocast_model(model):
         texts = _probe_texts(model)
         loss_fn, why_full_logits = _choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
     if packing == "on" and why_mixed:
         raise SettingsError([f"Packing: it cannot be on, because {why_mixed}. Choose auto or off."])
-    return Ways(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
+    return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
 
 
 def _probe_texts(model: Any) -> torch.Tensor:
     """Return two short texts of random ids, the same ones each time."""
     generator = torch.Generator().manual_seed(7)
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    return torch.randint(0, vocabulary, (2, LENGTH), generator=generator).to(model.device)
+    return torch.randint(0, vocabulary, (2, PROBE_LENGTH), generator=generator).to(model.device)
 
 
-def _choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[Loss, str]:
+def _choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[LossFunction, str]:
     labels = texts.clone()
-    labels[:, 0] = IGNORED
+    labels[:, 0] = IGNORE_INDEX
     inputs = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}
-    return loss.chosen(model, inputs, labels, smoothing)
+    return loss.choose_loss(model, inputs, labels, smoothing)
 
 
 def _find_leak(model: Any, texts: torch.Tensor) -> str:
@@ -83,15 +85,15 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     alone_logits = torch.cat(
         [model(input_ids=text[None], use_cache=False).logits.float() for text in texts], dim=1
     )
-    row, positions = texts.reshape(1, -1), torch.arange(2 * LENGTH, device=texts.device)[None]
+    row, positions = texts.reshape(1, -1), torch.arange(2 * PROBE_LENGTH, device=texts.device)[None]
     try:
-        packed_logits = _logits(model, row, positions % LENGTH)
+        packed_logits = _logits(model, row, positions % PROBE_LENGTH)
     except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
         return f"this model takes no positions of our own ({type(error).__name__})"
     leak = _relative_distance(packed_logits, alone_logits) / max(
         _relative_distance(_logits(model, row, positions), alone_logits), 1e-30
     )
-    bound = MOST_MIXED_COARSE if _rounds_coarsely(model) else MOST_MIXED
+    bound = MAX_LEAK_COARSE if _rounds_coarsely(model) else MAX_LEAK
     if leak <= bound:
         return ""
     return f"this model lets examples in one row see each other ({leak:.2g} of what running on would change)"
@@ -108,13 +110,13 @@ def _relative_distance(logits: torch.Tensor, reference: torch.Tensor) -> float:
 
 def _rounds_coarsely(model: Any) -> bool:
     """Whether equal values at another position of a row may round differently."""
-    tf32 = model.device.type == "cuda" and rounds_to_tf32()
-    half = computing_type(model) in HALF or model.dtype in (torch.bfloat16, torch.float16)
+    tf32 = model.device.type == "cuda" and is_tf32_enabled()
+    half = compute_dtype(model) in HALF_PRECISION or model.dtype in (torch.bfloat16, torch.float16)
     return half or tf32 or bool(getattr(model, "is_loaded_in_8bit", False))
 
 
 @contextmanager
-def quiet(model: torch.nn.Module) -> Iterator[None]:
+def eval_mode(model: torch.nn.Module) -> Iterator[None]:
     """Set the model to eval mode within this context, without dropout, and restore each module's mode."""
     modes = [(m, m.training) for m in model.modules()]
     model.eval()

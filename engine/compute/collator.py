@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from ...data.examples import IGNORED, Example
+from ...data.examples import IGNORE_INDEX, Example
 
 TOKENS, OWNERS, EXAMPLES, JOINS = "tokens", "owners", "examples", "joins"
 """Extra keys of a batch that the model does not take: number of tokens, the example of each token, the examples,
 and whether each continues the one before."""
 
 
-def batched(
+def collate(
     examples: Sequence[Example], joins: Sequence[bool] | None = None, *, in_one_row: bool
 ) -> dict[str, Any]:
     """Collate a batch, padded or packed, with extra keys for the trainer.
@@ -53,7 +53,7 @@ def _texts(examples: Sequence[Example], joins: Sequence[bool]) -> list[_Text]:
     texts: list[_Text] = []
     for index, (example, continues) in enumerate(zip(examples, joins, strict=True)):
         ids = torch.tensor(example.ids, dtype=torch.long)
-        parts = (ids, labels_of(example), torch.full_like(ids, index))
+        parts = (ids, label_tensor(example), torch.full_like(ids, index))
         if continues and texts:  # an example repeated to fill a batch may come first, without its predecessor
             previous = texts.pop()
             parts = tuple(
@@ -63,7 +63,7 @@ def _texts(examples: Sequence[Example], joins: Sequence[bool]) -> list[_Text]:
     return texts
 
 
-def labels_of(example: Example) -> torch.Tensor:
+def label_tensor(example: Example) -> torch.Tensor:
     """Return the labels of an example; the first token is never one, since nothing precedes it."""
     return torch.as_tensor(example.labels, dtype=torch.long)
 
@@ -71,7 +71,7 @@ def labels_of(example: Example) -> torch.Tensor:
 def _padded(texts: Sequence[_Text]) -> dict[str, torch.Tensor]:
     longest = max(len(text.ids) for text in texts)
     ids = torch.zeros((len(texts), longest), dtype=torch.long)
-    mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORE_INDEX)
     owners = torch.zeros_like(ids)
     for row, text in enumerate(texts):
         length = len(text.ids)

@@ -20,14 +20,14 @@ from ...core import dist_env
 from ...core.jobs import RunControl
 from ...records.folder import RunFolder
 
-LAST_WORD_SECONDS = 0.5
+SHUTDOWN_SECONDS = 0.5
 Item = TypeVar("Item")
 
 
 @contextmanager
-def only_the_first_writes(folder: RunFolder) -> Iterator[RunFolder]:
+def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
     """Yield the run folder on rank 0, and a temporary folder in every other process."""
-    if dist_env.is_first():
+    if dist_env.is_main_process():
         yield folder
         return
     scratch = Path(tempfile.mkdtemp(prefix="training-pro-"))
@@ -37,11 +37,11 @@ def only_the_first_writes(folder: RunFolder) -> Iterator[RunFolder]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def agree(control: RunControl[Any], clock: float) -> float:
+def sync_control(control: RunControl[Any], clock: float) -> float:
     """Share the wishes of any process with all of them between two steps, and return rank 0's clock."""
     if not _is_distributed():
         return clock
-    stopping, discarding, saving = heard(control.stopping, control.throwing_away, control.saving)
+    stopping, discarding, saving = any_rank(control.stopping, control.throwing_away, control.saving)
     if discarding:
         control.throw_away()
     elif stopping:
@@ -53,12 +53,12 @@ def agree(control: RunControl[Any], clock: float) -> float:
     return float(shared_clock[0])
 
 
-def backend() -> str | None:
+def ddp_backend() -> str | None:
     """Return the backend where accelerate's choice is not available: PyTorch for Windows is built without NCCL."""
-    return "gloo" if sys.platform == "win32" and dist_env.count() > 1 else None
+    return "gloo" if sys.platform == "win32" and dist_env.world_size() > 1 else None
 
 
-def heard(*wishes: bool) -> tuple[bool, ...]:
+def any_rank(*wishes: bool) -> tuple[bool, ...]:
     """For each flag, whether it is set in any process; every process must call this."""
     if not _is_distributed():
         return wishes
@@ -67,12 +67,12 @@ def heard(*wishes: bool) -> tuple[bool, ...]:
     return tuple(bool(flag) for flag in flags.tolist())
 
 
-def share(work: Sequence[Item]) -> Sequence[Item]:
+def split_over_ranks(work: Sequence[Item]) -> Sequence[Item]:
     """Return this rank's share of the work: every n-th item of n processes."""
     return work[dist.get_rank() :: dist.get_world_size()] if _is_distributed() else work
 
 
-def add_up(arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+def sum_over_ranks(arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     """Replace the sums by those of all processes, bit-identical in each; every process must call this."""
     if not _is_distributed():
         return
@@ -83,13 +83,13 @@ def add_up(arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         sums[:] = part
 
 
-def leave() -> None:
+def shutdown() -> None:
     """End the process group once every process is done with its last collective call."""
     if not _is_distributed():
         return
     with suppress(RuntimeError):  # the run is already saved, whatever the others do
         dist.barrier()
-        time.sleep(LAST_WORD_SECONDS)
+        time.sleep(SHUTDOWN_SECONDS)
         dist.destroy_process_group()
 
 

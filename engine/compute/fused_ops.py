@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch.autograd.function import once_differentiable
 
 
-class Gate(torch.autograd.Function):  # type: ignore[misc]
+class SiluMul(torch.autograd.Function):  # type: ignore[misc]
     """silu(gate) * up."""
 
     @staticmethod
@@ -28,7 +28,7 @@ class Gate(torch.autograd.Function):  # type: ignore[misc]
         return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)
 
 
-class Norm(torch.autograd.Function):  # type: ignore[misc]
+class RMSNorm(torch.autograd.Function):  # type: ignore[misc]
     """RMSNorm with a frozen weight."""
 
     @staticmethod
@@ -47,7 +47,7 @@ class Norm(torch.autograd.Function):  # type: ignore[misc]
         return weighted.addcmul_(rows, projection).mul_(scale), None, None
 
 
-class Rotation(torch.autograd.Function):  # type: ignore[misc]
+class RotaryEmbedding(torch.autograd.Function):  # type: ignore[misc]
     """Rotary position embedding, with the pairs in the two halves of a row."""
 
     @staticmethod
@@ -69,7 +69,7 @@ def _rotate(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> tor
     return rotated
 
 
-class WithLora(torch.autograd.Function):  # type: ignore[misc]
+class AddLora(torch.autograd.Function):  # type: ignore[misc]
     """output + strength * rows @ down.T @ up.T, for the output of a base layer."""
 
     @staticmethod

@@ -17,18 +17,18 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def let_go_of(error: BaseException) -> None:
+def release_error(error: BaseException) -> None:
     """Clear the frames of a traceback, which keep all their tensors alive, and free the memory."""
     traceback.clear_frames(error.__traceback__)
     free_memory()
 
 
 @contextmanager
-def freed_afterwards() -> Iterator[None]:
+def free_memory_afterwards() -> Iterator[None]:
     """Free the memory used within this context, however it ends."""
     try:
         yield
     except BaseException as error:
-        let_go_of(error)
+        release_error(error)
         raise
     free_memory()

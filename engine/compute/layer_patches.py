@@ -17,25 +17,27 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from peft.tuners.lora import LoraLayer
 
-from .fused_ops import Gate, Norm, Rotation, WithLora
+from .fused_ops import AddLora, RMSNorm, RotaryEmbedding, SiluMul
 
-SMALL, CLOSE = 1e-3, 1e-5
-TURN = "apply_rotary_pos_emb"
-PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
+PROBE_EPSILON, TOLERANCE = 1e-3, 1e-5
+ROTARY_FUNCTION = "apply_rotary_pos_emb"
+LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
 """PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more."""
 
 
 @contextmanager
-def fewer_passes(base: Any) -> Iterator[None]:
+def patch_base_layers(base: Any) -> Iterator[None]:
     """Patch the base model's gated MLPs, norms and rotary embeddings within this context."""
     source = vars(sys.modules[type(base).__module__])
-    rotary = source.get(TURN)
+    rotary = source.get(ROTARY_FUNCTION)
     # accelerate has already replaced the forward of a layer that is spread over several GPUs.
     modules = [m for m in base.modules() if "forward" not in vars(m)]
-    patches = [(m, _swiglu_forward) for m in modules if is_gate(m)] + [(m, _normed) for m in modules if is_norm(m)]
+    patches = [(m, _swiglu_forward) for m in modules if is_gated_mlp(m)] + [
+        (m, _rms_norm_forward) for m in modules if is_rms_norm(m)
+    ]
     try:
-        if rotary is not None and turns_the_same(rotary):
-            source[TURN] = partial(_rotary_forward, rotary)
+        if rotary is not None and is_rotary_embedding(rotary):
+            source[ROTARY_FUNCTION] = partial(_rotary_forward, rotary)
         for module, forward in patches:
             module.forward = partial(forward, module, module.forward)
         yield
@@ -43,17 +45,17 @@ def fewer_passes(base: Any) -> Iterator[None]:
         for module, _ in patches:
             vars(module).pop("forward", None)
         if rotary is not None:
-            source[TURN] = rotary
+            source[ROTARY_FUNCTION] = rotary
 
 
-def loras_in_fewer_passes(model: torch.nn.Module) -> None:
+def patch_lora_layers(model: torch.nn.Module) -> None:
     """Patch the LoRA layers of a model; the patch goes when the LoRA is removed."""
     for layer in model.modules():
-        if isinstance(layer, LoraLayer) and type(layer).__name__ in PLAIN and not layer.lora_variant:
+        if isinstance(layer, LoraLayer) and type(layer).__name__ in LINEAR_LAYERS and not layer.lora_variant:
             layer.forward = partial(_lora_forward, layer, layer.forward)
 
 
-def is_gate(module: Any) -> bool:
+def is_gated_mlp(module: Any) -> bool:
     """Whether a module computes down(silu(gate(x)) * up(x)) and nothing else."""
     if not all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn")):
         return False
@@ -64,16 +66,18 @@ def is_gate(module: Any) -> bool:
     return _is_same(lambda: type(module).forward(stand_in, rows), lambda: F.silu(rows + 1) * (rows - 1) * 2)
 
 
-def is_norm(module: Any) -> bool:
+def is_rms_norm(module: Any) -> bool:
     """Whether a module is a plain RMSNorm."""
     if _epsilon(module) is None or getattr(getattr(module, "weight", None), "dim", int)() != 1:
         return False
     rows, weight = _numbers(2, 8), _numbers(8)
-    stand_in = SimpleNamespace(weight=weight, variance_epsilon=SMALL, eps=SMALL)
-    return _is_same(lambda: type(module).forward(stand_in, rows), lambda: Norm.apply(rows, weight, SMALL))
+    stand_in = SimpleNamespace(weight=weight, variance_epsilon=PROBE_EPSILON, eps=PROBE_EPSILON)
+    return _is_same(
+        lambda: type(module).forward(stand_in, rows), lambda: RMSNorm.apply(rows, weight, PROBE_EPSILON)
+    )
 
 
-def turns_the_same(function: Callable[..., Any]) -> bool:
+def is_rotary_embedding(function: Callable[..., Any]) -> bool:
     """Whether this function of the model's source rotates queries and keys as our own does."""
     rows, cosine, sine = _numbers(1, 2, 3, 8), _numbers(1, 3, 8), _numbers(1, 3, 8)
     fused = partial(_rotary_forward, function, rows, rows[:, :1], cosine, sine)
@@ -94,7 +98,7 @@ def _is_same(original: Callable[[], Any], fused: Callable[[], torch.Tensor]) -> 
     return (
         isinstance(output, torch.Tensor)
         and output.shape == expected.shape
-        and bool(((output - expected).abs() <= CLOSE * (1 + expected.abs())).all())
+        and bool(((output - expected).abs() <= TOLERANCE * (1 + expected.abs())).all())
     )
 
 
@@ -106,15 +110,17 @@ def _epsilon(module: Any) -> float | None:
 def _swiglu_forward(module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if args or kwargs:
         return original(x, *args, **kwargs)
-    return module.down_proj(Gate.apply(module.gate_proj(x), module.up_proj(x)))
+    return module.down_proj(SiluMul.apply(module.gate_proj(x), module.up_proj(x)))
 
 
-def _normed(module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _rms_norm_forward(
+    module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
     """In half precision the original runs, since it rounds between its operations."""
     dtypes = {x.dtype, module.weight.dtype}
     if args or kwargs or dtypes != {torch.float32} or module.weight.requires_grad:
         return original(x, *args, **kwargs)
-    return Norm.apply(x, module.weight, _epsilon(module))
+    return RMSNorm.apply(x, module.weight, _epsilon(module))
 
 
 def _rotary_forward(
@@ -130,17 +136,17 @@ def _rotary_forward(
     if args or kwargs or cos.shape[-1] != q.shape[-1] or cos.dtype != q.dtype:
         return original(q, k, cos, sin, *args, **kwargs)
     cos, sin = cos[:, None], sin[:, None]
-    return Rotation.apply(q, cos, sin), Rotation.apply(k, cos, sin)
+    return RotaryEmbedding.apply(q, cos, sin), RotaryEmbedding.apply(k, cos, sin)
 
 
 def _lora_forward(layer: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Handles a single active LoRA; PEFT's forward runs in any other case."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if args or kwargs or layer.disable_adapters or layer.merged or len(active) != 1 or layer.lora_bias[active[0]]:
+    if args or kwargs or layer.disable_adapters or layer.merge or len(active) != 1 or layer.lora_bias[active[0]]:
         return original(x, *args, **kwargs)
     (name,) = active
     output, rows = layer.base_layer(x), layer.lora_dropout[name](x)
     flat = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (output, rows))
     down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
     # A view made outside of the function: some models change a layer's output in place.
-    return WithLora.apply(*flat, down, up, layer.scaling[name]).view(output.shape)
+    return AddLora.apply(*flat, down, up, layer.scaling[name]).view(output.shape)

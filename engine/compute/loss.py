@@ -16,31 +16,31 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
-from ...core.host import bare
-from ...data.examples import IGNORED
-from ...train_utils import rows_at_once
+from ...core.host import unwrap_peft
+from ...data.examples import IGNORE_INDEX
+from ...train_utils import head_rows
 
-SPREAD = 1024.0  # lifts small probabilities into the range of float16; exact, as a power of two
-CLOSE, CLOSE_IN_HALF = 1e-4, 3e-2
+FLOAT16_SCALE = 1024.0  # lifts small probabilities into the range of float16; exact, as a power of two
+TOLERANCE, HALF_TOLERANCE = 1e-4, 3e-2
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenLosses:
     """Loss of each supervised token of a batch, whether its prediction was right, and its (row, column)."""
 
     losses: torch.Tensor
     hits: torch.Tensor
-    places: torch.Tensor
+    positions: torch.Tensor
 
-    def of_owners(self, owners: torch.Tensor) -> torch.Tensor:
+    def owners_at_labels(self, owners: torch.Tensor) -> torch.Tensor:
         """Return the owner of each supervised token."""
-        return owners[self.places[:, 0], self.places[:, 1]]
+        return owners[self.positions[:, 0], self.positions[:, 1]]
 
 
-class Loss(Protocol):
+class LossFunction(Protocol):
     """Computes the losses of the supervised tokens of a batch."""
 
-    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> Rows: ...
+    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses: ...
 
 
 @dataclass(frozen=True)
@@ -61,30 +61,30 @@ class Head:
 
 
 @dataclass(frozen=True)
-class WholeHead:
+class FullLogitsLoss:
     """Loss from all logits of the model; works for any model."""
 
     smoothing: float = 0.0
 
-    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> Rows:
+    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
         logits = model(**inputs, use_cache=False).logits
-        places, targets = supervised(labels.to(logits.device))
+        places, targets = supervised_positions(labels.to(logits.device))
         rows = logits[places[:, 0], places[:, 1]].float()
         return _token_losses(rows, targets, places, self.smoothing)
 
 
 @dataclass(frozen=True)
-class SupervisedOnly:
+class ChunkedLoss:
     """Loss for which only the hidden states of supervised positions go through the head."""
 
     head: Head
     smoothing: float = 0.0
 
-    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> Rows:
+    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
         with _recorded_input(self.head.module) as recorded:
             model(**inputs, use_cache=False)
         (hidden,) = recorded
-        places, targets = supervised(labels.to(hidden.device))
+        places, targets = supervised_positions(labels.to(hidden.device))
         rows = hidden[places[:, 0], places[:, 1]]
         if not self.head.is_frozen:
             return _token_losses(self.head.logits(rows), targets, places, self.smoothing)
@@ -93,13 +93,15 @@ class SupervisedOnly:
         losses, hits = _ChunkedCrossEntropy.apply(
             rows, weight, self.head.module.bias, targets, self.smoothing, self.head.cap
         )
-        return Rows(losses, hits, _predicted_positions(places))
+        return TokenLosses(losses, hits, _predicted_positions(places))
 
 
-def _token_losses(logits: torch.Tensor, targets: torch.Tensor, places: torch.Tensor, smoothing: float) -> Rows:
+def _token_losses(
+    logits: torch.Tensor, targets: torch.Tensor, places: torch.Tensor, smoothing: float
+) -> TokenLosses:
     targets = targets.to(logits.device)  # the head may be on another GPU than its input
     losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
-    return Rows(losses, logits.detach().argmax(-1) == targets, _predicted_positions(places))
+    return TokenLosses(losses, logits.detach().argmax(-1) == targets, _predicted_positions(places))
 
 
 def _predicted_positions(places: torch.Tensor) -> torch.Tensor:
@@ -107,9 +109,9 @@ def _predicted_positions(places: torch.Tensor) -> torch.Tensor:
     return places + torch.tensor([0, 1], device=places.device)
 
 
-def supervised(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def supervised_positions(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (row, column) of each position that predicts a label, and the labels."""
-    places = (labels[:, 1:] != IGNORED).nonzero()
+    places = (labels[:, 1:] != IGNORE_INDEX).nonzero()
     return places, labels[:, 1:][places[:, 0], places[:, 1]]
 
 
@@ -148,7 +150,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(rows), dtype=torch.float32, device=rows.device)
         hits = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
         gradient = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        chunk_size = rows_at_once(len(weight), on_card=rows.device.type != "cpu")
+        chunk_size = head_rows(len(weight), on_card=rows.device.type != "cpu")
         for start in range(0, len(rows), chunk_size):
             rows_slice = slice(start, start + chunk_size)
             chunk = _Chunk(
@@ -171,7 +173,7 @@ def _backprop_head(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
     """Backpropagate a gradient of the logits to the input of the head, in the dtype of the head."""
     if weight.dtype == gradient.dtype:
         return gradient @ weight
-    return (gradient.mul_(SPREAD).to(weight.dtype) @ weight).div_(SPREAD)
+    return (gradient.mul_(FLOAT16_SCALE).to(weight.dtype) @ weight).div_(FLOAT16_SCALE)
 
 
 class _Chunk:
@@ -202,12 +204,14 @@ class _Chunk:
         return gradient if self._slope is None else gradient.mul_(self._slope)
 
 
-def chosen(model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, smoothing: float) -> tuple[Loss, str]:
+def choose_loss(
+    model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, smoothing: float
+) -> tuple[LossFunction, str]:
     """Return the cheapest loss function that is correct for this model, and why it is not the chunked one."""
-    full, head = WholeHead(smoothing), _head(model)
+    full, head = FullLogitsLoss(smoothing), _find_head(model)
     if head is None:
         return full, "this model does not say which layer its head is"
-    chunked = SupervisedOnly(head, smoothing)
+    chunked = ChunkedLoss(head, smoothing)
     with torch.no_grad():
         expected = full(model, inputs, labels).losses
         try:
@@ -219,8 +223,8 @@ def chosen(model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, smoothin
     return full, "this model does more with its logits than its head says"
 
 
-def _head(model: Any) -> Head | None:
-    base = bare(model)
+def _find_head(model: Any) -> Head | None:
+    base = unwrap_peft(model)
     module = base.get_output_embeddings()
     if module is None:
         return None
@@ -229,7 +233,7 @@ def _head(model: Any) -> Head | None:
 
 
 def _is_close(expected: torch.Tensor, losses: torch.Tensor, dtype: torch.dtype) -> bool:
-    bound = CLOSE if dtype in (torch.float32, torch.float64) else CLOSE_IN_HALF
+    bound = TOLERANCE if dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
     return losses.shape == expected.shape and bool(
         ((expected - losses).abs() <= bound * (1 + expected.abs())).all()
     )

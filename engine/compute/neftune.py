@@ -10,14 +10,14 @@ import torch
 
 
 @contextmanager
-def noisy(
+def add_neftune_noise(
     embeddings: torch.nn.Module, alpha: float, owners: torch.Tensor, inputs: Mapping[str, torch.Tensor]
 ) -> Iterator[None]:
     """Add uniform noise of up to alpha / sqrt(tokens of the example * width) to each embedding in this context."""
     if not alpha:
         yield
         return
-    lengths = lengths_of(owners, inputs.get("attention_mask"))
+    lengths = example_lengths(owners, inputs.get("attention_mask"))
 
     def add(module: torch.nn.Module, args: Any, embedded: torch.Tensor) -> torch.Tensor:
         scale = alpha / (lengths.to(embedded.device) * embedded.shape[-1]).sqrt()
@@ -31,7 +31,7 @@ def noisy(
         hook.remove()
 
 
-def lengths_of(owners: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def example_lengths(owners: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """Return, for each position, the number of tokens of its example."""
     real = torch.ones_like(owners) if mask is None else mask
     counts = torch.zeros(int(owners.max()) + 1, dtype=torch.float32, device=owners.device)

@@ -11,11 +11,11 @@ import torch
 from ...core.errors import ModelError
 from ...data.examples import Example
 from .gpu_memory import free_memory
-from .loss_by_dataset import LossesApart
+from .loss_by_dataset import LossByDataset
 from .step_errors import is_out_of_memory
 
 
-class Piece(NamedTuple):
+class MicroBatch(NamedTuple):
     """Some examples of a batch, with a flag for those that continue the one before."""
 
     examples: tuple[Example, ...]
@@ -30,57 +30,57 @@ class Piece(NamedTuple):
     def tokens(self) -> int:
         return sum(len(example.ids) for example in self.examples)
 
-    def first(self, texts: int) -> tuple[Piece, Piece]:
+    def first(self, texts: int) -> tuple[MicroBatch, MicroBatch]:
         """Split off the first `texts` texts; return them and the rest."""
         starts = [index for index, joined in enumerate(self.joins) if not joined]
         cut = starts[texts]
-        return Piece(self.examples[:cut], self.joins[:cut]), Piece(self.examples[cut:], self.joins[cut:])
+        return MicroBatch(self.examples[:cut], self.joins[:cut]), MicroBatch(self.examples[cut:], self.joins[cut:])
 
 
 @dataclass(frozen=True)
-class Work:
+class StepFns:
     """Callbacks of a training step: how to prepare and run a micro-batch, and how to report what does not fit."""
 
-    inputs: Callable[[Piece], dict[str, Any]]
-    step: Callable[[Piece, dict[str, Any]], torch.Tensor]
+    inputs: Callable[[MicroBatch], dict[str, Any]]
+    step: Callable[[MicroBatch, dict[str, Any]], torch.Tensor]
     parameters: Sequence[torch.nn.Parameter]
-    apart: LossesApart
-    log_split: Callable[[Piece, int], None]
-    refused: Callable[[Piece], ModelError]
-    may_halve: bool = True
+    apart: LossByDataset
+    log_split: Callable[[MicroBatch, int], None]
+    out_of_memory_error: Callable[[MicroBatch], ModelError]
+    can_split: bool = True
 
 
 @dataclass
-class Halving:
+class BatchSplitter:
     """Largest number of texts that fit at once; 0 while whole batches fit."""
 
     most: int = 0
 
-    def done(self, batch: Piece, inputs: dict[str, Any] | None, work: Work) -> torch.Tensor:
+    def done(self, batch: MicroBatch, inputs: dict[str, Any] | None, work: StepFns) -> torch.Tensor:
         """Return the loss of a batch and add its gradients to those of the step."""
         if not self.most or batch.texts <= self.most:
             return self._run_at_once(batch, inputs or work.inputs(batch), work)
         micro_batch, rest = batch.first(self.most)
         return self._run_at_once(micro_batch, work.inputs(micro_batch), work) + self.done(rest, None, work)
 
-    def _run_at_once(self, micro_batch: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor:
+    def _run_at_once(self, micro_batch: MicroBatch, inputs: dict[str, Any], work: StepFns) -> torch.Tensor:
         """Run it at once; if memory runs out, restore the gradients from before and run it in halves."""
-        backup, dataset_sums = GradientsAside(work.parameters if work.may_halve else ()), work.apart.so_far()
+        backup, dataset_sums = GradientBackup(work.parameters if work.can_split else ()), work.apart.snapshot()
         loss = _run_or_none(micro_batch, inputs, work)
         if loss is not None:
             backup.add()
             return loss
         backup.restore()
-        work.apart.back_to(dataset_sums)
+        work.apart.reset_to(dataset_sums)
         free_memory()
-        if micro_batch.texts < 2 or not work.may_halve:
-            raise work.refused(micro_batch)
+        if micro_batch.texts < 2 or not work.can_split:
+            raise work.out_of_memory_error(micro_batch)
         self.most = (micro_batch.texts + 1) // 2
         work.log_split(micro_batch, self.most)
         return self.done(micro_batch, None, work)
 
 
-class GradientsAside:
+class GradientBackup:
     """Set the accumulated gradients aside while a batch computes its own, which are dropped if it fails."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -100,7 +100,7 @@ class GradientsAside:
             parameter.grad = accumulated
 
 
-def _run_or_none(micro_batch: Piece, inputs: dict[str, Any], work: Work) -> torch.Tensor | None:
+def _run_or_none(micro_batch: MicroBatch, inputs: dict[str, Any], work: StepFns) -> torch.Tensor | None:
     """Run a step; None if memory ran out. The error and the tensors that it holds are released by then."""
     try:
         return work.step(micro_batch, inputs)

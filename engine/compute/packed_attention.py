@@ -16,26 +16,26 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from ..lora import in_its_type
-from .capabilities import quiet
+from ..lora import autocast_model
+from .capabilities import eval_mode
 
-WAY = "training_pro_documents"
-LENGTH = 12
-CLOSE = {torch.float32: 1e-4, torch.float64: 1e-4}
-CLOSE_IN_HALF = 5e-2
+ATTENTION_NAME = "training_pro_documents"
+PROBE_LENGTH = 12
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
+HALF_TOLERANCE = 5e-2
 
 
-def mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+def packed_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """Return where each text begins, and the end of the row; the usual mask if it is of another kind."""
     full_mask = sdpa_mask(*args, **kwargs)
     return (
         full_mask
         if full_mask is None or full_mask.shape[0] != 1 or full_mask.dtype != torch.bool
-        else _bounds(full_mask)
+        else _text_bounds(full_mask)
     )
 
 
-def _bounds(full_mask: torch.Tensor) -> torch.Tensor:
+def _text_bounds(full_mask: torch.Tensor) -> torch.Tensor:
     visible = full_mask[0, 0]
     rows, columns = visible.shape
     if rows != columns:
@@ -50,7 +50,7 @@ def _bounds(full_mask: torch.Tensor) -> torch.Tensor:
     )  # on a GPU, each layer would have to synchronize to read them
 
 
-def attend(
+def packed_attention_forward(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -70,14 +70,14 @@ def attend(
 
 
 @contextmanager
-def text_by_text(base: Any) -> Iterator[bool]:
+def use_packed_attention(base: Any) -> Iterator[bool]:
     """Attend text by text within this context, if the results agree; yields whether they do."""
     config = base.config
     if getattr(config, "_attn_implementation", "") != "sdpa" or not hasattr(base, "set_attn_implementation"):
         yield False
         return
-    AttentionInterface.register(WAY, attend)
-    AttentionMaskInterface.register(WAY, mask)
+    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
     saved = [(c, c._attn_implementation_internal) for c in configs.values()]
     try:
@@ -96,15 +96,17 @@ def _restore(saved: list[tuple[Any, Any]]) -> None:
 def _switch_and_compare(base: Any) -> bool:
     """Compare both implementations on two short texts in one row; leaves the model switched to ours."""
     vocabulary = base.get_input_embeddings().weight.shape[0]
-    ids = torch.randint(0, vocabulary, (1, 2 * LENGTH), generator=torch.Generator().manual_seed(7)).to(base.device)
-    positions = torch.arange(2 * LENGTH, device=base.device)[None] % LENGTH
-    with torch.no_grad(), quiet(base), in_its_type(base):
+    ids = torch.randint(0, vocabulary, (1, 2 * PROBE_LENGTH), generator=torch.Generator().manual_seed(7)).to(
+        base.device
+    )
+    positions = torch.arange(2 * PROBE_LENGTH, device=base.device)[None] % PROBE_LENGTH
+    with torch.no_grad(), eval_mode(base), autocast_model(base):
         try:
             expected = base(input_ids=ids, position_ids=positions, use_cache=False).logits.float()
-            base.set_attn_implementation(WAY)
+            base.set_attn_implementation(ATTENTION_NAME)
             logits = base(input_ids=ids, position_ids=positions, use_cache=False).logits.float()
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError):
             return False
-    tolerance = CLOSE.get(base.dtype, CLOSE_IN_HALF)
-    switched = base.config._attn_implementation == WAY
+    tolerance = TOLERANCE.get(base.dtype, HALF_TOLERANCE)
+    switched = base.config._attn_implementation == ATTENTION_NAME
     return bool(switched and (logits - expected).norm() <= tolerance * expected.norm())

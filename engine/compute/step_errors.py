@@ -9,17 +9,17 @@ from contextlib import contextmanager
 import torch
 
 from ...core.errors import ModelError, Remedy, TrainingProError
-from ...core.host import Memory
+from ...core.host import DeviceMemory
 from ...train_utils import size
-from .gpu_memory import let_go_of
+from .gpu_memory import release_error
 
-EXPLODED = 3.0
+LOSS_EXPLOSION_FACTOR = 3.0
 """A loss this many times the smoothed one, and far worse than guessing, comes from broken weights."""
-WORSE_THAN_GUESSING = 2.0
+GUESSING_FACTOR = 2.0
 _OOM_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
 
 
-class BreakdownError(TrainingProError):
+class DivergenceError(TrainingProError):
     """A step diverged. The weights are still those of the step before, unless `spoiled`: then they are NaN."""
 
     def __init__(self, text: str, *, spoiled: bool = False) -> None:
@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in _OOM_MESSAGES)
 
 
-def why_unsound(loss: float, norm: float, smoothed: float | None, vocabulary: int, *, scaled: bool) -> str:
+def find_divergence(loss: float, norm: float, smoothed: float | None, vocabulary: int, *, scaled: bool) -> str:
     """Return why a step must not change the weights, or an empty string.
 
     With `scaled` gradients of float16, the gradient scaler skips such steps itself.
@@ -43,21 +43,21 @@ def why_unsound(loss: float, norm: float, smoothed: float | None, vocabulary: in
     if not math.isfinite(norm) and not scaled:
         return f"the gradients are {norm}, at a loss of {loss:.4f}"
     guessing_loss = math.log(max(2, vocabulary))
-    if smoothed is not None and loss > max(EXPLODED * smoothed, WORSE_THAN_GUESSING * guessing_loss):
+    if smoothed is not None and loss > max(LOSS_EXPLOSION_FACTOR * smoothed, GUESSING_FACTOR * guessing_loss):
         return f"the loss has exploded: {loss:.4g} after a smoothed loss of {smoothed:.4g}"
     return ""
 
 
-def broken_down(reason: str, step: int, learning_rate: float, dtype: str) -> BreakdownError:
+def divergence_error(reason: str, step: int, learning_rate: float, dtype: str) -> DivergenceError:
     """Return the error for a step that would have broken weights that are still good."""
     summary = f"Step {step} would have broken the LoRA: {reason}. The weights are those of step {step - 1}."
-    return BreakdownError(f"{summary} {_divergence_advice(learning_rate, dtype)}")
+    return DivergenceError(f"{summary} {_divergence_advice(learning_rate, dtype)}")
 
 
-def spoiled(step: int, learning_rate: float, dtype: str) -> BreakdownError:
+def broken_weights_error(step: int, learning_rate: float, dtype: str) -> DivergenceError:
     """Return the error for weights that are already NaN or infinite; only a checkpoint may be good."""
     summary = f"Training has broken the weights: after step {step} they are no numbers any more (NaN or infinite)."
-    return BreakdownError(f"{summary} {_divergence_advice(learning_rate, dtype)}", spoiled=True)
+    return DivergenceError(f"{summary} {_divergence_advice(learning_rate, dtype)}", spoiled=True)
 
 
 def _divergence_advice(learning_rate: float, dtype: str) -> str:
@@ -68,7 +68,7 @@ def _divergence_advice(learning_rate: float, dtype: str) -> str:
     )
 
 
-def does_not_fit(device: torch.device, remedies: Sequence[Remedy], tokens: int = 0) -> ModelError:
+def out_of_memory_error(device: torch.device, remedies: Sequence[Remedy], tokens: int = 0) -> ModelError:
     """Return the error for one example of `tokens` tokens that does not fit; 0 if no example is to blame."""
     cause = f": one example of {tokens} tokens alone does not fit" if tokens else ", in one forward pass"
     advice = [*(remedy.words for remedy in remedies), "the model loaded in 4 bits"]
@@ -78,8 +78,8 @@ def does_not_fit(device: torch.device, remedies: Sequence[Remedy], tokens: int =
 
 
 @contextmanager
-def told_where_memory_runs_out(
-    device: torch.device, remedies: Callable[[Memory], Sequence[Remedy]]
+def explain_out_of_memory(
+    device: torch.device, remedies: Callable[[DeviceMemory], Sequence[Remedy]]
 ) -> Iterator[None]:
     """Turn an out-of-memory error into one with remedies, also outside of a step: probes and evaluations."""
     try:
@@ -87,11 +87,11 @@ def told_where_memory_runs_out(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        let_go_of(error)  # the figures below then count the model and the LoRA only
-        raise does_not_fit(device, remedies(memory_of(device))) from None
+        release_error(error)  # the figures below then count the model and the LoRA only
+        raise out_of_memory_error(device, remedies(device_memory(device))) from None
 
 
-def cannot_halve(batch: int, accumulation: int, reason: str) -> ModelError:
+def unsplittable_batch_error(batch: int, accumulation: int, reason: str) -> ModelError:
     """Return the error for running out of memory where a batch cannot be split."""
     smaller = {"batch_size": max(1, batch // 2), "accumulation": 2 * accumulation}
     advice = f"True Batch Size {smaller['batch_size']} and Gradient Accumulation {smaller['accumulation']}"
@@ -102,12 +102,12 @@ def cannot_halve(batch: int, accumulation: int, reason: str) -> ModelError:
     )
 
 
-def memory_of(device: torch.device) -> Memory:
+def device_memory(device: torch.device) -> DeviceMemory:
     """Return used and total memory of the model's device; zeros for a CPU."""
     if device.type != "cuda":
-        return Memory("CPU", 0, 0)
+        return DeviceMemory("CPU", 0, 0)
     free, total = torch.cuda.mem_get_info(device)
-    return Memory(device.type, total - free, total, torch.cuda.memory_allocated(device))
+    return DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
 
 
 def _memory_figures(device: torch.device) -> str:

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 import psutil
 import torch
 
-from ...core.jobs import EventLog, MachineUse, most_memory
-from .peak_memory import peak_from_now_on
+from ...core.jobs import EventLog, MachineUse, peak_memory_of
 
-EVERY_SECONDS = 5.0
-TOO_SLOW_SECONDS = 0.05  # a sensor that takes this long is not read again
+INTERVAL_SECONDS = 5.0
+SLOW_SENSOR_SECONDS = 0.05  # a sensor that takes this long is not read again
 
 Sensor = Callable[[int], float]
 
 
-class MachineWatch:
+class MachineMonitor:
     """Samples the machine between steps, every few seconds, and logs what has changed."""
 
     def __init__(self, device: torch.device, log: EventLog) -> None:
         self._on_gpu, self._log = device.type == "cuda", log
-        self._earlier_peak = most_memory(log.since(0))  # of earlier run segments
-        self._peak = peak_from_now_on(device)
+        self._earlier_peak = peak_memory_of(log.since(0))  # of earlier run segments
+        self._peak = start_peak_meter(device)
         self._sensors = _Sensors()
         self._sampled_at, self._last = -math.inf, MachineUse(cards=0, peak=0)
 
     def observe(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if now - self._sampled_at < EVERY_SECONDS and not at_once:
+        if now - self._sampled_at < INTERVAL_SECONDS and not at_once:
             return
         self._sampled_at = now
         use = (
@@ -70,7 +72,7 @@ class _Sensors:
             return None
         began = time.monotonic()
         values = _read_sensor(getattr(torch.cuda, name, None), gpus)
-        if values is None or time.monotonic() - began > TOO_SLOW_SECONDS:
+        if values is None or time.monotonic() - began > SLOW_SENSOR_SECONDS:
             self._disabled.add(name)
         return None if values is None else round(combine(values))
 
@@ -86,3 +88,67 @@ def _read_sensor(sensor: Sensor | None, gpus: Iterable[int]) -> list[float] | No
 
 def _total_memory() -> int:
     return int(psutil.virtual_memory().total)
+
+
+CLEAR_REFS = Path("/proc/self/clear_refs")
+PROCESS_STATUS = Path("/proc/self/status")
+
+
+class PeakMeter(Protocol):
+    """Measures from its creation on."""
+
+    def most(self) -> int:
+        """Return the peak in bytes."""
+
+
+def start_peak_meter(device: torch.device) -> PeakMeter:
+    return _GpuPeak() if device.type == "cuda" else _ProcessPeak()
+
+
+class _GpuPeak:
+    """Memory reserved by torch, from its own counters, without synchronizing."""
+
+    def __init__(self) -> None:
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(index)
+
+    def most(self) -> int:
+        return int(sum(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count()))))
+
+
+class _ProcessPeak:
+    """The peak that the system counts, once it has risen; before that the largest sample."""
+
+    def __init__(self) -> None:
+        reset_peak()
+        self._before, self._seen = _system_peak(), 0
+
+    def most(self) -> int:
+        self._seen = max(self._seen, int(psutil.Process().memory_info().rss))
+        peak = _system_peak()
+        return peak if peak > self._before else self._seen
+
+
+def reset_peak() -> bool:
+    """Reset the peak of this process; possible on Linux only, and not where /proc is read-only."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        CLEAR_REFS.write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def read_process_memory(name: str) -> int:
+    """Return a value of /proc/self/status in bytes, 0 if it is missing."""
+    status = PROCESS_STATUS.read_text(encoding="ascii", errors="replace")
+    fields = status.partition(name)[2].split(maxsplit=1)
+    return int(fields[0]) * 1024 if fields else 0
+
+
+def _system_peak() -> int:
+    """Return the peak of the process, 0 where the system counts none."""
+    if sys.platform.startswith("linux"):
+        return read_process_memory("VmHWM:")
+    return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))  # Windows

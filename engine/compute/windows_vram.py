@@ -10,13 +10,13 @@ from statistics import median
 
 import torch
 
-SLOWER = 4.0
-IN_A_ROW = 3
-FIRST_STEPS = 10
+SLOWDOWN_FACTOR = 4.0
+SLOW_STEPS = 3
+BASELINE_STEPS = 10
 
 
 @contextmanager
-def kept_on_the_card(device: torch.device) -> Iterator[None]:
+def limit_vram(device: torch.device) -> Iterator[None]:
     """Limit this process to the free memory of the GPU within this context, so that running out is an error."""
     if sys.platform != "win32" or device.type != "cuda":
         yield
@@ -33,27 +33,27 @@ def kept_on_the_card(device: torch.device) -> Iterator[None]:
 
 
 @dataclass
-class Spilling:
+class SpillDetector:
     """Detects spilling from the steps: the time per token becomes many times that of the first steps."""
 
-    usual: list[float] = field(default_factory=list)
-    slow: int = 0
+    baseline: list[float] = field(default_factory=list)
+    slow_steps: int = 0
     is_reported: bool = False
 
     def observe(self, seconds: float, tokens: int) -> bool:
         """Add a step; True once, after some slow steps in a row."""
         seconds_per_token = seconds / max(1, tokens)
-        if len(self.usual) < FIRST_STEPS:
-            self.usual.append(seconds_per_token)
+        if len(self.baseline) < BASELINE_STEPS:
+            self.baseline.append(seconds_per_token)
             return False
-        self.slow = self.slow + 1 if seconds_per_token > SLOWER * median(self.usual) else 0
-        if self.is_reported or self.slow < IN_A_ROW:
+        self.slow_steps = self.slow_steps + 1 if seconds_per_token > SLOWDOWN_FACTOR * median(self.baseline) else 0
+        if self.is_reported or self.slow_steps < SLOW_STEPS:
             return False
         self.is_reported = True
         return True
 
 
-SPILLS = (
+SPILL_ADVICE = (
     "The steps have become many times slower: the graphics card is full, and the driver has moved memory into "
     "that of the system. What helps most: close what else uses the card, a smaller True Batch Size with more "
     "Gradient Accumulation, gradient checkpointing."

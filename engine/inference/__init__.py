@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import generation, perplexity
-from .evaluator import Measuring, Testing
-from .sample_generation import Asking, between_steps
+from .evaluator import EvalScheduler, Evaluator
+from .sample_generation import SampleGenerator, sampling_mode
 
-__all__ = ["Asking", "Measuring", "Testing", "between_steps", "generation", "perplexity"]
+__all__ = ["EvalScheduler", "Evaluator", "SampleGenerator", "generation", "perplexity", "sampling_mode"]

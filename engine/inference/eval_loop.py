@@ -12,27 +12,38 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...data.examples import IGNORED, Example, Examples
-from ..compute import EXAMPLES, JOINS, OWNERS, TOKENS, Loss, Ways, batched, distributed, is_out_of_memory, quiet
-from ..lora import device, in_its_type, same_chance
+from ...data.examples import IGNORE_INDEX, Example, Examples
+from ..compute import (
+    EXAMPLES,
+    JOINS,
+    OWNERS,
+    TOKENS,
+    LossFunction,
+    ModelCapabilities,
+    collate,
+    distributed,
+    eval_mode,
+    is_out_of_memory,
+)
+from ..lora import autocast_model, model_device, preserve_rng
 
 Group = int | np.ndarray[Any, Any]
 """Group of a whole example, or of each of its tokens."""
-Some = Sequence[Example] | Examples
-Told = Callable[[float], None]
+ExampleSequence = Sequence[Example] | Examples
+ProgressFn = Callable[[float], None]
 """Called with the share that is done."""
-TRIED = 3
+TIMED_BATCHES = 3
 """Number of batches that are timed to estimate a whole pass."""
 
 
-class AtOnce(NamedTuple):
+class BatchLimit(NamedTuple):
     """Limits of a batch: examples, and tokens with their padding."""
 
     examples: float = inf
     tokens: float = inf
 
 
-class Sums(NamedTuple):
+class GroupSums(NamedTuple):
     """Sums of each group: losses, correctly predicted tokens, and tokens."""
 
     losses: np.ndarray[Any, Any]
@@ -40,8 +51,8 @@ class Sums(NamedTuple):
     tokens: np.ndarray[Any, Any]
 
     @staticmethod
-    def zeros(groups: int) -> Sums:
-        return Sums(*(np.zeros(groups) for _ in Sums._fields))
+    def zeros(groups: int) -> GroupSums:
+        return GroupSums(*(np.zeros(groups) for _ in GroupSums._fields))
 
     @property
     def loss(self) -> float:
@@ -57,38 +68,44 @@ class Sums(NamedTuple):
             "right": float(self.hits[group] / tokens),
         }
 
-    def grouped(self, larger_groups: np.ndarray[Any, Any], groups: int) -> Sums:
+    def merge_groups(self, larger_groups: np.ndarray[Any, Any], groups: int) -> GroupSums:
         """Sum into larger groups; `larger_groups` holds the larger group of each group."""
-        return Sums(*(np.bincount(larger_groups, sums, groups) for sums in self))
+        return GroupSums(*(np.bincount(larger_groups, sums, groups) for sums in self))
 
 
 @contextmanager
-def measuring(model: Any) -> Iterator[None]:
+def evaluation_context(model: Any) -> Iterator[None]:
     """Evaluate within this context: no gradients, no dropout; module modes and random states are restored."""
-    with torch.no_grad(), same_chance(), quiet(model), in_its_type(model):
+    with torch.no_grad(), preserve_rng(), eval_mode(model), autocast_model(model):
         yield
 
 
-class Pass:
+class EvalLoop:
     """Runs a model over examples in batches of similar length."""
 
-    def __init__(self, model: Any, capabilities: Ways, limit: AtOnce, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, model: Any, capabilities: ModelCapabilities, limit: BatchLimit, is_stopping: Callable[[], bool]
+    ) -> None:
         self.model, self._is_stopping, self._limit = model, is_stopping, limit
         loss_fn: Any = capabilities.loss
-        self._loss: Loss = replace(loss_fn, smoothing=0.0)  # label smoothing is for training only
+        self._loss: LossFunction = replace(loss_fn, smoothing=0.0)  # label smoothing is for training only
         self._packed = capabilities.packed
 
     def sums(
-        self, examples: Some, groups: Sequence[Group], count: int, report: Told = lambda share: None
-    ) -> Sums | None:
+        self,
+        examples: ExampleSequence,
+        groups: Sequence[Group],
+        count: int,
+        report: ProgressFn = lambda share: None,
+    ) -> GroupSums | None:
         """Return the sums by group over all processes; None if the run was stopped."""
-        totals, stopped = Sums.zeros(count), False
+        totals, stopped = GroupSums.zeros(count), False
         failure: Exception | None = None
         try:
             stopped = not self._add_share(totals, examples, groups, report)
         except Exception as error:  # noqa: BLE001 - raised below, once the other processes know of it
             failure = error
-        stopped, failed = distributed.heard(stopped, failure is not None)
+        stopped, failed = distributed.any_rank(stopped, failure is not None)
         if failed:
             try:
                 raise failure or RuntimeError("it could not be done in another process")
@@ -96,12 +113,14 @@ class Pass:
                 failure = None  # else the error and this frame form a cycle that keeps the tensors alive
         if stopped:
             return None
-        distributed.add_up(totals)
+        distributed.sum_over_ranks(totals)
         return totals
 
-    def _add_share(self, totals: Sums, examples: Some, groups: Sequence[Group], report: Told) -> bool:
+    def _add_share(
+        self, totals: GroupSums, examples: ExampleSequence, groups: Sequence[Group], report: ProgressFn
+    ) -> bool:
         """Add this process's share of the batches; False if the run was stopped."""
-        batches = distributed.share(self._batches(examples))
+        batches = distributed.split_over_ranks(self._batches(examples))
         for number, indices in enumerate(batches, start=1):
             if self._is_stopping():
                 return False
@@ -109,7 +128,7 @@ class Pass:
             report(number / len(batches))
         return True
 
-    def _batches(self, examples: Some) -> list[list[int]]:
+    def _batches(self, examples: ExampleSequence) -> list[list[int]]:
         """Return the indices of the examples in batches, the longest first."""
         lengths = [len(example.ids) for example in examples]
         batches: list[list[int]] = []
@@ -124,13 +143,13 @@ class Pass:
             tokens += needed
         return batches
 
-    def expected_seconds(self, examples: Sequence[Example]) -> float:
+    def estimate_seconds(self, examples: Sequence[Example]) -> float:
         """Estimate the seconds of a pass, by the tokens and the times of a few batches of different lengths."""
         batches = [[examples[n] for n in indices] for indices in self._batches(examples)]
-        picked = np.linspace(0, len(batches) - 1, min(TRIED, len(batches))).round().astype(int)
+        picked = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int)
         timed, began = [batches[n] for n in picked], time.perf_counter()
         for batch in timed:
-            self._add(Sums.zeros(1), batch, [0] * len(batch))
+            self._add(GroupSums.zeros(1), batch, [0] * len(batch))
         seconds = time.perf_counter() - began
         return seconds * sum(map(self._batch_tokens, batches)) / sum(map(self._batch_tokens, timed))
 
@@ -138,7 +157,7 @@ class Pass:
         lengths = [len(example.ids) for example in batch]
         return sum(lengths) if self._packed else len(lengths) * max(lengths)
 
-    def _add(self, totals: Sums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
+    def _add(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
         """Add a batch, in halves if memory runs out."""
         try:
             self._add_at_once(totals, examples, groups)
@@ -150,12 +169,12 @@ class Pass:
         self._add(totals, examples[:half], groups[:half])
         self._add(totals, examples[half:], groups[half:])
 
-    def _add_at_once(self, totals: Sums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
-        batch = batched(examples, in_one_row=self._packed)
+    def _add_at_once(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
+        batch = collate(examples, in_one_row=self._packed)
         labels = batch.pop("labels")
         for name in (OWNERS, TOKENS, EXAMPLES, JOINS):
             del batch[name]
-        target = device(self.model)
+        target = model_device(self.model)
         rows = self._loss(self.model, {k: v.to(target) for k, v in batch.items()}, labels.to(target))
         token_groups = np.concatenate(
             [_groups_of_labels(e, group) for e, group in zip(examples, groups, strict=True)]
@@ -167,5 +186,5 @@ class Pass:
 
 def _groups_of_labels(example: Example, group: Group) -> np.ndarray[Any, Any]:
     """Return the group of each predicted token, in order."""
-    learned: np.ndarray[Any, Any] = np.broadcast_to(group, len(example.ids))[example.labels != IGNORED]
+    learned: np.ndarray[Any, Any] = np.broadcast_to(group, len(example.ids))[example.labels != IGNORE_INDEX]
     return learned

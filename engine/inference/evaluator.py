@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, Evaluated, EventLog, Occasion, RunControl, Stage
-from ...data.examples import origins
+from ...core.jobs import Advice, EvaluationDone, EventLog, RunControl, Stage, Trigger
+from ...data.examples import find_example_datasets
 from ...records.report import graph_file
 from ...train_utils import perplexity
-from ..compute import Ways, distributed
-from ..plan import Blueprint, Evaluation
-from ..tokenizer import working_tokenizer
-from .context_gain import context_gain, laters
-from .eval_loop import AtOnce, Pass, Sums, Told, measuring
+from ..compute import ModelCapabilities, distributed
+from ..plan import Evaluation, RunPlan
+from ..tokenizer import make_working_tokenizer
+from .context_gain import continuation_pairs, measure_context_gain
+from .eval_loop import BatchLimit, EvalLoop, GroupSums, ProgressFn, evaluation_context
 
-NOTHING_ASIDE = "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)."
+NO_VALIDATION_SPLIT = "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)."
 
-EVALUATING, TELLS_SECONDS = "Evaluating on the part kept aside", 3.0
+EVALUATING, PROGRESS_SECONDS = "Evaluating on the part kept aside", 3.0
 
 
-class Testing:
+class EvalScheduler:
     """Decides when to evaluate the validation split, and records the results in the run's graph."""
 
     def __init__(
-        self, blueprint: Blueprint, graph: list[dict[str, Any]], control: RunControl[Any], log: EventLog
+        self, blueprint: RunPlan, graph: list[dict[str, Any]], control: RunControl[Any], log: EventLog
     ) -> None:
         self._blueprint, self._graph, self._control, self._log = blueprint, graph, control, log
         self._has_split = len(blueprint.data.kept_aside) > 0
         self.kept_aside = blueprint.data.kept_aside.digest() if self._has_split else ""
-        self.evaluations = graph_file.evaluations_of(graph, self.kept_aside) if self._has_split else []
-        self.evaluate: Callable[[], Measured | None] = lambda: None
+        self.evaluations = graph_file.read_evaluations(graph, self.kept_aside) if self._has_split else []
+        self.evaluate: Callable[[], EvalResult | None] = lambda: None
         self._reported_at = 0.0
 
     def stopping(self) -> bool:
@@ -42,7 +42,7 @@ class Testing:
 
     def report_progress(self, share: float) -> None:
         """Log the progress of the current evaluation every few seconds; a short one logs none."""
-        if time.monotonic() - self._reported_at > TELLS_SECONDS:
+        if time.monotonic() - self._reported_at > PROGRESS_SECONDS:
             self._log.append(Stage(text=EVALUATING, share=share))
             self._reported_at = time.monotonic()
 
@@ -50,7 +50,7 @@ class Testing:
         """Drop the reference to the model."""
         self.evaluate = lambda: None
 
-    def at_start(self, step: int) -> Evaluation | None:
+    def evaluate_at_start(self, step: int) -> Evaluation | None:
         """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
         if not self._has_split:
             return None
@@ -63,10 +63,10 @@ class Testing:
         """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
         asked, stopping = self._control.take_evaluation(), self._control.stopping
         if asked and not self._has_split:
-            self._log.append(Advice(text=NOTHING_ASIDE))
+            self._log.append(Advice(text=NO_VALIDATION_SPLIT))
         if not self._has_split:
             return None
-        asked, stopping = distributed.heard(asked, stopping)  # all processes evaluate, or none
+        asked, stopping = distributed.any_rank(asked, stopping)  # all processes evaluate, or none
         if stopping:
             return None
         if last:
@@ -79,11 +79,11 @@ class Testing:
         every = self._blueprint.settings.aside.eval_every or self._blueprint.plan.steps_per_epoch
         return step % every == 0
 
-    def at_end(self, step: int) -> Evaluation | None:
+    def evaluate_at_end(self, step: int) -> Evaluation | None:
         """Evaluate where a stopping rule ends the run after this step."""
         return self._evaluate(step, "end") if self._has_split else None
 
-    def _evaluate(self, step: int, occasion: Occasion) -> Evaluation | None:
+    def _evaluate(self, step: int, occasion: Trigger) -> Evaluation | None:
         """Evaluate and record the result; a failure is logged, and the run continues."""
         self._log.append(Stage(text=EVALUATING))
         started = self._reported_at = time.monotonic()
@@ -100,8 +100,8 @@ class Testing:
             self._log.append(Stage(text="Training"))
         return Evaluation(result.loss, result.accuracy, occasion == "asked") if result is not None else None
 
-    def _as_event(self, result: Measured, step: int, occasion: Occasion, seconds: float) -> Evaluated:
-        return Evaluated(
+    def _as_event(self, result: EvalResult, step: int, occasion: Trigger, seconds: float) -> EvaluationDone:
+        return EvaluationDone(
             step=step,
             epoch=step / self._blueprint.plan.steps_per_epoch,
             why=occasion,
@@ -114,14 +114,14 @@ class Testing:
             context_gain=result.context_gain,
         )
 
-    def _record(self, evaluated: Evaluated) -> None:
+    def _record(self, evaluated: EvaluationDone) -> None:
         self.evaluations.append(evaluated)
-        self._graph.append(graph_file.entry(evaluated, self.kept_aside))
+        self._graph.append(graph_file.evaluation_entry(evaluated, self.kept_aside))
         self._log.append(evaluated)
 
 
 @dataclass(frozen=True)
-class Measured:
+class EvalResult:
     """Figures of one evaluation."""
 
     loss: float
@@ -131,48 +131,50 @@ class Measured:
     context_gain: float | None
 
 
-class Measuring:
+class Evaluator:
     """Evaluates a model in training on the validation split, and restores its state."""
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        blueprint: RunPlan,
         model: Any,
-        capabilities: Ways,
+        capabilities: ModelCapabilities,
         is_stopping: Callable[[], bool],
-        report: Told = lambda share: None,
+        report: ProgressFn = lambda share: None,
     ) -> None:
         split, settings, card = blueprint.data.kept_aside, blueprint.settings, blueprint.card
         # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
-        bos = working_tokenizer(card.tokenizer).bos
+        bos = make_working_tokenizer(card.tokenizer).bos
         in_order = settings.steps.batching == "length_then_order"
-        self._examples, self._origins = list(split), origins(split, settings)
+        self._examples, self._origins = list(split), find_example_datasets(split, settings)
         self._groups = self._origins.of(self._examples)
         self._report = report
-        self._pairs = laters(split, bos, card.context, rows_too=in_order)
-        self._eval_loop = Pass(model, capabilities, AtOnce(examples=settings.steps.batch_size), is_stopping)
+        self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
+        self._eval_loop = EvalLoop(
+            model, capabilities, BatchLimit(examples=settings.steps.batch_size), is_stopping
+        )
 
-    def __call__(self) -> Measured | None:
+    def __call__(self) -> EvalResult | None:
         """Evaluate; None if the run was stopped."""
-        with measuring(self._eval_loop.model):
+        with evaluation_context(self._eval_loop.model):
             sums = self._eval_loop.sums(self._examples, self._groups, len(self._origins.names), self._report)
             if sums is None:
                 return None
-            return self._as_result(sums, context_gain(self._eval_loop, self._pairs))
+            return self._as_result(sums, measure_context_gain(self._eval_loop, self._pairs))
 
-    def expected_seconds(self) -> float:
+    def estimate_seconds(self) -> float:
         """Estimate the seconds of an evaluation by timing a part of it."""
         continuations = [example for pair in self._pairs for example in pair]
-        with measuring(self._eval_loop.model):
-            return self._eval_loop.expected_seconds([*self._examples, *continuations])
+        with evaluation_context(self._eval_loop.model):
+            return self._eval_loop.estimate_seconds([*self._examples, *continuations])
 
-    def _as_result(self, sums: Sums, gain: float | None) -> Measured:
+    def _as_result(self, sums: GroupSums, gain: float | None) -> EvalResult:
         names, tokens = self._origins.names, sums.tokens
         by_source = {name: float(sums.losses[n] / tokens[n]) for n, name in enumerate(names) if tokens[n]}
-        return Measured(
+        return EvalResult(
             loss=sums.loss,
             accuracy=float(sums.hits.sum() / max(tokens.sum(), 1)),
             tokens=int(tokens.sum()),
-            by_source=by_source if self._origins.several else {},
+            by_source=by_source if self._origins.has_several else {},
             context_gain=gain,
         )

@@ -7,21 +7,21 @@ from typing import Any, Literal
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList, TextStreamer, set_seed
 
-from ...core.engine import Question
+from ...core.engine import AnswerRequest
 from ...core.errors import ModelError
 from ...core.host import Host
-from ...core.jobs import Answer, Ended, Job, Stage
-from ...data.rows import Prompt, Speaking, in_a_chat
-from ...records.folder import how_to_talk
-from ..lora import in_its_type, loaded_onto, lora_folder, take_out, without_loras
-from ..tokenizer import WorkingTokenizer, working_tokenizer
+from ...core.jobs import Answer, Job, JobEnded, Stage
+from ...data.rows import Prompt, PromptStyle, chat_prompt_style
+from ...records.folder import read_training_prompt
+from ..lora import autocast_model, load_lora, lora_folder, remove_peft_layers, without_loras
+from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
-Side = Literal["with", "without"]
+AnswerSide = Literal["with", "without"]
 
 
-def answer(question: Question, host: Host, job: Job) -> Ended:
+def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
-    tokenizer = working_tokenizer(host.card().tokenizer, host.chat_template())
+    tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
     ids, raw_tokenizer = torch.tensor([_encode_prompt(question, host, tokenizer).ids]), tokenizer.tokenizer
     with without_loras(host) as (base, _):
         if question.both or not question.lora:
@@ -29,25 +29,25 @@ def answer(question: Question, host: Host, job: Job) -> Ended:
             _write(base, ids, "without", question, raw_tokenizer, job)
         if question.lora and not job.control.stopping:
             _answer_with_lora(base, ids, question, raw_tokenizer, host, job)
-    return Ended(outcome="stopped" if job.control.stopping else "finished", text="")
+    return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="")
 
 
-def _encode_prompt(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
+def _encode_prompt(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
     """Encode a chat message as in training; in a plain text, special tokens that the user types are recognized."""
     if question.as_chat:
         return _prompt_style(question, host, tokenizer).prompt(question.prompt, tokenizer)
     raw_tokenizer = tokenizer.tokenizer
     text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
-    return Speaking("format", bos=tokenizer.bos).prompt(text, tokenizer)
+    return PromptStyle("format", bos=tokenizer.bos).prompt(text, tokenizer)
 
 
-def _prompt_style(question: Question, host: Host, tokenizer: WorkingTokenizer) -> Speaking:
+def _prompt_style(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> PromptStyle:
     """Return the prompt style of the LoRA, used for both answers, or else that of the model for chats."""
-    prompt_info = how_to_talk(lora_folder(question.lora, host)) if question.lora else None
+    prompt_info = read_training_prompt(lora_folder(question.lora, host)) if question.lora else None
     if prompt_info is not None:
         bos = tokenizer.bos if prompt_info.starts_with_bos else None
-        return Speaking("chat", before=prompt_info.before, after=prompt_info.after, bos=bos)
-    style = in_a_chat(tokenizer, tokenizer.bos)
+        return PromptStyle("chat", before=prompt_info.before, after=prompt_info.after, bos=bos)
+    style = chat_prompt_style(tokenizer, tokenizer.bos)
     if style is None:
         raise ModelError(
             f"No message can be written with {tokenizer.chat_template.origin}. Ask without 'As a chat message'."
@@ -56,29 +56,31 @@ def _prompt_style(question: Question, host: Host, tokenizer: WorkingTokenizer) -
 
 
 def _answer_with_lora(
-    base: Any, ids: torch.Tensor, question: Question, tokenizer: Any, host: Host, job: Job
+    base: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, host: Host, job: Job
 ) -> None:
     job.log.append(Stage(text=f"Answering with {question.lora}"))
-    model = loaded_onto(base, lora_folder(question.lora, host), question.lora, question.strength)
+    model = load_lora(base, lora_folder(question.lora, host), question.lora, question.strength)
     try:
         _write(model, ids, "with", question, tokenizer, job)
     finally:
-        take_out(base)
+        remove_peft_layers(base)
 
 
-def _write(model: Any, ids: torch.Tensor, side: Side, question: Question, tokenizer: Any, job: Job) -> None:
+def _write(
+    model: Any, ids: torch.Tensor, side: AnswerSide, question: AnswerRequest, tokenizer: Any, job: Job
+) -> None:
     model.eval()
-    generated(model, ids, question, tokenizer, job, _LogStreamer(tokenizer, side, job))
+    generate_ids(model, ids, question, tokenizer, job, _LogStreamer(tokenizer, side, job))
 
 
-def generated(
-    model: Any, ids: torch.Tensor, question: Question, tokenizer: Any, job: Job, streamer: Any = None
+def generate_ids(
+    model: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, job: Job, streamer: Any = None
 ) -> torch.Tensor:
     """Generate with the question's seed; returns the ids and their continuation, cut short if the job stops."""
     set_seed(question.seed)
     ids = ids.to(model.device)
     do_sample = question.temperature > 0
-    with torch.no_grad(), in_its_type(model):
+    with torch.no_grad(), autocast_model(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -96,7 +98,7 @@ def generated(
 class _LogStreamer(TextStreamer):  # type: ignore[misc]
     """Streamer that logs each finished piece of the answer as an event."""
 
-    def __init__(self, tokenizer: Any, side: Side, job: Job) -> None:
+    def __init__(self, tokenizer: Any, side: AnswerSide, job: Job) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._side, self._job = side, job
 

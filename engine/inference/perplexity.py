@@ -10,46 +10,45 @@ from pathlib import Path
 from typing import Any
 
 from ... import train_utils
-from ...core.engine import PerplexityOf
+from ...core.engine import PerplexityRequest
 from ...core.errors import DataError, SettingsError, TrainingProError
-from ...core.evaluations_table import Row
-from ...core.host import Host, ModelCard, card_of
-from ...core.jobs import Advice, Ended, Job, Note, PerplexityFound, Stage
+from ...core.evaluations_table import EvaluationRow
+from ...core.host import Host, ModelCard, get_model_card
+from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Stage
 from ...data import arrow_store, dataset_index
-from ...data.dataset_index import DataSet
-from ...data.load import Work, opened_set
+from ...data.dataset_index import DatasetEntry
+from ...data.load import PrepareContext, load_dataset
 from ...settings.definitions import TrainingSettings
-from ..compute import Ways, text_by_text, tried
-from ..lora import loaded_onto, lora_folder, take_out, without_loras
-from ..tokenizer import working_tokenizer
-from .eval_loop import AtOnce, Pass, Sums, Told, measuring
-from .perplexity_input import Material
-from .row_perplexity import known_rows
-from .sliding_windows import windows
+from ..compute import ModelCapabilities, probe_model, use_packed_attention
+from ..lora import load_lora, lora_folder, remove_peft_layers, without_loras
+from ..tokenizer import make_working_tokenizer
+from .eval_loop import BatchLimit, EvalLoop, GroupSums, ProgressFn, evaluation_context
+from .perplexity_input import PerplexityInput, window_input
+from .row_perplexity import row_input
 
-LONGEST = 2048
-AT_ONCE = AtOnce(tokens=2048)
+MAX_LENGTH = 2048
+BATCH_LIMIT = BatchLimit(tokens=2048)
 """A single window may have more."""
-WITHOUT = "-"
-TELLS = 10
+NO_LORA = "-"
+PROGRESS_PARTS = 10
 """Most progress events per pass."""
 
 
-def perplexity(request: PerplexityOf, settings: TrainingSettings, host: Host, job: Job) -> Ended:
+def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Measure a dataset with each LoRA in turn, and restore the model."""
     folders = [(str(lora), lora_folder(lora, host)) for lora in request.loras]
-    dataset, card = _find_dataset(request.data, host), card_of(host)
+    dataset, card = _find_dataset(request.data, host), get_model_card(host)
     inputs = _load_input(dataset, request, _load_context(settings, host, card, job))
     for note in inputs.notes:
         job.log.append(Note(text=note))
-    results: list[PerplexityFound] = []
-    with without_loras(host) as (base, _), text_by_text(base):
-        for name, folder in [(WITHOUT, None)] * request.without + folders:
+    results: list[PerplexityMeasured] = []
+    with without_loras(host) as (base, _), use_packed_attention(base):
+        for name, folder in [(NO_LORA, None)] * request.without + folders:
             if job.control.stopping:
                 break
             started = time.monotonic()
             with _with_lora(base, folder, name) as model:
-                capabilities = tried(model, settings)
+                capabilities = probe_model(model, settings)
                 sums = _sums(
                     model,
                     capabilities,
@@ -60,48 +59,48 @@ def perplexity(request: PerplexityOf, settings: TrainingSettings, host: Host, jo
             if sums is not None:
                 figures = _figures(sums, inputs)
                 results.append(
-                    PerplexityFound(model=card.name, lora=name, seconds=time.monotonic() - started, **figures)
+                    PerplexityMeasured(model=card.name, lora=name, seconds=time.monotonic() - started, **figures)
                 )
                 _log_result(results[-1], request.comment, host, job)
     lines = [
         f"{result.dataset} {_lora_phrase(result.lora)}: perplexity {result.perplexity:.4f}" for result in results
     ]
-    return Ended(outcome="stopped" if job.control.stopping else "finished", text="\n".join(lines))
+    return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="\n".join(lines))
 
 
-def _find_dataset(name: str, host: Host) -> DataSet:
+def _find_dataset(name: str, host: Host) -> DatasetEntry:
     """Look a dataset up by its name or its path."""
     if not name.strip():
         raise DataError("No data are chosen. Choose a text or rows, or press Add files.")
-    path = dataset_index.located(name, host.folders)
-    return DataSet(path.name + "/" * path.is_dir(), path)
+    path = dataset_index.locate_dataset(name, host.folders)
+    return DatasetEntry(path.name + "/" * path.is_dir(), path)
 
 
-def _load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> Work:
+def _load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> PrepareContext:
     """Return the context for loading data, the same as for a run."""
-    tokenizer = working_tokenizer(card.tokenizer, host.chat_template())
+    tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
 
     def say(text: str, share: float | None) -> None:
         job.log.append(Stage(text=text, share=share))
 
-    return Work(settings, host.folders, card, tokenizer, say, store=arrow_store.store(host.folders))
+    return PrepareContext(settings, host.folders, card, tokenizer, say, store=arrow_store.open_store(host.folders))
 
 
-def _load_input(dataset: DataSet, request: PerplexityOf, context: Work) -> Material:
+def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: PrepareContext) -> PerplexityInput:
     """Load a dataset as windows over its texts, or as its rows."""
-    max_length = request.max_length or min(context.card.context or LONGEST, LONGEST)
+    max_length = request.max_length or min(context.card.context or MAX_LENGTH, MAX_LENGTH)
     if problems := list(_problems(max_length, context.card)):
         raise SettingsError(problems)
-    loaded = opened_set(context, dataset)
+    loaded = load_dataset(context, dataset)
     if loaded.texts and loaded.rows:
         raise DataError(
             f"{dataset.name} holds texts and rows, which are not measured alike. Name one of its files."
         )
     if not loaded.rows:
-        return windows(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)
+        return window_input(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)
     if request.stride:
         raise SettingsError([f"Stride: {dataset.name} has rows, each of which is measured whole. Leave it at 0."])
-    return known_rows(dataset.path.name, loaded.rows, context, max_length)
+    return row_input(dataset.path.name, loaded.rows, context, max_length)
 
 
 def _problems(length: int, card: ModelCard) -> Iterator[str]:
@@ -118,20 +117,22 @@ def _with_lora(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
         yield base
         return
     try:
-        yield loaded_onto(base, folder, name)
+        yield load_lora(base, folder, name)
     finally:
-        take_out(base)
+        remove_peft_layers(base)
 
 
-def _sums(model: Any, capabilities: Ways, inputs: Material, text: str, job: Job) -> Sums | None:
+def _sums(
+    model: Any, capabilities: ModelCapabilities, inputs: PerplexityInput, text: str, job: Job
+) -> GroupSums | None:
     """Run the evaluation; None if the user stopped it."""
     report = _progress_logger(text, job)
-    with measuring(model):
-        eval_loop = Pass(model, capabilities, AT_ONCE, lambda: job.control.stopping)
+    with evaluation_context(model):
+        eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.stopping)
         return eval_loop.sums(inputs.examples, inputs.groups, inputs.count, report)
 
 
-def _figures(sums: Sums, inputs: Material) -> dict[str, Any]:
+def _figures(sums: GroupSums, inputs: PerplexityInput) -> dict[str, Any]:
     scores = inputs.score(sums)
     return {
         "dataset": inputs.name,
@@ -145,13 +146,13 @@ def _figures(sums: Sums, inputs: Material) -> dict[str, Any]:
     }
 
 
-def _progress_logger(text: str, job: Job) -> Told:
+def _progress_logger(text: str, job: Job) -> ProgressFn:
     """Return a function that logs the progress a few times."""
     reported = 0
 
     def tell(share: float) -> None:
         nonlocal reported
-        if (part := int(share * TELLS)) > reported:
+        if (part := int(share * PROGRESS_PARTS)) > reported:
             reported = part
             job.log.append(Stage(text=text, share=share))
 
@@ -159,11 +160,11 @@ def _progress_logger(text: str, job: Job) -> Told:
     return tell
 
 
-def _log_result(result: PerplexityFound, comment: str, host: Host, job: Job) -> None:
+def _log_result(result: PerplexityMeasured, comment: str, host: Host, job: Job) -> None:
     """Add a result to the log and to the table of evaluations; a table that cannot be written is only logged."""
     job.log.append(result)
     date = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-    row = Row(
+    row = EvaluationRow(
         result.model,
         result.lora,
         result.dataset,
@@ -174,10 +175,10 @@ def _log_result(result: PerplexityFound, comment: str, host: Host, job: Job) -> 
         comment,
     )
     try:
-        host.note_evaluation(row)
+        host.add_evaluation(row)
     except (TrainingProError, OSError) as error:
         job.log.append(Advice(text=f"Not in the table of evaluations: {error}"))
 
 
 def _lora_phrase(name: str) -> str:
-    return "without a LoRA" if name == WITHOUT else f"with {name}"
+    return "without a LoRA" if name == NO_LORA else f"with {name}"

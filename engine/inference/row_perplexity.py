@@ -9,36 +9,37 @@ from functools import partial
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.jobs import KnownRow, Stretch
-from ...data.examples import IGNORED, Example, Examples, Fitted, truncation
-from ...data.load import Work
-from ...data.rows import RowSet, RowTokenizer, Speaking, speaking
-from ...train_utils import plural, several
-from .eval_loop import Sums
-from .perplexity_input import Material, Told
-from .segment_scores import BEGINNING, MOST, Numbers
+from ...core.jobs import RowScores, Segment
+from ...data.examples import IGNORE_INDEX, Example, Examples, TruncatedRows, truncation
+from ...data.load import PrepareContext
+from ...data.rows import PromptStyle, RowDataset, RowTokenizer, detect_prompt_style
+from ...train_utils import format_count, plural
+from .eval_loop import GroupSums
+from .perplexity_input import EXCERPT_LENGTH, MAX_SEGMENTS, Numbers, PerplexityInput, SegmentScores
 
-MOST_TOLD = 1000
-MORE = "\u2026"
-FEW_TOKENS = 16
+MAX_ROWS = 1000
+ELLIPSIS = "\u2026"
+PRIOR_TOKENS = 16
 """Rows are ranked as if they had this many more tokens of average loss, since a few tokens prove little."""
 
 
-def known_rows(name: str, sets: Sequence[RowSet], context: Work, length: int) -> Material:
+def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, length: int) -> PerplexityInput:
     """Return the rows as input: only tokens that a run would learn count, and longer rows are cut."""
     if problems := [problem for row_set in sets for problem in row_set.problems]:
         raise DataError("\n".join(problems))
-    truncated = [truncation.fitted(row_set.source, length, "cut_end", context.tokenizer.bos) for row_set in sets]
+    truncated = [
+        truncation.truncate_rows(row_set.source, length, "cut_end", context.tokenizer.bos) for row_set in sets
+    ]
     examples = Examples([row_set.source for row_set in truncated])
     if not len(examples):
         raise DataError(
             f"{name}: nothing in its rows counts. {_nothing_counts_advice(context.settings.rows.train_only_after)}"
         )
-    style = speaking(context.settings, context.folders, context.tokenizer, examples)
-    texts = Words(examples, style, context.tokenizer, names=len(sets) > 1)
+    style = detect_prompt_style(context.settings, context.folders, context.tokenizer, examples)
+    texts = RowTexts(examples, style, context.tokenizer, names=len(sets) > 1)
     groups = range(len(examples))
     notes = (*_reading_notes(sets), *_truncation_notes(truncated, length))
-    return Material(name, examples, groups, len(groups), 0, length, partial(_scores, texts=texts), notes)
+    return PerplexityInput(name, examples, groups, len(groups), 0, length, partial(_scores, texts=texts), notes)
 
 
 def _nothing_counts_advice(marker: str) -> str:
@@ -47,54 +48,55 @@ def _nothing_counts_advice(marker: str) -> str:
     return "Choose another part of them ('Learn from'), or a longer window."
 
 
-def _reading_notes(sets: Sequence[RowSet]) -> Iterator[str]:
+def _reading_notes(sets: Sequence[RowDataset]) -> Iterator[str]:
     """Yield notes on how the rows of each file were read."""
     for row_set in sets:
-        rows = several(row_set.counts.rows, "row")
+        rows = format_count(row_set.counts.rows, "row")
         yield f"{row_set.source.name}: {rows}, read as {row_set.what.removeprefix('rows: ')}."
         yield from (*row_set.notes, *row_set.advice)
 
 
-def _truncation_notes(truncated: Sequence[Fitted], length: int) -> Iterator[str]:
+def _truncation_notes(truncated: Sequence[TruncatedRows], length: int) -> Iterator[str]:
     if long_rows := sum(source.too_long for source in truncated):
         are, end = plural(long_rows, "is", "are"), plural(long_rows, "its end is", "their ends are")
-        yield f"{several(long_rows, 'row')} {are} longer than {length} tokens: {end} cut."
+        yield f"{format_count(long_rows, 'row')} {are} longer than {length} tokens: {end} cut."
     if empty_rows := sum(source.nothing_learned for source in truncated):
-        yield f"{several(empty_rows, 'row')} {plural(empty_rows, 'has', 'have')} nothing that counts: left out."
+        has = plural(empty_rows, "has", "have")
+        yield f"{format_count(empty_rows, 'row')} {has} nothing that counts: left out."
 
 
-def _scores(sums: Sums, texts: Words) -> Told:
-    return Told(tuple(_segments(sums, texts)), tuple(_rows(sums, texts)))
+def _scores(sums: GroupSums, texts: RowTexts) -> SegmentScores:
+    return SegmentScores(tuple(_segments(sums, texts)), tuple(_score_rows(sums, texts)))
 
 
-def _rows(sums: Sums, texts: Words) -> Iterator[KnownRow]:
+def _score_rows(sums: GroupSums, texts: RowTexts) -> Iterator[RowScores]:
     """Yield the rows, the least known first; of very many rows only both ends of the ranking."""
-    ranked = (sums.losses + FEW_TOKENS * sums.loss) / (sums.tokens + FEW_TOKENS)
+    ranked = (sums.losses + PRIOR_TOKENS * sums.loss) / (sums.tokens + PRIOR_TOKENS)
     order = np.argsort(-ranked, kind="stable")
-    if len(order) > MOST_TOLD:
-        order = np.concatenate([order[: MOST_TOLD // 2], order[-(MOST_TOLD // 2) :]])
+    if len(order) > MAX_ROWS:
+        order = np.concatenate([order[: MAX_ROWS // 2], order[-(MAX_ROWS // 2) :]])
     for n in order.tolist():
-        yield KnownRow(**sums.figures(n), place=texts.place(n), read=texts.read(n), begins=texts.begins(n))
+        yield RowScores(**sums.figures(n), place=texts.place(n), read=texts.read(n), begins=texts.begins(n))
 
 
-def _segments(sums: Sums, texts: Words) -> Iterator[Stretch]:
+def _segments(sums: GroupSums, texts: RowTexts) -> Iterator[Segment]:
     """Yield the scores of equal parts of the rows, in their order."""
     rows = len(sums.tokens)
-    count = min(MOST, rows)
+    count = min(MAX_SEGMENTS, rows)
     part_of_row: Numbers = np.arange(rows) * count // rows
-    parts = sums.grouped(part_of_row, count)
+    parts = sums.merge_groups(part_of_row, count)
     firsts = np.flatnonzero(np.diff(part_of_row, prepend=-1))
     for n, first in enumerate(firsts.tolist()):
-        begins = (texts.read(first) or texts.begins(first)).removesuffix(f" {MORE}")
-        yield Stretch(**parts.figures(n), begins=f"{texts.place(first)}: {begins}")
+        begins = (texts.read(first) or texts.begins(first)).removesuffix(f" {ELLIPSIS}")
+        yield Segment(**parts.figures(n), begins=f"{texts.place(first)}: {begins}")
 
 
 @dataclass(frozen=True)
-class Words:
+class RowTexts:
     """Texts that describe a row to the user; `names` adds the name of its file."""
 
     examples: Examples
-    way: Speaking
+    way: PromptStyle
     tokenizer: RowTokenizer
     names: bool
 
@@ -116,7 +118,7 @@ class Words:
         """Return the beginning of the first counted part."""
         example = self.examples[index]
         first_counted = _first_counted(example)
-        counted = example.labels[first_counted:] != IGNORED
+        counted = example.labels[first_counted:] != IGNORE_INDEX
         end = first_counted + int(np.argmin(np.append(counted, False)))
         ids = example.ids[0 if first_counted <= 1 else first_counted : end].tolist()
         return _shorten(self.tokenizer.decode([n for n in ids if n not in self.tokenizer.stops]))
@@ -124,9 +126,9 @@ class Words:
 
 def _first_counted(example: Example) -> int:
     """Return the index of the first counted token; every row has one."""
-    return int(np.argmax(example.labels != IGNORED))
+    return int(np.argmax(example.labels != IGNORE_INDEX))
 
 
 def _shorten(text: str) -> str:
     words = " ".join(text.split())
-    return words if len(words) <= BEGINNING else f"{words[:BEGINNING].rstrip()} {MORE}"
+    return words if len(words) <= EXCERPT_LENGTH else f"{words[:EXCERPT_LENGTH].rstrip()} {ELLIPSIS}"

@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-from ...core.engine import Question
+from ...core.engine import AnswerRequest
 from ...core.host import Host
-from ...core.jobs import Job, Sampled
-from ...data.rows import Prompt, Speaking, prompts, speaking
-from ..compute import quiet
-from ..lora import undisturbed
-from ..plan import Blueprint
-from ..tokenizer import WorkingTokenizer, working_tokenizer
-from .generation import generated
+from ...core.jobs import Job, SampleGenerated
+from ...data.rows import Prompt, PromptStyle, detect_prompt_style, make_prompts
+from ..compute import eval_mode
+from ..lora import pause_training_mode
+from ..plan import RunPlan
+from ..tokenizer import WorkingTokenizer, make_working_tokenizer
+from .generation import generate_ids
 
-BEGINNING = 9  # tokens of the answer that is timed
+TIMED_TOKENS = 9  # tokens of the answer that is timed
 
 
-class Asking:
+class SampleGenerator:
     """Sample prompts of a run, with a cache of the model's answers without the LoRA."""
 
-    def __init__(self, run: Blueprint, host: Host, job: Job, earlier: Iterable[Sampled]) -> None:
+    def __init__(self, run: RunPlan, host: Host, job: Job, earlier: Iterable[SampleGenerated]) -> None:
         self._run, self._host, self._job = run, host, job
         self._base_answers = {sample.prompt: sample.without for sample in earlier}
 
@@ -34,14 +34,14 @@ class Asking:
     def prompts(self) -> list[Prompt]:
         """The user's prompts, or beginnings of training examples."""
         asked = self._run.settings.samples.sample_prompts
-        return prompts(asked, self._style, self._tokenizer, self._run.data.examples)
+        return make_prompts(asked, self._style, self._tokenizer, self._run.data.examples)
 
-    def how_to_talk(self) -> dict[str, Any]:
+    def prompt_info(self) -> dict[str, Any]:
         """Return the content of training_prompt.json."""
         example = self._tokenizer.decode(self._run.data.examples[0].ids.tolist())
         return self._style.as_json(self._run.settings, example)
 
-    def sample(self, model: Any, prompt: Prompt, step: int) -> Sampled | None:
+    def sample(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
         """Answer a prompt; None if the run was stopped, which cuts the answer short."""
         without = self._base_answers.get(prompt.text)
         if without is None:
@@ -50,7 +50,7 @@ class Asking:
         if self._job.control.stopping:
             return None
         self._base_answers[prompt.text] = without
-        return Sampled(step=step, prompt=prompt.text, text=text, without=without)
+        return SampleGenerated(step=step, prompt=prompt.text, text=text, without=without)
 
     def _answer_without_lora(self, model: Any, prompt: Prompt, step: int) -> str:
         """Answer without the LoRA; empty once full fine-tuning has changed the model itself."""
@@ -60,13 +60,13 @@ class Asking:
         with disable_adapter() if disable_adapter else nullcontext():
             return self._answer(model, prompt)
 
-    def expected_seconds(self, model: Any) -> float:
+    def estimate_seconds(self, model: Any) -> float:
         """Estimate the seconds of the longest answer by timing a short one; 0 if that is not possible."""
         prompt = max(self.prompts, key=lambda prompt: len(prompt.ids))
         self._time_answer(model, prompt, 1)  # warm-up
         (first_token, _), (answer, count) = (
             self._time_answer(model, prompt, 1),
-            self._time_answer(model, prompt, BEGINNING),
+            self._time_answer(model, prompt, TIMED_TOKENS),
         )
         if count < 2 or answer <= first_token:
             return 0.0
@@ -83,13 +83,13 @@ class Asking:
 
     def _generate(self, model: Any, prompt: Prompt, max_tokens: int) -> list[int]:
         settings = self._run.settings
-        question = Question(
+        question = AnswerRequest(
             prompt.text,
             max_tokens=max_tokens,
             temperature=settings.samples.sample_temperature,
             seed=settings.what.seed,
         )
-        output = generated(model, torch.tensor([prompt.ids]), question, self._tokenizer.tokenizer, self._job)
+        output = generate_ids(model, torch.tensor([prompt.ids]), question, self._tokenizer.tokenizer, self._job)
         return list(output[0][len(prompt.ids) :].tolist())
 
     def _max_tokens(self, prompt: Prompt) -> int:
@@ -98,17 +98,19 @@ class Asking:
 
     @cached_property
     def _tokenizer(self) -> WorkingTokenizer:
-        return working_tokenizer(self._run.card.tokenizer, self._host.chat_template())
+        return make_working_tokenizer(self._run.card.tokenizer, self._host.chat_template())
 
     @cached_property
-    def _style(self) -> Speaking:
-        return speaking(self._run.settings, self._host.folders, self._tokenizer, self._run.data.examples)
+    def _style(self) -> PromptStyle:
+        return detect_prompt_style(
+            self._run.settings, self._host.folders, self._tokenizer, self._run.data.examples
+        )
 
 
 @contextmanager
-def between_steps(model: Any) -> Iterator[None]:
+def sampling_mode(model: Any) -> Iterator[None]:
     """Put a model in training into a state for generation within this context."""
-    with undisturbed(model), quiet(model):
+    with pause_training_mode(model), eval_mode(model):
         yield
 
 

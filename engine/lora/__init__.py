@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 from . import adapter
-from .adapter import injected, loaded_onto, lora_config, lora_folder, take_out, weights_written, without_loras
-from .adapter_snapshot import laid_aside, off
-from .dtypes import HALF, computing_type, device, in_its_type, rounds_to_tf32, slow_type_advice
-from .meta_model import lora_problems, skeleton
-from .param_count import counted
-from .state_guards import as_it_was, same_chance, undisturbed
-from .targets import adapted, kinds, refuse_if_elsewhere, resolved
-from .warm_start import begin_with, refuse_other_shape
+from .adapter import (
+    inject_lora,
+    load_lora,
+    lora_config,
+    lora_folder,
+    remove_peft_layers,
+    translate_safetensors_errors,
+    without_loras,
+)
+from .adapter_snapshot import removed_message, snapshot_adapters
+from .dtypes import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled, model_device, slow_dtype_advice
+from .meta_model import build_meta_model, lora_problems
+from .param_count import add_param_count
+from .state_guards import pause_training_mode, preserve_rng, restore_methods
+from .targets import adapted_layers, count_layer_names, refuse_misplaced_targets, resolve_targets
+from .warm_start import load_initial_weights, refuse_shape_mismatch
 
 __all__ = [
-    "HALF",
-    "adapted",
+    "HALF_PRECISION",
+    "adapted_layers",
     "adapter",
-    "as_it_was",
-    "begin_with",
-    "computing_type",
-    "counted",
-    "device",
-    "in_its_type",
-    "injected",
-    "kinds",
-    "laid_aside",
-    "loaded_onto",
+    "add_param_count",
+    "autocast_model",
+    "build_meta_model",
+    "compute_dtype",
+    "count_layer_names",
+    "inject_lora",
+    "is_tf32_enabled",
+    "load_initial_weights",
+    "load_lora",
     "lora_config",
     "lora_folder",
     "lora_problems",
-    "off",
-    "refuse_if_elsewhere",
-    "refuse_other_shape",
-    "resolved",
-    "rounds_to_tf32",
-    "same_chance",
-    "skeleton",
-    "slow_type_advice",
-    "take_out",
-    "undisturbed",
-    "weights_written",
+    "model_device",
+    "pause_training_mode",
+    "preserve_rng",
+    "refuse_misplaced_targets",
+    "refuse_shape_mismatch",
+    "remove_peft_layers",
+    "removed_message",
+    "resolve_targets",
+    "restore_methods",
+    "slow_dtype_advice",
+    "snapshot_adapters",
+    "translate_safetensors_errors",
     "without_loras",
 ]

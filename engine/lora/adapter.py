@@ -17,18 +17,25 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ...core.errors import ModelError, SavingError, SettingsError
-from ...core.host import Host, bare
+from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
-from ...settings.definitions import Lora
-from .lora_load_errors import why
-from .peft_unwrap import OF_PEFT, own
-from .state_guards import borrowed
-from .targets import ALL, Targets, is_transposed, linear_layers, sees_or_hears
+from ...settings.definitions import LoraSettings
+from .lora_load_errors import explain_load_error
+from .state_guards import preserve_model_state
+from .targets import (
+    ALL_LINEAR,
+    PEFT_LAYER_TYPES,
+    Targets,
+    is_multimodal,
+    is_transposed,
+    linear_layers,
+    unwrap_layer,
+)
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
-def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
+def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
     """Build PEFT's LoraConfig from the settings."""
     return LoraConfig(
         task_type="CAUSAL_LM",
@@ -37,7 +44,9 @@ def lora_config(lora: Lora, model: Any, targets: Targets) -> LoraConfig:
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        target_modules=ALL if lora.targets == ALL and not sees_or_hears(model) else list(targets.names),
+        target_modules=ALL_LINEAR
+        if lora.targets == ALL_LINEAR and not is_multimodal(model)
+        else list(targets.names),
         exclude_modules=list(targets.left_out) or None,
         modules_to_save=_head_and_embeddings(model) if lora.train_head else None,
         fan_in_fan_out=any(is_transposed(m) for n, m in linear_layers(model) if n in targets.names),
@@ -51,12 +60,12 @@ def _head_and_embeddings(model: Any) -> list[str]:
 
 
 @contextmanager
-def injected(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
+def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
     """Inject a new LoRA for training; on exit it is removed and the base model is bit for bit as before."""
     try:
         yield _inject(base, config)
     finally:
-        take_out(base)
+        remove_peft_layers(base)
 
 
 def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
@@ -67,7 +76,7 @@ def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
             raise SettingsError(problems) from error
         hint = "Choose other layers, such as q-k-v-o."
         raise ModelError(f"No LoRA can be put into this model: {error} {hint}") from error
-    tie(model)
+    tie_weights(model)
     return model
 
 
@@ -82,7 +91,7 @@ def _expert_problems(config: LoraConfig) -> Iterator[str]:
         yield f"DoRA: it cannot be done {clause.format('Leave it off')}"
 
 
-def tie(model: PeftModel) -> None:
+def tie_weights(model: PeftModel) -> None:
     """Share the trained copies of head and embeddings where the base model ties them."""
     base = model.get_base_model()
     wrappers = (base.get_input_embeddings(), base.get_output_embeddings())
@@ -94,11 +103,11 @@ def tie(model: PeftModel) -> None:
             second.modules_to_save[name].weight = first.modules_to_save[name].weight
 
 
-def write(model: PeftModel, folder: Path) -> None:
+def save_adapter(model: PeftModel, folder: Path) -> None:
     """Save the LoRA in PEFT's two files; the same LoRA always gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in get_peft_model_state_dict(model).items()}
-    with weights_written():
+    with translate_safetensors_errors():
         save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True
@@ -113,10 +122,10 @@ def _json_value(value: object) -> object:
 
 def lora_folder(lora: str | Path, host: Host) -> Path:
     """Folder of a LoRA, from a name, from NAME/checkpoint-40, or from a path given on the command line."""
-    return lora if isinstance(lora, Path) else loras.named(lora, host.folders.loras)
+    return lora if isinstance(lora, Path) else loras.find_lora(lora, host.folders.loras)
 
 
-def loaded_onto(
+def load_lora(
     base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
 ) -> PeftModel:
     """Load a LoRA from disk onto the base model; the base model keeps its flags and modes.
@@ -125,12 +134,12 @@ def loaded_onto(
     """
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing). Choose another one.")
-    with borrowed(base), ExitStack() as cleanup:
-        cleanup.callback(take_out, base)
+    with preserve_model_state(base), ExitStack() as cleanup:
+        cleanup.callback(remove_peft_layers, base)
         try:
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=_adapter_name(name))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
-            reason = why(error, folder, base)
+            reason = explain_load_error(error, folder, base)
             raise SavingError(f"The LoRA {(called or name)!r} does not fit on this model: {reason}") from error
         cleanup.pop_all()
     _scale(model, strength)
@@ -152,45 +161,45 @@ def _scale(model: PeftModel, strength: float) -> None:
 
 def put_on(name: str, strength: float, host: Host) -> None:
     """Load a LoRA or one of its checkpoints onto the host's model; after a failure the previous LoRAs stay."""
-    folder, loaded = lora_folder(name, host), host.loaded()
+    folder, loaded = lora_folder(name, host), host.loaded_model()
     name = folder.relative_to(host.folders.loras).as_posix()
-    base = bare(loaded.model)
+    base = unwrap_peft(loaded.model)
     try:
         with ExitStack() as cleanup:
-            cleanup.callback(take_out(base))
-            model = loaded_onto(base, folder, name, strength)
+            cleanup.callback(remove_peft_layers(base))
+            model = load_lora(base, folder, name, strength)
             cleanup.pop_all()
     except SavingError as error:
         remaining = f" {', '.join(loaded.loras)} stays on." if loaded.loras else ""
         raise SavingError(f"{error}{remaining}") from error
-    host.note_loras(model, (name,))
+    host.set_loras(model, (name,))
 
 
 def take_off(host: Host) -> tuple[str, ...]:
     """Remove all LoRAs from the host's model and return their names; the base is bit for bit as before."""
-    loaded = host.loaded()
+    loaded = host.loaded_model()
     if isinstance(loaded.model, PeftModel):
-        base = bare(loaded.model)
-        take_out(base)
-        host.note_loras(base, ())
+        base = unwrap_peft(loaded.model)
+        remove_peft_layers(base)
+        host.set_loras(base, ())
     return loaded.loras
 
 
 @contextmanager
 def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]]]:
     """Yield the host's model without its LoRAs, and their names; on exit the same LoRAs are put back."""
-    loaded = host.loaded()
-    has_loras, base = isinstance(loaded.model, PeftModel), bare(loaded.model)
-    with borrowed(base):
-        restore = take_out(base)
+    loaded = host.loaded_model()
+    has_loras, base = isinstance(loaded.model, PeftModel), unwrap_peft(loaded.model)
+    with preserve_model_state(base):
+        restore = remove_peft_layers(base)
         if has_loras:
-            host.note_loras(base, ())
+            host.set_loras(base, ())
         try:
             yield base, loaded.loras
         finally:
             restore()
             if has_loras:
-                host.note_loras(loaded.model, loaded.loras)
+                host.set_loras(loaded.model, loaded.loras)
 
 
 class _LayerPosition(NamedTuple):
@@ -201,7 +210,7 @@ class _LayerPosition(NamedTuple):
     layer: torch.nn.Module
 
 
-def take_out(base: torch.nn.Module) -> Callable[[], None]:
+def remove_peft_layers(base: torch.nn.Module) -> Callable[[], None]:
     """Replace PEFT's layers by the base layers and return a function that undoes it.
 
     PEFT's own unload() would keep a trained head.
@@ -210,10 +219,10 @@ def take_out(base: torch.nn.Module) -> Callable[[], None]:
         _LayerPosition(parent, name, layer)
         for parent in base.modules()
         for name, layer in parent.named_children()
-        if isinstance(layer, OF_PEFT)
+        if isinstance(layer, PEFT_LAYER_TYPES)
     ]
     for position in positions:
-        setattr(position.parent, position.name, own(position.layer))
+        setattr(position.parent, position.name, unwrap_layer(position.layer))
     attributes = {name: vars(base).pop(name) for name in _PEFT_ATTRIBUTES if name in vars(base)}
     return partial(_restore_layers, base, positions, attributes)
 
@@ -230,7 +239,7 @@ def _restore_layers(
 
 
 @contextmanager
-def weights_written() -> Iterator[None]:
+def translate_safetensors_errors() -> Iterator[None]:
     """Turn the error that safetensors raises on a full disk into an OSError."""
     try:
         yield

@@ -11,11 +11,11 @@ import torch
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
 from ...core.host import Host
-from .state_guards import borrowed
+from .state_guards import preserve_model_state
 
 
 @dataclass(frozen=True)
-class LaidAside:
+class AdapterSnapshot:
     """The LoRAs on a model, without any of its own weights."""
 
     names: tuple[str, ...] = ()
@@ -23,14 +23,14 @@ class LaidAside:
     active: tuple[str, ...] = ()
     strengths: Mapping[str, Mapping[str, float]] | None = None
 
-    def put_on(self, host: Host) -> None:
+    def attach_lora(self, host: Host) -> None:
         """Restore the same LoRAs with their strengths, without reading their folders."""
         if not self.adapters:
             return
-        base = host.loaded().model
-        with borrowed(base), warnings.catch_warnings():
+        base = host.loaded_model().model
+        with preserve_model_state(base), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT gave them when these LoRAs were first loaded
-            host.note_loras(self._apply(base), self.names)
+            host.set_loras(self._apply(base), self.names)
 
     def _apply(self, base: Any) -> PeftModel:
         first, *others = self.adapters
@@ -59,19 +59,19 @@ class _Adapter:
         return _Adapter(name, model.peft_config[name], weights)
 
 
-def laid_aside(host: Host) -> LaidAside:
+def snapshot_adapters(host: Host) -> AdapterSnapshot:
     """Snapshot the LoRAs on the host's model; empty if no model is loaded."""
-    if host.standing().problem or not isinstance(model := host.loaded().model, PeftModel):
-        return LaidAside()
-    return LaidAside(
-        names=host.loaded().loras,
+    if host.model_status().problem or not isinstance(model := host.loaded_model().model, PeftModel):
+        return AdapterSnapshot()
+    return AdapterSnapshot(
+        names=host.loaded_model().loras,
         adapters=tuple(_Adapter.of(model, name) for name in model.peft_config),
         active=tuple(model.active_adapters),
         strengths={name: dict(layer.scaling) for name, layer in model.named_modules() if _has_scaling(layer)},
     )
 
 
-def off(names: Sequence[str]) -> str:
+def removed_message(names: Sequence[str]) -> str:
     """Message about LoRAs whose model is not loaded again."""
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
     return f"{', '.join(names)} {verb} off: put {pronoun} on again when the model is loaded."

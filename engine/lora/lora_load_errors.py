@@ -11,17 +11,17 @@ from safetensors import SafetensorError
 
 from ...core.errors import first_line
 from ...core.files import read_json
-from ...train_utils import several
+from ...train_utils import format_count
 
 _SIZE_MISMATCH = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
     r"the shape in current model is torch\.Size\(\[([\d, ]+)\]\)"
 )
-ELSEWHERE = "It seems to be one of another model."
+OTHER_MODEL_HINT = "It seems to be one of another model."
 _PEFT_AFFIXES = re.compile(r"^base_model\.model\.|\.(lora_|modules_to_save).*$")
 
 
-def why(error: Exception, folder: Path, base: torch.nn.Module) -> str:
+def explain_load_error(error: Exception, folder: Path, base: torch.nn.Module) -> str:
     """Reduce an error of PEFT or torch, which may fill pages, to its cause; by default to its first line."""
     return _unreadable(error) or _size_mismatch(error) or _missing_layers(folder, base) or first_line(error)
 
@@ -42,10 +42,10 @@ def _size_mismatch(error: Exception) -> str:
     if not mismatches:
         return ""
     layer, (actual, expected) = mismatches.popitem()
-    others = f", and {several(len(mismatches), 'more layer')} differ" if mismatches else ""
+    others = f", and {format_count(len(mismatches), 'more layer')} differ" if mismatches else ""
     return (
         f"for {layer} it has weights of {_dimensions(actual)}, and here they must be "
-        f"{_dimensions(expected)}{others}. {ELSEWHERE}"
+        f"{_dimensions(expected)}{others}. {OTHER_MODEL_HINT}"
     )
 
 
@@ -64,5 +64,5 @@ def _missing_layers(folder: Path, base: torch.nn.Module) -> str:
     first = ", ".join(missing[:3]) + (" and more" if missing[3:] else "")
     return (
         f"of the layers that it sits on, {len(missing)} of {len(targets)} are not in this model ({first}). "
-        f"{ELSEWHERE}"
+        f"{OTHER_MODEL_HINT}"
     )

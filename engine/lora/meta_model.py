@@ -12,14 +12,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ...core.errors import ModelError, SettingsError
-from ...core.host import Host, ModelCard, bare
-from ...settings.definitions import Lora
-from ...train_utils import Counted, ModelShape
-from .adapter import injected, lora_config
-from .targets import is_linear, refuse_if_elsewhere, resolved
+from ...core.host import Host, ModelCard, unwrap_peft
+from ...settings.definitions import LoraSettings
+from ...train_utils import ModelShape, ParamCounts
+from .adapter import inject_lora, lora_config
+from .targets import is_linear, refuse_misplaced_targets, resolve_targets
 
 
-def lora_problems(lora: Lora, host: Host) -> Iterator[str]:
+def lora_problems(lora: LoraSettings, host: Host) -> Iterator[str]:
     """Problems with the target layers, and settings that PEFT does not support on experts.
 
     Empty if that can only be known after the model is loaded.
@@ -28,7 +28,7 @@ def lora_problems(lora: Lora, host: Host) -> Iterator[str]:
     if model is None:
         return
     try:
-        resolved(lora.targets, model)
+        resolve_targets(lora.targets, model)
         if _has_experts(model):
             _try_injection(lora, host)
     except SettingsError as error:
@@ -42,7 +42,7 @@ def _has_experts(model: Any) -> bool:
     return shape is not None and shape.experts is not None
 
 
-def skeleton(card: ModelCard) -> Any:
+def build_meta_model(card: ModelCard) -> Any:
     """Build the model on the meta device, without weights."""
     values = {**card.config}
     config = AutoConfig.for_model(values.pop("model_type"), **values)
@@ -52,17 +52,17 @@ def skeleton(card: ModelCard) -> Any:
 
 def _base_model(host: Host) -> Any:
     """The loaded model without its LoRAs, else the model on the meta device."""
-    return _meta_model_or_none(host) if host.standing().problem else bare(host.loaded().model)
+    return _meta_model_or_none(host) if host.model_status().problem else unwrap_peft(host.loaded_model().model)
 
 
 def _meta_model_or_none(host: Host) -> Any:
     try:
-        return skeleton(host.card())
+        return build_meta_model(host.card())
     except (ModelError, KeyError, ValueError, TypeError, AttributeError, ImportError, RuntimeError):
         return None  # custom model code, or an incomplete config
 
 
-def _try_injection(lora: Lora, host: Host) -> None:
+def _try_injection(lora: LoraSettings, host: Host) -> None:
     """Inject the LoRA on the meta device; the loaded model may be in use by another thread."""
     base = _meta_model_or_none(host)
     if base is None:
@@ -72,31 +72,31 @@ def _try_injection(lora: Lora, host: Host) -> None:
 
 
 @contextmanager
-def _injected_on_meta(lora: Lora, base: Any) -> Iterator[Any]:
+def _injected_on_meta(lora: LoraSettings, base: Any) -> Iterator[Any]:
     """Inject the LoRA on the meta device."""
-    targets = resolved(lora.targets, base)
+    targets = resolve_targets(lora.targets, base)
     config = lora_config(lora, base, targets)
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")  # PEFT repeats them in the run, where they are logged
-        with injected(base, config) as model:
-            refuse_if_elsewhere(targets, model)
+        with inject_lora(base, config) as model:
+            refuse_misplaced_targets(targets, model)
             yield model
 
 
-def weights(lora: Lora, card: ModelCard) -> Counted | None:
+def count_weights(lora: LoraSettings, card: ModelCard) -> ParamCounts | None:
     """Count parameters on the meta device; None if the model cannot be built or the LoRA does not fit."""
     try:
-        return _count(replace(lora, rank=1, dropout=0.0, dora=False, train_head=False), skeleton(card))
+        return _count(replace(lora, rank=1, dropout=0.0, dora=False, train_head=False), build_meta_model(card))
     except Exception:  # noqa: BLE001 - any of hundreds of architectures may raise anything; Check works without the count
         return None
 
 
-def _count(lora: Lora, base: Any) -> Counted:
+def _count(lora: LoraSettings, base: Any) -> ParamCounts:
     head = base.get_output_embeddings()
     linear = sum(module.weight.numel() for module in base.modules() if is_linear(module) and module is not head)
     total = sum(parameter.numel() for parameter in base.parameters())
     if lora.method == "full":
-        return Counted(linear, total - linear, 0)
+        return ParamCounts(linear, total - linear, 0)
     with _injected_on_meta(lora, base) as model:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return Counted(linear, total - linear, trained)
+    return ParamCounts(linear, total - linear, trained)

@@ -6,14 +6,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from ...core.host import ModelCard
-from ...data.report import is_known
+from ...data.report import is_known_architecture
 from ...settings.definitions import TrainingSettings
 
 
-def counted(card: ModelCard, settings: TrainingSettings) -> ModelCard:
+def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
     """Add counts from a meta model to the card; unchanged if they are not needed or cannot be made."""
-    if is_known(card.config, settings.lora.targets) or not find_spec("torch"):
+    if is_known_architecture(card.config, settings.lora.targets) or not find_spec("torch"):
         return card
-    from .meta_model import weights
+    from .meta_model import count_weights
 
-    return replace(card, counted=weights(settings.lora, card))
+    return replace(card, counted=count_weights(settings.lora, card))

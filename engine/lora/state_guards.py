@@ -15,7 +15,7 @@ import torch
 
 
 @contextmanager
-def borrowed(model: torch.nn.Module) -> Iterator[None]:
+def preserve_model_state(model: torch.nn.Module) -> Iterator[None]:
     """Restore the model's flags and modes, the random states and the environment on exit."""
     flags, process = _ModelFlags.of(model), _ProcessState.now()
     try:
@@ -26,7 +26,7 @@ def borrowed(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def same_chance() -> Iterator[None]:
+def preserve_rng() -> Iterator[None]:
     """Restore the random states on exit."""
     process = _ProcessState.now()
     try:
@@ -138,7 +138,7 @@ class _ProcessState:
 
 
 @contextmanager
-def as_it_was(base: Any) -> Iterator[None]:
+def restore_methods(base: Any) -> Iterator[None]:
     """Restore replaced methods and classes of the model's modules, and functions of its source module, on exit."""
     module_globals = vars(sys.modules[type(base).__module__])
     modules = [(vars(m), type(m), m) for m in base.modules()]
@@ -165,7 +165,7 @@ def _restore_dict(current: dict[str, Any], old: dict[str, Any], ignored: frozens
 
 
 @contextmanager
-def undisturbed(model: torch.nn.Module) -> Iterator[None]:
+def pause_training_mode(model: torch.nn.Module) -> Iterator[None]:
     """Let a model in training generate; on exit training continues as if nothing had happened."""
     flags, process = _ModelFlags.of(model), _ProcessState.now()
     for module, _ in flags.checkpointing:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from peft import LoraConfig, LoraModel
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch.nn import Module
 
 from ...core.errors import SettingsError
-from ...data.report import PARTS
-from .peft_unwrap import own, own_modules
+from ...data.report import TARGET_CHOICES
 
-ALL = "all-linear"
-OWN = "a list of your own"
+ALL_LINEAR = "all-linear"
+CUSTOM_LIST = "a list of your own"
 _WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -46,12 +47,12 @@ class Targets:
         return f"{self.what}: {_as_ranges(names or self.names)}"
 
 
-def resolved(targets: str | tuple[str, ...], model: torch.nn.Module) -> Targets:
+def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> Targets:
     """Resolve the requested layers; SettingsError with the existing names if one is missing."""
     layers = dict(linear_layers(model))
-    unfit = tuple(name for name, layer in layers.items() if not can_take_one(layer, name, model))
-    if targets == ALL:
-        description = "all linear layers of the text part" if sees_or_hears(model) else "all linear layers"
+    unfit = tuple(name for name, layer in layers.items() if not can_hold_lora(layer, name, model))
+    if targets == ALL_LINEAR:
+        description = "all linear layers of the text part" if is_multimodal(model) else "all linear layers"
         return Targets(tuple(name for name in layers if name not in unfit), description, unfit)
     requested = _requested(targets)
     missing = [
@@ -62,25 +63,25 @@ def resolved(targets: str | tuple[str, ...], model: torch.nn.Module) -> Targets:
     names = tuple(name for name in layers if any(_matches_any(name, suffixes) for suffixes in requested.values()))
     if selected_unfit := [name for name in names if name in unfit]:
         raise SettingsError([_unfit_message(selected_unfit)])
-    return Targets(names, targets if isinstance(targets, str) else OWN)
+    return Targets(names, targets if isinstance(targets, str) else CUSTOM_LIST)
 
 
 def _requested(targets: str | tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Requested layers as words, each with the names that it may have."""
     if isinstance(targets, str):
-        return {_WORDS[part]: _NAMES[part] for part in PARTS[targets]}
+        return {_WORDS[part]: _NAMES[part] for part in TARGET_CHOICES[targets]}
     return {name: (name,) for name in targets}
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """Linear layers with their full names, without the head and without vision or audio parts."""
-    head, text_modules = own(model.get_output_embeddings()), _text_modules(model)
-    for name, module in own_modules(model):
+    head, text_modules = unwrap_layer(model.get_output_embeddings()), _text_modules(model)
+    for name, module in named_base_modules(model):
         if module is not head and module in text_modules and is_linear(module):
             yield name, module
 
 
-def can_take_one(layer: torch.nn.Module, name: str, model: Any) -> bool:
+def can_hold_lora(layer: torch.nn.Module, name: str, model: Any) -> bool:
     """Whether PEFT allows a LoRA on the layer and its output is a single tensor, so that a delta can be added."""
     return _peft_allows(name, model) and (_has_plain_forward(layer) or _returns_tensor(layer))
 
@@ -115,13 +116,13 @@ def _returns_tensor(layer: Any) -> bool:
         return True
 
 
-def sees_or_hears(model: Any) -> bool:
+def is_multimodal(model: Any) -> bool:
     """Whether the model has parts for images or audio, which text never reaches."""
     return model.config.get_text_config() is not model.config
 
 
 def _text_modules(model: Any) -> set[torch.nn.Module]:
-    return set((model.get_decoder() if sees_or_hears(model) else model).modules())
+    return set((model.get_decoder() if is_multimodal(model) else model).modules())
 
 
 def is_linear(module: torch.nn.Module) -> bool:
@@ -137,24 +138,24 @@ def is_transposed(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
 
 
-def kinds(model: torch.nn.Module) -> dict[str, int]:
+def count_layer_names(model: torch.nn.Module) -> dict[str, int]:
     """Count the layers per short name that a user can choose as targets."""
-    names = [name for name, layer in linear_layers(model) if can_take_one(layer, name, model)]
+    names = [name for name, layer in linear_layers(model) if can_hold_lora(layer, name, model)]
     return dict(sorted(Counter(name.rpartition(".")[2] for name in names).items()))
 
 
-def adapted(model: torch.nn.Module) -> tuple[str, ...]:
+def adapted_layers(model: torch.nn.Module) -> tuple[str, ...]:
     """Names of the layers that carry a LoRA; PEFT replaces some layers by tensors of experts."""
     return tuple(
         _base_name(name, layer) for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer)
     )
 
 
-def refuse_if_elsewhere(targets: Targets, model: torch.nn.Module) -> None:
+def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
     """Refuse names that PEFT maps to a tensor of experts because older versions of the model used them for it."""
-    actual = set(adapted(model))
+    actual = set(adapted_layers(model))
     misplaced = [name for name in targets.names if name not in actual]
-    if misplaced and targets.what == OWN:
+    if misplaced and targets.what == CUSTOM_LIST:
         raise SettingsError(
             [
                 f"Which layers: PEFT puts what is named {_as_ranges(misplaced)} on this model's "
@@ -196,3 +197,26 @@ def _as_ranges(names: Any) -> str:
         numbers = [int(part) for _, name in group for part in name.split(".") if part.isdigit()]
         ranges.append(pattern.replace("#", f"{min(numbers)}-{max(numbers)}") if numbers else pattern)
     return ", ".join(ranges)
+
+
+PEFT_LAYER_TYPES = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+
+
+def unwrap_layer(layer: Any) -> Any:
+    """The base layer below PEFT's wrappers; on experts PEFT nests them."""
+    while isinstance(layer, PEFT_LAYER_TYPES):
+        layer = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer.original_module
+    return layer
+
+
+def named_base_modules(model: Module) -> Iterator[tuple[str, Module]]:
+    """Like named_modules, but without PEFT's wrappers: another thread may be training a LoRA in the model."""
+    return _walk(model, "", set())
+
+
+def _walk(module: Module, path: str, seen: set[Module]) -> Iterator[tuple[str, Module]]:
+    for name, layer in module.named_children():
+        if (base_layer := unwrap_layer(layer)) not in seen:
+            seen.add(base_layer)
+            yield f"{path}{name}", base_layer
+            yield from _walk(base_layer, f"{path}{name}.", seen)

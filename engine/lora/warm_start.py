@@ -13,13 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ...core.errors import SavingError, SettingsError, first_line
-from ...settings.definitions import Lora
+from ...settings.definitions import LoraSettings
 from .adapter import CONFIG, WEIGHTS
 
-OLD_WEIGHTS = "adapter_model.bin"
+BIN_WEIGHTS = "adapter_model.bin"
 
 
-def refuse_other_shape(lora: Lora, folder: Path) -> None:
+def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
     """SettingsError with all differences between the LoRA and the settings, before anything is loaded."""
     config = _load_config(folder)
     fields = (
@@ -39,7 +39,7 @@ def refuse_other_shape(lora: Lora, folder: Path) -> None:
         raise SettingsError(problems)
 
 
-def begin_with(model: PeftModel, folder: Path) -> None:
+def load_initial_weights(model: PeftModel, folder: Path) -> None:
     """Load the weights of a LoRA on disk into the new one; SavingError unless all of them match."""
     state = _load_weights(folder)
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -77,7 +77,7 @@ def _load_weights(folder: Path) -> dict[str, Any]:
     try:
         if (folder / WEIGHTS).is_file():
             return dict(load_file(folder / WEIGHTS))
-        return dict(torch.load(folder / OLD_WEIGHTS, map_location="cpu", weights_only=True))
+        return dict(torch.load(folder / BIN_WEIGHTS, map_location="cpu", weights_only=True))
     except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, _unpickling_error()) as error:
         raise SavingError(f"The weights in {folder} cannot be read: {error}. Choose another LoRA.") from error
 

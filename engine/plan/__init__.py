@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from .lr_plan import SHARE, Rates, give
-from .run_controller import Steering
-from .run_plan import DATA, Blueprint, blueprint
-from .saving_rules import Evaluation, Moment
-from .step_log import Course, graph_entry
+from .lr_plan import LR_SHARE_KEY, LrPlan, apply_to_scheduler
+from .run_controller import RunController
+from .run_plan import DATA_KEY, RunPlan, build_run_plan
+from .step_log import StepLog, graph_entry
+from .step_rules import Evaluation, StepState
 
 __all__ = [
-    "DATA",
-    "SHARE",
-    "Blueprint",
-    "Course",
+    "DATA_KEY",
+    "LR_SHARE_KEY",
     "Evaluation",
-    "Moment",
-    "Rates",
-    "Steering",
-    "blueprint",
-    "give",
+    "LrPlan",
+    "RunController",
+    "RunPlan",
+    "StepLog",
+    "StepState",
+    "apply_to_scheduler",
+    "build_run_plan",
     "graph_entry",
 ]

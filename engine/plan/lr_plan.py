@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-SHARE_OF_STEPS = 0.1
-SHARE = "share"
+WIND_DOWN_RATIO = 0.1
+LR_SHARE_KEY = "share"
 """Key in an optimizer group: its share of the learning rate."""
 
 
@@ -26,23 +26,23 @@ class WindDown:
 
 
 @dataclass(frozen=True)
-class Rates:
+class LrPlan:
     """Learning rates of a run; a change takes effect at the next step."""
 
     learning_rate: float
     planned: tuple[float, ...]
     factor: float = 1.0
-    fall: WindDown | None = None
+    wind_down: WindDown | None = None
 
     @property
     def steps(self) -> int:
         """Last step of the run."""
-        return self.fall.after + self.fall.steps if self.fall else len(self.planned)
+        return self.wind_down.after + self.wind_down.steps if self.wind_down else len(self.planned)
 
     def share(self, done: int) -> float:
         """Share of the learning rate after `done` steps; HF asks once more after the last one."""
-        if self.fall:
-            return self.fall.at(done)
+        if self.wind_down:
+            return self.wind_down.at(done)
         return self.planned[min(done, len(self.planned) - 1)] * self.factor
 
     def rate(self, step: int) -> float:
@@ -53,27 +53,27 @@ class Rates:
         """Learning rates of all steps: those already used, then the current plan."""
         return (*used, *(self.rate(step) for step in range(len(used) + 1, self.steps + 1)))
 
-    def times(self, factor: float) -> Rates:
+    def scaled(self, factor: float) -> LrPlan:
         """Copy with another factor, which also applies to a wind-down that has begun."""
-        fall = self.fall and replace(self.fall, share=self.fall.share * factor / self.factor)
-        return replace(self, factor=factor, fall=fall)
+        fall = self.wind_down and replace(self.wind_down, share=self.wind_down.share * factor / self.factor)
+        return replace(self, factor=factor, wind_down=fall)
 
-    def winding_down(self, done: int, steps: int = 0) -> Rates:
+    def winding_down(self, done: int, steps: int = 0) -> LrPlan:
         """Copy that winds down linearly to 0 after `done` steps, by default over a tenth as many steps."""
-        length = steps or max(2, math.ceil(done * SHARE_OF_STEPS))
+        length = steps or max(2, math.ceil(done * WIND_DOWN_RATIO))
         remaining = max(1, min(length, self.steps - done))
-        return replace(self, fall=WindDown(done, remaining, self.share(done)))
+        return replace(self, wind_down=WindDown(done, remaining, self.share(done)))
 
 
-def fall_of(state: Mapping[str, Any] | None) -> WindDown | None:
+def load_wind_down(state: Mapping[str, Any] | None) -> WindDown | None:
     return WindDown(**state) if state else None
 
 
-def give(rates: Rates, scheduler: Any) -> None:
+def apply_to_scheduler(rates: LrPlan, scheduler: Any) -> None:
     """Apply the rates to a torch scheduler and its optimizer from the next step on."""
     rate = rates.rate(scheduler.last_epoch + 1)
     for group in (groups := scheduler.optimizer.param_groups):
-        share = group.get(SHARE, 1.0)  # a checkpoint of an older version has none
+        share = group.get(LR_SHARE_KEY, 1.0)  # a checkpoint of an older version has none
         group["initial_lr"], group["lr"] = rates.learning_rate * share, rate * share
     scheduler.base_lrs = [group["initial_lr"] for group in groups]
     scheduler._last_lr = [group["lr"] for group in groups]

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...core.jobs import EventLog, LiveChanged, Note, Replanned, RunControl
-from ...settings.live_settings import Live, going_on
-from .lr_plan import Rates, fall_of
-from .saving_rules import Best, Evaluation, Moment, SavingRules, Wanted
-from .stopping_rules import Patience, why_stop
+from ...core.jobs import EventLog, LiveSettingsChanged, Note, PlanChanged, RunControl
+from ...settings.live_settings import LiveSettings, resumed_settings
+from .lr_plan import LrPlan, load_wind_down
+from .step_rules import BestStep, Evaluation, Patience, SaveRequest, SavingRules, StepState, stop_reason
 
 
 @dataclass(frozen=True)
@@ -23,20 +22,20 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Interlude:
+class Restart:
     """Reason to end the loop but not the run: more epochs, or a pause that frees the GPU."""
 
     more_epochs: float = 0.0
-    frees: bool = False
+    frees_gpu: bool = False
 
 
-class Steering:
+class RunController:
     """Called once after every step; its state is part of every checkpoint."""
 
     def __init__(
         self,
-        requested: Live,
-        rates: Rates,
+        requested: LiveSettings,
+        rates: LrPlan,
         state: Mapping[str, Any],
         control: RunControl[Any],
         log: EventLog,
@@ -47,36 +46,36 @@ class Steering:
         self._validation_key = kept_aside
         self.live = _effective_live(requested, state)
         same_plan = state.get("planned") == len(rates.planned)
-        self.rates = rates.times(self.live.rate_factor)
-        if same_plan and (fall := fall_of(state.get("fall"))):
-            self.rates = Rates(rates.learning_rate, rates.planned, self.live.rate_factor, fall)
+        self.rates = rates.scaled(self.live.rate_factor)
+        if same_plan and (fall := load_wind_down(state.get("fall"))):
+            self.rates = LrPlan(rates.learning_rate, rates.planned, self.live.rate_factor, fall)
         self._ending: str = state.get("ending", "") if same_plan else ""
         self._saving = SavingRules.from_memory(state.get("saving", {}), evaluates=bool(kept_aside))
         self._patience = Patience(**state.get("patience", {}))
         if state.get("kept_aside", kept_aside) != kept_aside:  # results on another validation split do not compare
-            self._saving.best, self._patience = Best(), Patience()
+            self._saving.best, self._patience = BestStep(), Patience()
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
             self._patience.waited = 0
         self.stopped_by = ""
         self.time_over = False
         self._first_clock: float | None = None
-        self.interlude: Interlude | None = None
-        self.last_look: Callable[[int], Evaluation | None] = lambda step: None
+        self.restart: Restart | None = None
+        self.final_evaluation: Callable[[int], Evaluation | None] = lambda step: None
         control.begin(self.live)
 
-    def look_before(self, evaluation: Evaluation, step: int) -> None:
+    def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
         keep_best = self.live.saving.keep_best
         self._patience.look(evaluation, keep_best)
         if step and keep_best != "no":  # it has a checkpoint: the one that the run resumes from
-            self._saving.best.look(*evaluation.by(keep_best), step, evaluation.loss)
+            self._saving.best.look(*evaluation.measure_for(keep_best), step, evaluation.loss)
 
     def memory(self) -> dict[str, Any]:
         return {
             "asked": self._requested.values(),
             "live": self.live.values(),
             "planned": len(self.rates.planned),
-            "fall": asdict(self.rates.fall) if self.rates.fall else None,
+            "fall": asdict(self.rates.wind_down) if self.rates.wind_down else None,
             "ending": self._ending,
             "saving": self._saving.memory(),
             "patience": asdict(self._patience),
@@ -84,19 +83,19 @@ class Steering:
         }
 
     @property
-    def best(self) -> Best:
+    def best(self) -> BestStep:
         """Best step so far; step 0 if best checkpoints are not kept."""
-        return self._saving.best if self.live.saving.keep_best != "no" else Best()
+        return self._saving.best if self.live.saving.keep_best != "no" else BestStep()
 
-    def without_checkpoint(self) -> None:
+    def on_checkpoint_failed(self) -> None:
         """Note that the checkpoint could not be written."""
-        self._saving.without_checkpoint()
+        self._saving.on_checkpoint_failed()
 
     def is_last(self, step: int) -> bool:
         """Whether the run ends with this step, by plan or because it has wound down."""
         return step >= self.rates.steps
 
-    def after(self, state: Moment, used: Sequence[float], evaluation: Evaluation | None = None) -> Decision:
+    def after(self, state: StepState, used: Sequence[float], evaluation: Evaluation | None = None) -> Decision:
         """Decide what happens after a step; `used` are the learning rates of the steps so far."""
         before = self.rates
         self._apply_live(state.step)
@@ -105,50 +104,50 @@ class Steering:
         self._apply_wind_down(state.step)
         self._apply_rules(state)
         if self.stopped_by and evaluation is None:
-            evaluation = self.last_look(state.step)
+            evaluation = self.final_evaluation(state.step)
         if self.rates is not before:
             self._log.append(
-                Replanned(
+                PlanChanged(
                     step=state.step, steps=self.rates.steps, rates=self.rates.all(used), why=self._replan_reason()
                 )
             )
         stopping = self._control.stopping or bool(self.stopped_by)
-        self.interlude = self._next_restart(over=stopping or self.is_last(state.step))
-        stop = stopping or self.interlude is not None
-        state = replace(state, last=(stopping or self.is_last(state.step)) and self.interlude is None)
+        self.restart = self._next_restart(over=stopping or self.is_last(state.step))
+        stop = stopping or self.restart is not None
+        state = replace(state, last=(stopping or self.is_last(state.step)) and self.restart is None)
         return Decision(stop, self._save_reason(state, evaluation, stopping=stop), self.rates is not before)
 
     def _apply_live(self, step: int) -> None:
-        requested: Live | None = self._control.live
+        requested: LiveSettings | None = self._control.live
         if requested is None or requested == self.live:
             return
         before, after = self.live.values(), requested.values()
         changes = {key: (before[key], after[key]) for key in after if after[key] != before[key]}
         if requested.rate_factor != self.live.rate_factor:
-            self.rates = self.rates.times(requested.rate_factor)
+            self.rates = self.rates.scaled(requested.rate_factor)
         self.live = requested
-        self._log.append(LiveChanged(step=step, changes=changes))
+        self._log.append(LiveSettingsChanged(step=step, changes=changes))
 
     def _apply_wind_down(self, step: int) -> None:
         if self._control.take_wind_down():
             self._wind_down(step, "as wished")
 
     def _wind_down(self, step: int, reason: str) -> None:
-        if self.rates.fall or self.is_last(step):
+        if self.rates.wind_down or self.is_last(step):
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
             Note(text=f"Winding down after step {step}, {reason}: step {self.rates.steps} is the last.")
         )
 
-    def _apply_rules(self, state: Moment) -> None:
+    def _apply_rules(self, state: StepState) -> None:
         if self._control.stopping or self.stopped_by:
             return
         if time_reason := self._time_limit_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
-        elif self.rates.fall and self.is_last(state.step):
+        elif self.rates.wind_down and self.is_last(state.step):
             self.stopped_by = f"it has wound down ({self._ending})"
-        elif not self.rates.fall and (rule := why_stop(self.live.stopping, state, self._patience)):
+        elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
                 self._wind_down(state.step, f"since {rule}")
                 return
@@ -163,26 +162,26 @@ class Steering:
         return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
 
     def _replan_reason(self) -> str:
-        if self.rates.fall:
+        if self.rates.wind_down:
             return f"winding down {self._ending}"
         return f"learning rate times {self.rates.factor:g}"
 
-    def _next_restart(self, *, over: bool) -> Interlude | None:
+    def _next_restart(self, *, over: bool) -> Restart | None:
         """Added epochs override a rule that would end the run here; a pause at the end of a run is ignored."""
         if self._control.stopping:
             return None
         epochs, frees = self._control.take_epochs(), self._control.take_free()
         frees = frees and (epochs > 0 or not over)
-        return Interlude(epochs, frees) if epochs or frees else None
+        return Restart(epochs, frees) if epochs or frees else None
 
-    def _save_reason(self, state: Moment, evaluation: Evaluation | None, *, stopping: bool) -> str | None:
+    def _save_reason(self, state: StepState, evaluation: Evaluation | None, *, stopping: bool) -> str | None:
         if self._control.throwing_away:
             return None
         requested = self._control.take_checkpoint()
-        return self._saving.why(self.live.saving, state, Wanted(requested, stopping, evaluation))
+        return self._saving.why(self.live.saving, state, SaveRequest(requested, stopping, evaluation))
 
 
-def _effective_live(requested: Live, state: Mapping[str, Any]) -> Live:
+def _effective_live(requested: LiveSettings, state: Mapping[str, Any]) -> LiveSettings:
     if not state:
         return requested
-    return going_on(requested, then_asked=state["asked"], then_in_force=state["live"])
+    return resumed_settings(requested, then_asked=state["asked"], then_in_force=state["live"])

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...core.jobs import Progress
-from ...train_utils import smoothed
-from .lr_plan import Rates
+from ...train_utils import smooth_loss
+from .lr_plan import LrPlan
 
 
-class Course:
+class StepLog:
     """Collects loss, tokens and time of each step."""
 
     def __init__(self, steps_per_epoch: int, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
@@ -28,18 +28,18 @@ class Course:
         """Start the clock of a step; the time until now belongs to no step."""
         self._step_start = time.monotonic()
 
-    def leave_out(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Exclude seconds since the last step from the time of the next one."""
         self._step_start += seconds
 
-    def leave_out_pause(self, seconds: float) -> None:
+    def exclude_pause(self, seconds: float) -> None:
         """Exclude a pause from all times, since nothing ran in it."""
-        self.leave_out(seconds)
+        self.exclude_time(seconds)
         self._step_end = None if self._step_end is None else self._step_end + seconds
 
-    def add(self, step: int, loss: float, norm: float | None, rates: Rates) -> Progress:
+    def add(self, step: int, loss: float, norm: float | None, rates: LrPlan) -> Progress:
         """Log a finished step."""
-        self.smoothed = smoothed(self.smoothed, loss)
+        self.smoothed = smooth_loss(self.smoothed, loss)
         now, tokens = time.monotonic(), self.tokens()
         seconds, new_tokens = now - self._step_start, tokens - self._tokens_before
         extra_seconds = 0.0 if self._step_end is None else max(0.0, self._step_start - self._step_end)
@@ -54,7 +54,7 @@ class Course:
             gradient_norm=norm,
             tokens=new_tokens,
             seconds=seconds,
-            beside=extra_seconds,
+            extra_time=extra_seconds,
             by_source=self.by_source(),
         )
         self.graph.append(graph_entry(progress))

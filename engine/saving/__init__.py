@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from . import full_finetune, gguf_export, merging
-from .checkpoints import TRIES, RunState, is_about_files, refuse_changes, sealed, state_of
-from .safe_save import Write, placed, record
+from .checkpoints import (
+    WRITE_ATTEMPTS,
+    RunState,
+    finalize_checkpoint,
+    is_write_error,
+    load_run_state,
+    refuse_changes,
+)
+from .safe_save import WriteFn, save_with_fallbacks, write_record
 
 __all__ = [
-    "TRIES",
+    "WRITE_ATTEMPTS",
     "RunState",
-    "Write",
+    "WriteFn",
+    "finalize_checkpoint",
     "full_finetune",
     "gguf_export",
-    "is_about_files",
+    "is_write_error",
+    "load_run_state",
     "merging",
-    "placed",
-    "record",
     "refuse_changes",
-    "sealed",
-    "state_of",
+    "save_with_fallbacks",
+    "write_record",
 ]

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import as_json, moved_when_new, read_json, settle
+from ...core.files import dump_json, flush_to_disk, move_new_folder, read_json
 from ...records.folder import PARAMETERS, STATE, RunFolder, loras
 from ...settings import presets
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ..plan import DATA, Blueprint
+from ..plan import DATA_KEY, RunPlan
 
-TRIES = 2
-OF_THE_DATA = frozenset({"what", "text", "rows", "aside"})
-ABOUT_THE_RUN = frozenset({"name", "if_exists", "seed"})
+WRITE_ATTEMPTS = 2
+DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
+RUN_KEYS = frozenset({"name", "if_exists", "seed"})
 
 
-def is_about_files(error: Exception) -> bool:
+def is_write_error(error: Exception) -> bool:
     """Whether an error is about writing files; torch.save has no exception type of its own for that."""
     message = str(error)
     return (
@@ -42,30 +42,30 @@ class RunState:
     steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
 
 
-def sealed(folder: RunFolder, reason: str, state: RunState) -> Path:
+def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path:
     """Complete the Trainer's checkpoint of this step and rename it; only one folder per step remains."""
     temporary = folder.aside / f"checkpoint-{state.step}"
-    (temporary / STATE).write_text(as_json(asdict(state)), encoding="utf-8")
-    settle(temporary)
+    (temporary / STATE).write_text(dump_json(asdict(state)), encoding="utf-8")
+    flush_to_disk(temporary)
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
-    for earlier in loras.of_step(folder.path, state.step):
-        loras.remove(earlier)
-    return moved_when_new(temporary, target)
+    for earlier in loras.folders_of_step(folder.path, state.step):
+        loras.remove_checkpoint(earlier)
+    return move_new_folder(temporary, target)
 
 
-def state_of(checkpoint: Path) -> RunState:
+def load_run_state(checkpoint: Path) -> RunState:
     try:
         return RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise SavingError(f"{checkpoint} cannot be gone on from: {error}. Choose another checkpoint.") from error
 
 
-def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
+def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
     earlier = {**_earlier_settings(run), **state.unchangeable}
     changed = [
-        f"{key} ({_data_changes(run)})" if key == DATA else f"{key} ({earlier.get(key)} then, {value} now)"
+        f"{key} ({_data_changes(run)})" if key == DATA_KEY else f"{key} ({earlier.get(key)} then, {value} now)"
         for key, value in run.unchangeable().items()
         if earlier.get(key) != value
     ]
@@ -76,20 +76,22 @@ def refuse_changes(state: RunState, run: Blueprint, checkpoint: Path) -> None:
         )
 
 
-def _earlier_settings(run: Blueprint) -> dict[str, Any]:
+def _earlier_settings(run: RunPlan) -> dict[str, Any]:
     """Values that a checkpoint of an older version lacks: the run's own settings, else the defaults."""
     return {**TrainingSettings().values(), **read_json(run.folder.path / PARAMETERS, {})}
 
 
-def _data_changes(run: Blueprint) -> str:
+def _data_changes(run: RunPlan) -> str:
     """Data settings that differ; if none does, the files do."""
     earlier, current = read_json(run.folder.path / PARAMETERS, {}), run.settings.values()
     different = [
-        key for key in presets.apart(earlier, current) if SETTINGS[key].section in OF_THE_DATA and key in earlier
+        key
+        for key in presets.differing_keys(earlier, current)
+        if SETTINGS[key].section in DATA_SECTIONS and key in earlier
     ]
     changes = [
         f"{SETTINGS[key].label} {earlier[key]} then, {current[key]} now"
         for key in different
-        if key not in ABOUT_THE_RUN
+        if key not in RUN_KEYS
     ]
     return "; ".join(changes) or "the files hold something else now"

@@ -9,29 +9,29 @@ from typing import Any
 
 from ...core.errors import SettingsError
 from ...core.host import Host
-from ...core.jobs import Job, Note, Planned
+from ...core.jobs import Job, Note, RunPlanned
 from ...settings.definitions import TrainingSettings
-from ..lora import adapter, off, weights_written
-from ..plan import Blueprint
+from ..lora import adapter, removed_message, translate_safetensors_errors
+from ..plan import RunPlan
 
 
 @contextmanager
-def let_go_afterwards(settings: TrainingSettings, host: Host, job: Job) -> Iterator[None]:
+def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Iterator[None]:
     """Unload a model that was fully fine-tuned; its weights changed, so the next use loads it again."""
     try:
         yield
     finally:
-        if settings.lora.whole_model and any(isinstance(event, Planned) for event in job.log.since(0)):
-            names = host.standing().loras
+        if settings.lora.whole_model and any(isinstance(event, RunPlanned) for event in job.log.since(0)):
+            names = host.model_status().loras
             host.unload()
             message = "The model in memory was trained itself: it is let go of, and loaded anew when it is needed."
             if names:
-                message += f" So {off(names)}"
+                message += f" So {removed_message(names)}"
             job.log.append(Note(text=message))
 
 
 @contextmanager
-def opened(base: Any) -> Iterator[Any]:
+def unfreeze(base: Any) -> Iterator[Any]:
     """Let all weights be trained; the caller restores the flags together with the others."""
     if getattr(base, "is_quantized", False):
         raise SettingsError(["Method full: a quantized model cannot be trained whole. Load it in 16 or 32 bits."])
@@ -39,15 +39,15 @@ def opened(base: Any) -> Iterator[Any]:
     yield base
 
 
-def write(run: Blueprint, model: Any, folder: Path) -> None:
+def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     """Save the result of a run: the LoRA, or the model in shards with its tokenizer."""
     if not run.settings.lora.whole_model:
-        adapter.write(model, folder)
+        adapter.save_adapter(model, folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
     use_cache, model.config.use_cache = model.config.use_cache, True
     try:
-        with weights_written():
+        with translate_safetensors_errors():
             model.save_pretrained(folder, max_shard_size=run.settings.machine.shard_size)
     finally:
         model.config.use_cache = use_cache

@@ -12,58 +12,66 @@ from typing import Any
 
 import numpy as np
 
-from ...core.engine import GgufLora
+from ...core.engine import GgufRequest
 from ...core.errors import ModelError, SavingError
-from ...core.files import read_json, why_not_written, written_whole
+from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
-from ...records.folder import loras, run_of
+from ...records.folder import loras, run_folder_of
 from ...train_utils import checkpoint_step
-from .gguf_row_order import NOT_ADDED, OTHER_COLUMNS, OTHER_ROWS, Base, Orders, Rows, base_of
+from .gguf_row_order import (
+    COLUMN_ORDERS,
+    IGNORED_TENSORS,
+    ROW_ORDERS,
+    BaseModelInfo,
+    Matrix,
+    RowOrders,
+    read_base_model_info,
+)
 
 CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
-KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?P<half>[AB])\.weight$")
-FROZEN = re.compile(r"\.base_layer\.(weight|bias)$")
+LORA_KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?P<half>[AB])\.weight$")
+BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
 """The base model's own head, which PEFT saves unchanged next to a LoRA on it."""
-OTHER_WAYS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
+UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """Options in PEFT's config that make the delta something other than strength x up x down."""
-BAKE = "Bake it in instead (merge), and convert the merged model with llama.cpp."
-OTHER_LAYERS = " Or train one on q-k-v-o alone."
-Tensors = Mapping[str, Rows]
+MERGE_HINT = "Bake it in instead (merge), and convert the merged model with llama.cpp."
+ATTENTION_ONLY_HINT = " Or train one on q-k-v-o alone."
+Tensors = Mapping[str, Matrix]
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerDelta:
     """Delta of one layer: strength x up x down."""
 
-    down: Rows
-    up: Rows
+    down: Matrix
+    up: Matrix
     strength: float
 
 
-def written(request: GgufLora, host: Host) -> Path:
+def export_gguf(request: GgufRequest, host: Host) -> Path:
     """Export the LoRA to a GGUF file; a file under the default name in the LoRA's folder is overwritten."""
     _require_gguf()
     lora, name = request.lora, str(request.lora)
-    folder = (lora if isinstance(lora, Path) else loras.named(lora, host.folders.loras)).absolute()
-    out = Path(request.out).expanduser().absolute() if request.out else beside(folder)
+    folder = (lora if isinstance(lora, Path) else loras.find_lora(lora, host.folders.loras)).absolute()
+    out = Path(request.out).expanduser().absolute() if request.out else default_path(folder)
     if request.out and out.exists():
         raise SavingError(f"{out} is there already. Delete it, or give another name.")
     config = read_json(folder / CONFIG, {})
     if not config:
         raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing or broken). Choose another one.")
-    base = base_of(_find_model(request, config, host))
+    base = read_base_model_info(_find_model(request, config, host))
     layers = _load_layers(folder, config, name)
     tensors, alpha = _gguf_tensors(layers, base, name)
     _write(tensors, alpha, base, folder, out)
     return out
 
 
-def beside(folder: Path) -> Path:
+def default_path(folder: Path) -> Path:
     """Default path: in the folder of the run, named after the LoRA or checkpoint."""
     if checkpoint_step(folder.name) is None:
         return folder / f"{folder.name}.gguf"
-    run = run_of(folder)
+    run = run_folder_of(folder)
     return run / f"{run.name}-{folder.name}.gguf"
 
 
@@ -72,7 +80,7 @@ def _require_gguf() -> None:
         raise ModelError("The package gguf is needed for such a file. Install it with: pip install gguf")
 
 
-def _find_model(request: GgufLora, config: Mapping[str, Any], host: Host) -> Path:
+def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> Path:
     """Folder with the model's config, or the model's GGUF file."""
     name = request.model or str(config.get("base_model_name_or_path") or "")
     models = host.folders.models
@@ -91,26 +99,28 @@ def _find_model(request: GgufLora, config: Mapping[str, Any], host: Host) -> Pat
     )
 
 
-def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dict[str, Layer]:
+def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dict[str, LayerDelta]:
     """Layers by their names in transformers; SavingError with all problems if GGUF cannot hold them."""
     weights = _load_weights(folder)
     if problems := list(_problems(weights, config)):
         start = f"The LoRA {lora_name!r} cannot be written as GGUF: "
-        remedy = BAKE + (OTHER_LAYERS if any("experts" in name for name in weights) else "")
+        remedy = MERGE_HINT + (ATTENTION_ONLY_HINT if any("experts" in name for name in weights) else "")
         raise SavingError(f"{start}{'; '.join(problems)}. {remedy}")
-    halves = {(m["layer"], m["half"]): weights[m.string] for m in map(KEY.match, weights) if m}
+    halves = {(m["layer"], m["half"]): weights[m.string] for m in map(LORA_KEY.match, weights) if m}
     names = sorted({layer for layer, _ in halves})
     if not names or any((name, half) not in halves for name in names for half in "AB"):
         raise SavingError(f"{folder} holds no whole LoRA: layers or halves of them are missing. Choose another.")
-    return {n: Layer(halves[n, "A"], halves[n, "B"], _strength(n, len(halves[n, "A"]), config)) for n in names}
+    return {
+        n: LayerDelta(halves[n, "A"], halves[n, "B"], _strength(n, len(halves[n, "A"]), config)) for n in names
+    }
 
 
-def _load_weights(folder: Path) -> dict[str, Rows]:
+def _load_weights(folder: Path) -> dict[str, Matrix]:
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    file = next(folder / name for name in loras.WEIGHTS if (folder / name).is_file())
+    file = next(folder / name for name in loras.ADAPTER_WEIGHTS if (folder / name).is_file())
     try:
         tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
@@ -120,7 +130,7 @@ def _load_weights(folder: Path) -> dict[str, Rows]:
 
 def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     peft_type = str(config.get("peft_type", "LORA"))
-    extra = [name for name in weights if not (KEY.match(name) or FROZEN.search(name))]
+    extra = [name for name in weights if not (LORA_KEY.match(name) or BASE_LAYER_KEY.search(name))]
     if peft_type != "LORA":
         yield f"it is of the kind {peft_type}, and llama.cpp knows LoRAs only"
     elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in extra):
@@ -129,9 +139,9 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
         yield "it has biases, for which the format has no place"
     elif extra:
         yield f"it holds more than a LoRA on layers, as Train Head makes it ({_examples(extra)})"
-    if options := [option for option in OTHER_WAYS if config.get(option)]:
+    if options := [option for option in UNSUPPORTED_OPTIONS if config.get(option)]:
         yield f"it was made with {options[0]}, which llama.cpp does not know"
-    if nonlinear := [name for name, weight in weights.items() if KEY.match(name) and weight.ndim != 2]:
+    if nonlinear := [name for name, weight in weights.items() if LORA_KEY.match(name) and weight.ndim != 2]:
         yield f"it sits on layers that are not linear ({_examples(nonlinear)})"
     if experts := [name for name in weights if "experts" in name]:
         yield f"it sits on experts, which llama.cpp keeps in one tensor ({_examples(experts)})"
@@ -150,7 +160,7 @@ def _strength(name: str, rank: int, config: Mapping[str, Any]) -> float:
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _gguf_tensors(layers: Mapping[str, Layer], base: Base, lora_name: str) -> tuple[Tensors, float]:
+def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_name: str) -> tuple[Tensors, float]:
     """Tensors under llama.cpp's names, and the file's single alpha.
 
     llama.cpp computes the strength of a layer as alpha / rank. The first layer sets alpha; a layer with another
@@ -160,19 +170,19 @@ def _gguf_tensors(layers: Mapping[str, Layer], base: Base, lora_name: str) -> tu
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
             f"The LoRA {lora_name!r} cannot be written as GGUF: llama.cpp's {base.architecture} has no place for "
-            f"{_examples(missing)}. {BAKE}{OTHER_LAYERS}"
+            f"{_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
     alpha = next(filter(None, alphas.values()), 1.0)
-    tensors: dict[str, Rows] = {}
+    tensors: dict[str, Matrix] = {}
     for name, layer in layers.items():
-        tensors[f"{names[name]}.weight.lora_a"] = _reordered(name, layer.down.T, base, OTHER_COLUMNS).T
-        up = _reordered(name, layer.up, base, OTHER_ROWS)
+        tensors[f"{names[name]}.weight.lora_a"] = _reordered(name, layer.down.T, base, COLUMN_ORDERS).T
+        up = _reordered(name, layer.up, base, ROW_ORDERS)
         tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
 
-def _gguf_names(layers: Iterable[str], base: Base) -> dict[str, str]:
+def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
     """llama.cpp's names of the layers that it has; with tied embeddings it has no head."""
     import gguf
 
@@ -183,12 +193,12 @@ def _gguf_names(layers: Iterable[str], base: Base) -> dict[str, str]:
             "pip install --upgrade gguf"
         )
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
-    absent = (*NOT_ADDED.get(base.architecture, ()), *(["output"] if base.tied else []))
+    absent = (*IGNORED_TENSORS.get(base.architecture, ()), *(["output"] if base.tied else []))
     names = {layer: name_map.get_name(layer.replace("language_model.", "")) for layer in layers}
     return {layer: name for layer, name in names.items() if name and name not in absent}
 
 
-def _reordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders]) -> Rows:
+def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[str, RowOrders]) -> Matrix:
     order = orders.get(base.architecture, {}).get(layer.rpartition(".")[2])
     if order is None:
         return rows
@@ -201,15 +211,15 @@ def _reordered(layer: str, rows: Rows, base: Base, orders: Mapping[str, Orders])
         ) from error
 
 
-def _write(tensors: Tensors, alpha: float, base: Base, folder: Path, out: Path) -> None:
+def _write(tensors: Tensors, alpha: float, base: BaseModelInfo, folder: Path, out: Path) -> None:
     try:
-        with written_whole(out) as temporary:
+        with atomic_write(out) as temporary:
             _fill(temporary, tensors, alpha, base, folder)
     except OSError as error:
-        raise SavingError(f"{out} cannot be written: {why_not_written(error, out.parent)}.") from error
+        raise SavingError(f"{out} cannot be written: {write_error_reason(error, out.parent)}.") from error
 
 
-def _fill(file: Path, tensors: Tensors, alpha: float, base: Base, folder: Path) -> None:
+def _fill(file: Path, tensors: Tensors, alpha: float, base: BaseModelInfo, folder: Path) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(file, base.architecture)
@@ -217,7 +227,7 @@ def _fill(file: Path, tensors: Tensors, alpha: float, base: Base, folder: Path) 
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
-        writer.add_name(beside(folder).stem)
+        writer.add_name(default_path(folder).stem)
         writer.add_base_model_count(1)
         writer.add_base_model_name(0, base.name)
         for name, tensor in sorted(tensors.items()):

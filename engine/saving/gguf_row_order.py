@@ -15,9 +15,9 @@ from ...core import gguf_header
 from ...core.errors import ModelError
 from ...core.files import read_json
 
-Rows: TypeAlias = NDArray[np.float32]
+Matrix: TypeAlias = NDArray[np.float32]
 
-NAMES: Mapping[str, str] = {
+GGUF_ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
@@ -65,7 +65,7 @@ NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class LinearHeads:
+class LinearAttentionHeads:
     """Number of key and value heads of linear attention, and the size of a key."""
 
     keys: int = 0
@@ -74,7 +74,7 @@ class LinearHeads:
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseModelInfo:
     """What an export needs to know of the base model; no weights."""
 
     name: str
@@ -84,80 +84,84 @@ class Base:
     key_heads: int
     tied: bool
     """Whether head and embeddings share one tensor."""
-    linear: LinearHeads = LinearHeads()
+    linear: LinearAttentionHeads = LinearAttentionHeads()
 
 
-Orders: TypeAlias = Mapping[str, Callable[[Rows, Base], Rows]]
+RowOrders: TypeAlias = Mapping[str, Callable[[Matrix, BaseModelInfo], Matrix]]
 """Reordering functions by the last part of a layer's name."""
 
 
-def in_pairs(rows: Rows, heads: int) -> Rows:
+def interleave_rotary_halves(rows: Matrix, heads: int) -> Matrix:
     """Put the two rows of each rotary pair next to each other; transformers keeps them in the halves of a head."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def one_after_another(rows: Rows, heads: int, key_heads: int) -> Rows:
+def split_fused_qkv(rows: Matrix, heads: int, key_heads: int) -> Matrix:
     """All queries, then all keys, then all values; transformers groups them by key head."""
     groups = rows.reshape(key_heads, heads // key_heads + 2, -1, rows.shape[1])
     queries, keys, values = groups[:, :-2], groups[:, -2], groups[:, -1]
     return np.concatenate([part.reshape(-1, rows.shape[1]) for part in (queries, keys, values)])
 
 
-def value_by_value(rows: Rows, heads: LinearHeads) -> Rows:
+def group_by_value_index(rows: Matrix, heads: LinearAttentionHeads) -> Matrix:
     """First value head of every key head, then the second of every one; transformers groups them by key head."""
     values_per_key = heads.values // heads.keys
     return rows.reshape(heads.keys, values_per_key, -1, rows.shape[1]).swapaxes(0, 1).reshape(rows.shape)
 
 
-def values_behind(rows: Rows, heads: LinearHeads) -> Rows:
+def reorder_values(rows: Matrix, heads: LinearAttentionHeads) -> Matrix:
     """Reorder only the values, which follow the queries and keys."""
     value_start = 2 * heads.keys * heads.key_size
-    return np.concatenate([rows[:value_start], value_by_value(rows[value_start:], heads)])
+    return np.concatenate([rows[:value_start], group_by_value_index(rows[value_start:], heads)])
 
 
-ROTATED: Orders = {
-    "q_proj": lambda rows, base: in_pairs(rows, base.heads),
-    "k_proj": lambda rows, base: in_pairs(rows, base.key_heads),
+ROTARY_ORDERS: RowOrders = {
+    "q_proj": lambda rows, base: interleave_rotary_halves(rows, base.heads),
+    "k_proj": lambda rows, base: interleave_rotary_halves(rows, base.key_heads),
 }
-FUSED: Orders = {"query_key_value": lambda rows, base: one_after_another(rows, base.heads, base.key_heads)}
-LINEAR: Orders = {
-    "in_proj_qkv": lambda rows, base: values_behind(rows, base.linear),
-    "in_proj_z": lambda rows, base: value_by_value(rows, base.linear),
-    "in_proj_a": lambda rows, base: value_by_value(rows, base.linear),
-    "in_proj_b": lambda rows, base: value_by_value(rows, base.linear),
+FUSED_QKV_ORDERS: RowOrders = {
+    "query_key_value": lambda rows, base: split_fused_qkv(rows, base.heads, base.key_heads)
 }
-LINEAR_OUT: Orders = {"out_proj": lambda columns, base: value_by_value(columns, base.linear)}
-OTHER_ROWS: Mapping[str, Orders] = {
-    "llama": ROTATED,
-    "mistral3": ROTATED,
-    "granite": ROTATED,
-    "smollm3": ROTATED,
-    "arcee": ROTATED,
-    "olmo": ROTATED,
-    "gptneox": FUSED,
-    "bloom": FUSED,
-    "falcon": FUSED,
-    "qwen35": LINEAR,
-    "qwen35moe": LINEAR,
+LINEAR_ATTENTION_ORDERS: RowOrders = {
+    "in_proj_qkv": lambda rows, base: reorder_values(rows, base.linear),
+    "in_proj_z": lambda rows, base: group_by_value_index(rows, base.linear),
+    "in_proj_a": lambda rows, base: group_by_value_index(rows, base.linear),
+    "in_proj_b": lambda rows, base: group_by_value_index(rows, base.linear),
+}
+LINEAR_ATTENTION_OUT_ORDERS: RowOrders = {
+    "out_proj": lambda columns, base: group_by_value_index(columns, base.linear)
+}
+ROW_ORDERS: Mapping[str, RowOrders] = {
+    "llama": ROTARY_ORDERS,
+    "mistral3": ROTARY_ORDERS,
+    "granite": ROTARY_ORDERS,
+    "smollm3": ROTARY_ORDERS,
+    "arcee": ROTARY_ORDERS,
+    "olmo": ROTARY_ORDERS,
+    "gptneox": FUSED_QKV_ORDERS,
+    "bloom": FUSED_QKV_ORDERS,
+    "falcon": FUSED_QKV_ORDERS,
+    "qwen35": LINEAR_ATTENTION_ORDERS,
+    "qwen35moe": LINEAR_ATTENTION_ORDERS,
 }
 """Layers, by architecture, whose rows have another order than in transformers."""
-OTHER_COLUMNS: Mapping[str, Orders] = {
-    "qwen35": LINEAR_OUT,
-    "qwen35moe": LINEAR_OUT,
+COLUMN_ORDERS: Mapping[str, RowOrders] = {
+    "qwen35": LINEAR_ATTENTION_OUT_ORDERS,
+    "qwen35moe": LINEAR_ATTENTION_OUT_ORDERS,
 }
 """The same for columns, which are passed as rows."""
 
-NOT_ADDED: Mapping[str, tuple[str, ...]] = {"gemma4": ("per_layer_model_proj",)}
+IGNORED_TENSORS: Mapping[str, tuple[str, ...]] = {"gemma4": ("per_layer_model_proj",)}
 """Tensors for which llama.cpp reads a LoRA and then ignores it."""
 
 _CONFIG_KEYS = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
 _GGUF_KEYS = ("group_count", "time_step_rank", "state_size")
 
 
-def base_of(model: Path) -> Base:
+def read_base_model_info(model: Path) -> BaseModelInfo:
     """Read the base model's description from a folder with a config.json, or from a GGUF file."""
     base = _from_gguf(model) if model.is_file() else _from_config(model)
-    if base.architecture not in NAMES.values():
+    if base.architecture not in GGUF_ARCHITECTURES.values():
         raise ModelError(
             f"{base.name} is of the architecture {base.architecture!r}, for which no LoRA can be written as "
             "GGUF here. Bake it in instead (merge), and convert the merged model with llama.cpp."
@@ -165,19 +169,19 @@ def base_of(model: Path) -> Base:
     return base
 
 
-def _from_config(folder: Path) -> Base:
+def _from_config(folder: Path) -> BaseModelInfo:
     config = read_json(folder / "config.json", {})
     text = config.get("text_config") or config
     heads = _int_or_zero(text.get("num_attention_heads", text.get("n_head")))
     model_type = str(text.get("model_type"))
-    return Base(
+    return BaseModelInfo(
         name=folder.resolve().name,
-        architecture=NAMES.get(model_type, model_type),
+        architecture=GGUF_ARCHITECTURES.get(model_type, model_type),
         layers=_int_or_zero(text.get("num_hidden_layers", text.get("n_layer"))),
         heads=heads,
         key_heads=_key_heads(text) or heads,
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))),
-        linear=LinearHeads(*(_int_or_zero(text.get(name)) for name in _CONFIG_KEYS)),
+        linear=LinearAttentionHeads(*(_int_or_zero(text.get(name)) for name in _CONFIG_KEYS)),
     )
 
 
@@ -188,21 +192,23 @@ def _key_heads(config: Mapping[str, Any]) -> int:
     return _int_or_zero(config.get("num_key_value_heads", config.get("num_kv_heads")))
 
 
-def _from_gguf(file: Path) -> Base:
+def _from_gguf(file: Path) -> BaseModelInfo:
     try:
-        fields, tensor_names = gguf_header.header(file), gguf_header.tensors(file)
+        fields, tensor_names = gguf_header.read_header(file), gguf_header.read_tensor_names(file)
     except (OSError, ValueError, struct.error) as error:
         raise ModelError(f"{file} cannot be read as a GGUF file: {error}. Name another one (--model).") from error
     architecture = str(fields.get("general.architecture"))
     heads = _int_or_zero(fields.get(f"{architecture}.attention.head_count"))
-    return Base(
+    return BaseModelInfo(
         name=str(fields.get("general.name") or file.stem),
         architecture=architecture,
         layers=_int_or_zero(fields.get(f"{architecture}.block_count")),
         heads=heads,
         key_heads=_int_or_zero(fields.get(f"{architecture}.attention.head_count_kv")) or heads,
         tied="output.weight" not in tensor_names,
-        linear=LinearHeads(*(_int_or_zero(fields.get(f"{architecture}.ssm.{name}")) for name in _GGUF_KEYS)),
+        linear=LinearAttentionHeads(
+            *(_int_or_zero(fields.get(f"{architecture}.ssm.{name}")) for name in _GGUF_KEYS)
+        ),
     )
 
 

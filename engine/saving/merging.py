@@ -12,41 +12,41 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 
-from ...core.engine import Merge
+from ...core.engine import MergeRequest
 from ...core.errors import ModelError, SavingError
-from ...core.files import PART, moved_when_new
-from ...core.host import Host, card_of, precision_of
-from ...core.jobs import Ended, Job, Stage
+from ...core.files import PART_SUFFIX, move_new_folder
+from ...core.host import Host, describe_precision, get_model_card
+from ...core.jobs import Job, JobEnded, Stage
 from ...train_utils import size
 from ..checks import is_offloaded
-from ..lora import loaded_onto, lora_folder, take_out, weights_written, without_loras
+from ..lora import load_lora, lora_folder, remove_peft_layers, translate_safetensors_errors, without_loras
 
 ADAPTER = "merged"
-SHARD = "5GB"
-LEFT_FREE = 1.02
+SHARD_SIZE = "5GB"
+FREE_SPACE_FACTOR = 1.02
 """Free disk space needed, as a multiple of the weights: config and tokenizer are saved with them."""
-WRAPPED = ".base_layer"
+WRAPPER_SUFFIX = ".base_layer"
 Weights = Mapping[str, torch.Tensor]
 
 
-def merge(request: Merge, host: Host, job: Job) -> Ended:
+def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     """Merge LoRA and model and save the result as safetensors, with config and tokenizer."""
     folder, out = lora_folder(request.lora, host), Path(request.out).expanduser().absolute()
     _refuse_overwriting(out, host.folders.loras)
-    card = card_of(host)
+    card = get_model_card(host)
     with without_loras(host) as (base, _):
         _refuse_quantized(base, card.name)
         _refuse_offloaded(base, card.name)
         _refuse_without_space(base, out)
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
-        weights = merged(base, folder, str(request.lora))
+        weights = merged_weights(base, folder, str(request.lora))
         with _temporary_folder(out) as temporary:
             job.log.append(Stage(text=f"Writing {out}"))
             _save(base, weights, temporary)
             card.tokenizer.save_pretrained(temporary)
-        precision = precision_of(base)
+        precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
-    return Ended(outcome="finished", text=f"{card.name} with {request.lora} baked in is {location}", folder=out)
+    return JobEnded(outcome="finished", text=f"{card.name} with {request.lora} baked in is {location}", folder=out)
 
 
 def _refuse_overwriting(out: Path, loras: Path) -> None:
@@ -60,7 +60,7 @@ def _refuse_overwriting(out: Path, loras: Path) -> None:
 
 
 def _refuse_quantized(base: Any, name: str) -> None:
-    precision = precision_of(base)
+    precision = describe_precision(base)
     if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
         raise ModelError(
             f"{name} is loaded with quantized weights ({precision}), which cannot take a LoRA in without loss. "
@@ -78,17 +78,17 @@ def _refuse_offloaded(base: torch.nn.Module, name: str) -> None:
 
 def _refuse_without_space(base: torch.nn.Module, out: Path) -> None:
     parent = next(folder for folder in out.parents if folder.is_dir())
-    needed = sum(p.numel() * p.element_size() for p in base.parameters()) * LEFT_FREE
+    needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
     free = shutil.disk_usage(parent).free
     if free < needed:
         raise SavingError(f"{parent} has {size(free)} free, and the model takes {size(needed)}. Make room first.")
 
 
-def merged(base: Any, folder: Path, lora_name: str) -> Weights:
+def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
     """All weights by name, those that the LoRA changes on the CPU; the model's own are left alone."""
     weights: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
-    loaded_onto(base, folder, ADAPTER, called=lora_name)
+    load_lora(base, folder, ADAPTER, called=lora_name)
     try:
         with torch.no_grad():
             for name, layer in base.named_modules():
@@ -97,7 +97,7 @@ def merged(base: Any, folder: Path, lora_name: str) -> Weights:
                 elif isinstance(layer, AuxiliaryTrainingWrapper):
                     changed |= _with_full_names(name, _saved_module_weights(layer))
     finally:
-        take_out(base)
+        remove_peft_layers(base)
     _refuse_unknown_names(changed.keys() - weights.keys(), lora_name)
     return weights | changed
 
@@ -114,8 +114,8 @@ def _refuse_unknown_names(names: Set[str], lora_name: str) -> None:
 
 def _with_full_names(module: str, weights: Weights) -> dict[str, torch.Tensor]:
     """Full names of weights in the base model; PEFT wraps a layer of experts once for each of its tensors."""
-    while module.endswith(WRAPPED):
-        module = module.removesuffix(WRAPPED)
+    while module.endswith(WRAPPER_SUFFIX):
+        module = module.removesuffix(WRAPPER_SUFFIX)
     return {f"{module}.{name}": weight for name, weight in weights.items()}
 
 
@@ -149,8 +149,8 @@ def _save(base: Any, weights: Weights, folder: Path) -> None:
     if tied and torch.equal(state_dict[names[0]].cpu(), state_dict[names[1]].cpu()):
         state_dict[names[1]] = state_dict[names[0]]
         tied = False
-    with _config_for_saving(base, untied=tied), weights_written():
-        base.save_pretrained(folder, state_dict=state_dict, max_shard_size=SHARD)
+    with _config_for_saving(base, untied=tied), translate_safetensors_errors():
+        base.save_pretrained(folder, state_dict=state_dict, max_shard_size=SHARD_SIZE)
 
 
 def _head_and_embeddings(base: Any) -> list[str]:
@@ -181,7 +181,7 @@ def _temporary_folder(out: Path) -> Iterator[Path]:
 
     It is nested in another folder: lists of models look only one level deep and never show an incomplete one.
     """
-    parent = out.with_name(out.name + PART)
+    parent = out.with_name(out.name + PART_SUFFIX)
     folder = parent / out.name
     shutil.rmtree(parent, ignore_errors=True)
     try:
@@ -189,7 +189,7 @@ def _temporary_folder(out: Path) -> Iterator[Path]:
         yield folder
         if out.is_dir():
             out.rmdir()  # it is empty
-        moved_when_new(folder, out)
+        move_new_folder(folder, out)
     except OSError as error:
         raise SavingError(f"{out} cannot be written: {error}. Name another folder.") from error
     finally:

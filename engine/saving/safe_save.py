@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.errors import SavingError
-from ...core.files import is_full, why_not_written
+from ...core.files import is_disk_full, write_error_reason
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, Job, Note
 from ...records.folder import RunFolder, loras, retention
 
-Write = Callable[[Path], None]
-TRIES = 3
+WriteFn = Callable[[Path], None]
+SAVE_ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
-LATER_SECONDS = 10.0
-RESCUED = "rescued"
+RETRY_SECONDS = 10.0
+RESCUE_FOLDER = "rescued"
 
 
-def placed(folder: RunFolder, folders: Folders, write: Write, job: Job) -> RunFolder:
+def save_with_fallbacks(folder: RunFolder, folders: Folders, write: WriteFn, job: Job) -> RunFolder:
     """Save the LoRA and return its folder; SavingError only if the user gives it up."""
     while True:
         problems: list[str] = []
@@ -36,28 +36,28 @@ def placed(folder: RunFolder, folders: Folders, write: Write, job: Job) -> RunFo
 
 def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
     """Folders to try: its own, several times; another name; another folder, perhaps on another disk."""
-    for attempt in range(TRIES):
+    for attempt in range(SAVE_ATTEMPTS):
         time.sleep(PAUSE_SECONDS if attempt else 0)
         yield folder
     yield replace(folder, path=folder.path.with_name(loras.free_name(folder.path.parent, folder.name)))
-    for parent in (folders.user_data / RESCUED, Path(tempfile.gettempdir()) / RESCUED):
+    for parent in (folders.user_data / RESCUE_FOLDER, Path(tempfile.gettempdir()) / RESCUE_FOLDER):
         exists = (parent / folder.name).exists()
         name = loras.free_name(parent, folder.name) if exists else folder.name
         yield replace(folder, path=parent / name)
 
 
-def _try_save(candidate: RunFolder, write: Write, problems: list[str]) -> bool:
+def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool:
     temporary = candidate.aside / "lora"
     existed = candidate.path.exists()
     try:
         write(temporary)
         candidate.keep(temporary)
     except OSError as error:
-        problems.append(f"{candidate.path} could not be written: {why_not_written(error, candidate.path)}.")
-        full = is_full(error, candidate.path)  # checked before the incomplete files are removed
+        problems.append(f"{candidate.path} could not be written: {write_error_reason(error, candidate.path)}.")
+        full = is_disk_full(error, candidate.path)  # checked before the incomplete files are removed
         shutil.rmtree(temporary if existed else candidate.path, ignore_errors=True)
         if full:
-            retention.make_room(candidate.path, candidate.start)
+            retention.free_disk_space(candidate.path, candidate.start)
         return False
     return True
 
@@ -70,16 +70,16 @@ def _wait(problems: list[str], job: Job) -> None:
         Advice(
             text="The LoRA is done and could not be saved anywhere: "
             + " ".join(dict.fromkeys(problems))
-            + f" It is kept in memory and tried again every {LATER_SECONDS:g} s: free some space. 'Stop and throw "
+            + f" It is kept in memory and tried again every {RETRY_SECONDS:g} s: free some space. 'Stop and throw "
             "away' gives it up."
         )
     )
-    time.sleep(LATER_SECONDS)
+    time.sleep(RETRY_SECONDS)
 
 
-def record(write: Callable[[], object], folder: Path, log: EventLog) -> None:
+def write_record(write: Callable[[], object], folder: Path, log: EventLog) -> None:
     """Write a record next to the LoRA; a failure is logged and the LoRA is kept."""
     try:
         write()
     except OSError as error:
-        log.append(Note(text=f"A record beside the LoRA is missing: {why_not_written(error, folder)}."))
+        log.append(Note(text=f"A record beside the LoRA is missing: {write_error_reason(error, folder)}."))

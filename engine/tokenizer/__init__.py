@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .tokenizer import WorkingTokenizer, working_tokenizer
+from .tokenizer import WorkingTokenizer, make_working_tokenizer
 
-__all__ = ["WorkingTokenizer", "working_tokenizer"]
+__all__ = ["WorkingTokenizer", "make_working_tokenizer"]

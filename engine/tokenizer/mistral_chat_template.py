@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODULE = "transformers.tokenization_mistral_common"
+MISTRAL_MODULE = "transformers.tokenization_mistral_common"
 
 
-def is_of_mistral(tokenizer: Any) -> bool:
-    return type(tokenizer).__module__ == MODULE
+def is_mistral_tokenizer(tokenizer: Any) -> bool:
+    return type(tokenizer).__module__ == MISTRAL_MODULE
 
 
 @dataclass(frozen=True, eq=False)
-class MistralFormat:
+class MistralChatTemplate:
     """Chat template of a tokenizer of mistral_common; a reply follows the prompt as it would in a longer chat."""
 
     tokenizer: Any
@@ -49,7 +49,7 @@ class MistralFormat:
 @contextmanager
 def _silenced() -> Iterator[None]:
     """Silence the warning that every chat as text is unsafe; `by_specials` encodes its special tokens."""
-    logger = logging.getLogger(MODULE)
+    logger = logging.getLogger(MISTRAL_MODULE)
     was_disabled, logger.disabled = logger.disabled, True
     try:
         yield
@@ -57,7 +57,7 @@ def _silenced() -> Iterator[None]:
         logger.disabled = was_disabled
 
 
-def by_specials(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+def split_at_special_tokens(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
     """Encoder that turns special tokens in a text into their ids, where the tokenizer would read them as text."""
     special_ids = {str(token): tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
     pattern = re.compile("|".join(re.escape(token) for token in sorted(special_ids, key=len, reverse=True)))

@@ -8,37 +8,37 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ...chunking import Encoded
+from ...chunking import EncodedText
 
 if TYPE_CHECKING:
     import numpy as np
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
-NO_TEXT = b"\xff"  # never occurs in UTF-8, so no text matches it
+NOT_UTF8 = b"\xff"  # never occurs in UTF-8, so no text matches it
 
 
 @dataclass(frozen=True, eq=False)
-class Surfaces:
+class TokenBytes:
     """Bytes that each id of a vocabulary stands for in a text."""
 
-    of_id: list[bytes]
+    bytes_of_id: list[bytes]
     lengths: Numbers
 
     @staticmethod
-    def of(vocabulary: dict[str, int], added: dict[int, str]) -> Surfaces:
+    def of(vocabulary: dict[str, int], added: dict[int, str]) -> TokenBytes:
         """Decode a vocabulary by its own scheme; added tokens are plain text in all of them."""
         import numpy as np
 
         decode = _decoder_for(vocabulary)
-        of_id = [NO_TEXT] * (max(vocabulary.values(), default=0) + 1)
+        of_id = [NOT_UTF8] * (max(vocabulary.values(), default=0) + 1)
         for token, token_id in vocabulary.items():
             of_id[token_id] = decode(token)
         for token_id, token in added.items():
             of_id[token_id] = decode(token) if decode is _decode_sentencepiece else token.encode()
-        return Surfaces(of_id, np.array([len(data) for data in of_id], np.int32))
+        return TokenBytes(of_id, np.array([len(data) for data in of_id], np.int32))
 
-    def placed(self, texts: Sequence[str], ids: Sequence[list[int]]) -> list[Encoded | None]:
+    def align(self, texts: Sequence[str], ids: Sequence[list[int]]) -> list[EncodedText | None]:
         """Add offsets to the ids of each text; None where their bytes do not join up to the text."""
         encoded_texts = [text.encode() for text in texts]
         prefixes = [self._prefix_length(data, own_ids) for data, own_ids in zip(encoded_texts, ids, strict=True)]
@@ -52,14 +52,14 @@ class Surfaces:
     def _prefix_length(self, data: bytes, ids: list[int]) -> int | None:
         """Number of bytes put before a text: 0, or 1 for a space; None if the bytes are not the text."""
         try:
-            joined = b"".join(map(self.of_id.__getitem__, ids))
+            joined = b"".join(map(self.bytes_of_id.__getitem__, ids))
         except IndexError:  # an id outside the vocabulary
             return None
         if joined == data:
             return 0
         return 1 if joined == b" " + data else None
 
-    def _offsets(self, data: list[bytes], ids: list[list[int]], prefixes: list[int]) -> Iterator[Encoded]:
+    def _offsets(self, data: list[bytes], ids: list[list[int]], prefixes: list[int]) -> Iterator[EncodedText]:
         """Offsets of all texts at once: with many short sections the cost per text would exceed that per id."""
         import numpy as np
 
@@ -73,7 +73,7 @@ class Surfaces:
         starts, ends, base = _character_offsets(data, byte_ends - lengths, byte_ends)
         for index in range(len(ids)):
             part = slice(bounds[index], bounds[index + 1])
-            yield Encoded(all_ids[part], starts[part] - base[index], ends[part] - base[index])
+            yield EncodedText(all_ids[part], starts[part] - base[index], ends[part] - base[index])
 
 
 def _character_offsets(data: list[bytes], start: Numbers, end: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -97,14 +97,14 @@ def _decoder_for(vocabulary: dict[str, int]) -> Callable[[str], bytes]:
 
 
 def _decode_bare_byte(token: str) -> bytes:
-    return token.encode("latin-1") if len(token) == 1 and token <= "\xff" else NO_TEXT
+    return token.encode("latin-1") if len(token) == 1 and token <= "\xff" else NOT_UTF8
 
 
 def _decode_byte_level(token: str) -> bytes:
     try:
         return token.translate(BYTE_LEVEL).encode("latin-1")
     except UnicodeEncodeError:
-        return NO_TEXT
+        return NOT_UTF8
 
 
 def _build_byte_level_alphabet() -> dict[int, int]:

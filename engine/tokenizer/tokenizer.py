@@ -19,15 +19,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...chunking import Encoded, Encoder
+from ...chunking import EncodedText, Encoder
 from ...data import arrow_store
 from ...data.rows import CHATML
 from . import mistral_chat_template, slow_offsets, token_bytes
-from .mistral_chat_template import MistralFormat
+from .mistral_chat_template import MistralChatTemplate
 from .slow_offsets import slow_encoder
-from .token_bytes import Surfaces, added_tokens
+from .token_bytes import TokenBytes, added_tokens
 
-CODE = tuple(map(Path, (__file__, token_bytes.__file__, slow_offsets.__file__, mistral_chat_template.__file__)))
+SOURCE_FILES = tuple(
+    map(Path, (__file__, token_bytes.__file__, slow_offsets.__file__, mistral_chat_template.__file__))
+)
 """Source files that ids and offsets depend on besides the tokenizer itself."""
 
 
@@ -42,7 +44,7 @@ class WorkingTokenizer:
     eos: int | None
     specials: frozenset[str]
     stops: frozenset[int]  # the ids of special tokens, any of which may end a reply
-    chat_template: Template | MistralFormat
+    chat_template: JinjaChatTemplate | MistralChatTemplate
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids with special tokens written out."""
@@ -71,12 +73,12 @@ class WorkingTokenizer:
             self.bos,
             self.eos,
             sorted(self.stops),
-            arrow_store.of_files(CODE),
+            arrow_store.files_digest(SOURCE_FILES),
         )
         return hashlib.blake2b(f"{inputs!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 
 
-def working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
+def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
     """Copy a tokenizer so that it keeps marker-like text as text and never pads or truncates.
 
     `chat_template` is the host's, for a tokenizer without one.
@@ -97,7 +99,7 @@ def working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokeniz
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
+class JinjaChatTemplate:
     """Jinja chat template, rendered by transformers."""
 
     tokenizer: Any
@@ -124,15 +126,17 @@ class Template:
         return str(text)
 
 
-def _chat_template(tokenizer: Any, host_template: str) -> Template | MistralFormat:
+def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | MistralChatTemplate:
     """Chat template of the tokenizer, else of the host, else ChatML."""
-    if mistral_chat_template.is_of_mistral(tokenizer):
-        return mistral_chat_template.MistralFormat(tokenizer)
+    if mistral_chat_template.is_mistral_tokenizer(tokenizer):
+        return mistral_chat_template.MistralChatTemplate(tokenizer)
     if getattr(tokenizer, "chat_template", None):
-        return Template(tokenizer, None, "the model's own chat template")
+        return JinjaChatTemplate(tokenizer, None, "the model's own chat template")
     if host_template:
-        return Template(tokenizer, host_template, "the webui's instruction template, since the model has none")
-    return Template(tokenizer, CHATML, "ChatML, since the model has no chat template")
+        return JinjaChatTemplate(
+            tokenizer, host_template, "the webui's instruction template, since the model has none"
+        )
+    return JinjaChatTemplate(tokenizer, CHATML, "ChatML, since the model has no chat template")
 
 
 def _own_bos(tokenizer: Any) -> int | None:
@@ -145,12 +149,12 @@ def _own_bos(tokenizer: Any) -> int | None:
 def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
     """Batch encoder of a Rust tokenizer; offsets are requested only where token bytes do not give them."""
     added = {index: token.content for index, token in backend.get_added_tokens_decoder().items()}
-    known_bytes = Surfaces.of(backend.get_vocab(with_added_tokens=True), added)
+    known_bytes = TokenBytes.of(backend.get_vocab(with_added_tokens=True), added)
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> list[EncodedText]:
         _set_options(backend, marked=marked)
         ids = [result.ids for result in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-        encodings = known_bytes.placed(texts, ids)
+        encodings = known_bytes.align(texts, ids)
         unmatched = [index for index, encoding in enumerate(encodings) if encoding is None]
         results = backend.encode_batch([texts[index] for index in unmatched], add_special_tokens=False)
         retried = dict(zip(unmatched, map(_to_encoded, results), strict=True))
@@ -166,8 +170,8 @@ def _set_options(backend: Any, *, marked: bool) -> None:
     backend.no_truncation()
 
 
-def _to_encoded(result: Any) -> Encoded:
+def _to_encoded(result: Any) -> EncodedText:
     import numpy as np
 
     offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
-    return Encoded(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])
+    return EncodedText(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import run, step_probe, trainer
-from .callback import BetweenSteps
-from .html_report import reported
+from .callback import RunCallback
+from .html_report import run_with_report
 
-__all__ = ["BetweenSteps", "reported", "run", "step_probe", "trainer"]
+__all__ = ["RunCallback", "run", "run_with_report", "step_probe", "trainer"]

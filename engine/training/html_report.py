@@ -13,14 +13,14 @@ from ...core import dist_env
 from ...core.errors import TrainingProError
 from ...core.files import read_json, write_text
 from ...core.host import Folders
-from ...core.jobs import Advice, Ended, Evaluated, Event, Job, Note, Planned, Progress
+from ...core.jobs import Advice, EvaluationDone, Event, Job, JobEnded, Note, Progress, RunPlanned
 from ...records.folder import GRAPH, LOG, REPORT, STATE, inventory, loras, read_samples
-from ...records.report import Story, graph_file, page
-from ...settings.definitions import FULL
+from ...records.report import ReportData, graph_file, render_report
+from ...settings.definitions import FULL_FINETUNE
 from ..plan import graph_entry
 
 
-def reported(run: Callable[[], Ended], folders: Folders, job: Job) -> Ended:
+def run_with_report(run: Callable[[], JobEnded], folders: Folders, job: Job) -> JobEnded:
     """Run, and write a report into the run folder, also if the run fails."""
     try:
         ended = replace(run(), at=time.time())  # sample answers are logged after the run's own end event
@@ -32,51 +32,53 @@ def reported(run: Callable[[], Ended], folders: Folders, job: Job) -> Ended:
     return ended
 
 
-def _failure_event(error: BaseException) -> Ended:
+def _failure_event(error: BaseException) -> JobEnded:
     kind = "" if isinstance(error, TrainingProError) else f"{type(error).__name__}: "
     details = "" if isinstance(error, TrainingProError) else traceback.format_exc()
-    return Ended(outcome="failed", text=f"It failed. {kind}{error}", details=details)
+    return JobEnded(outcome="failed", text=f"It failed. {kind}{error}", details=details)
 
 
-def _write_report(ended: Ended, folders: Folders, job: Job) -> None:
+def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     """Write the report; not before the first step, when there is no run folder yet."""
     events = job.log.since(0)
-    planned = next((event for event in events if isinstance(event, Planned)), None)
+    planned = next((event for event in events if isinstance(event, RunPlanned)), None)
     has_steps = any(isinstance(event, Progress) for event in events)
-    if planned is None or not has_steps or not dist_env.is_first():
+    if planned is None or not has_steps or not dist_env.is_main_process():
         return
-    folder = ended.folder or folders.kept(whole_model=planned.settings.get("method") == FULL) / planned.name
+    folder = (
+        ended.folder or folders.kept(whole_model=planned.settings.get("method") == FULL_FINETUNE) / planned.name
+    )
     try:
         if folder.is_dir():
-            write_text(folder / REPORT, page(_build_story(ended, folder, folders, job)))
+            write_text(folder / REPORT, render_report(_build_story(ended, folder, folders, job)))
             job.log.append(Note(text=f"How it went, on one page: {folder / REPORT}"))
     except Exception as error:  # noqa: BLE001 - the run is already saved, and a report must not fail it
         job.log.append(Advice(text=f"{REPORT} could not be written: {error or type(error).__name__}"))
 
 
-def _build_story(ended: Ended, folder: Path, folders: Folders, job: Job) -> Story:
+def _build_story(ended: JobEnded, folder: Path, folders: Folders, job: Job) -> ReportData:
     events = job.log.since(0)
     crashed = ended.folder is None  # then no records were written
-    return Story(
+    return ReportData(
         events=events,
         ended=ended,
         graph=_partial_graph(folder, events) if crashed else read_json(folder / GRAPH, []),
         samples=read_samples(folder),
         log={} if crashed else read_json(folder / LOG, {}),
-        kept=inventory.one(folder, folders),
+        kept=inventory.read_entry(folder, folders),
     )
 
 
 def _partial_graph(folder: Path, events: Sequence[Event]) -> list[Mapping[str, Any]]:
     """Return the curve of a crashed run: from its last checkpoint, and from the events since."""
     entries = [entry for event in events if (entry := _graph_entry(event))]
-    checkpoints = loras.to_go_on_from(folder)
+    checkpoints = loras.resumable_checkpoints(folder)
     state: dict[str, Any] = read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
     earlier = [e for e in state.get("graph", []) if e["current_steps"] < entries[0]["current_steps"]]
     return [*earlier, *entries]
 
 
 def _graph_entry(event: Event) -> Mapping[str, Any] | None:
-    if isinstance(event, Evaluated):
-        return graph_file.entry(event, "")
+    if isinstance(event, EvaluationDone):
+        return graph_file.evaluation_entry(event, "")
     return graph_entry(event) if isinstance(event, Progress) else None

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 ES_CONTINUOUS, ES_SYSTEM_REQUIRED = 0x80000000, 0x00000001
-SECONDS = 3.0  # timeout for a helper process to start, and to end
+HELPER_TIMEOUT_SECONDS = 3.0  # timeout for a helper process to start, and to end
 
-Say = Callable[[str], object]
+LogFn = Callable[[str], object]
 
 
 class _CannotError(Exception):
@@ -22,7 +22,7 @@ class _CannotError(Exception):
 
 
 @contextmanager
-def awake(say: Say, *, platform: str = sys.platform) -> Iterator[None]:
+def prevent_sleep(say: LogFn, *, platform: str = sys.platform) -> Iterator[None]:
     """Prevent sleep within this context; if that is not possible, `say` one sentence about it."""
     with ExitStack() as stack:
         try:
@@ -84,7 +84,7 @@ def _start_helper(command: Sequence[str]) -> subprocess.Popen[bytes]:
 def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
     assert helper.stdout is not None
     assert helper.stderr is not None
-    ready, _, _ = select.select([helper.stdout], [], [], SECONDS)
+    ready, _, _ = select.select([helper.stdout], [], [], HELPER_TIMEOUT_SECONDS)
     if not ready:
         raise _CannotError("the system does not answer")
     if not helper.stdout.readline():
@@ -95,7 +95,7 @@ def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
 def _end_helper(helper: subprocess.Popen[bytes]) -> None:
     helper.terminate()
     try:
-        helper.communicate(timeout=SECONDS)
+        helper.communicate(timeout=HELPER_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         helper.kill()
         helper.communicate()

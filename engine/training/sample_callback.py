@@ -15,22 +15,22 @@ from ...core.files import write_json
 from ...core.host import Host
 from ...core.jobs import Advice, Job, Stage
 from ...data.rows import Prompt
-from ...records.folder import TALKING
-from ...records.folder import samples as record
-from ..inference import Asking, between_steps
-from ..plan import Blueprint
-from .callback import BetweenSteps
+from ...records.folder import TRAINING_PROMPT
+from ...records.folder import run_files as record
+from ..inference import SampleGenerator, sampling_mode
+from ..plan import RunPlan
+from .callback import RunCallback
 
 
-class Samples(TrainerCallback):  # type: ignore[misc]
+class SampleCallback(TrainerCallback):  # type: ignore[misc]
     """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
 
-    def __init__(self, run: Blueprint, callback: BetweenSteps, host: Host, job: Job, first: int) -> None:
+    def __init__(self, run: RunPlan, callback: RunCallback, host: Host, job: Job, first: int) -> None:
         """`first` is the number of steps already done."""
         self._run, self._callback, self._job = run, callback, job
         earlier = record.read_samples(run.folder.path) if first else []
         self._samples = [sample for sample in earlier if sample.step <= first]
-        self._generator = Asking(run, host, job, self._samples)
+        self._generator = SampleGenerator(run, host, job, self._samples)
         self._folder = run.folder.path
         self._has_folder = False
 
@@ -47,9 +47,9 @@ class Samples(TrainerCallback):  # type: ignore[misc]
             self._has_folder = True
             started = time.monotonic()
             self._log_errors("How to talk to the LoRA could not be written", self._write_prompt_info)
-            self._callback.course.leave_out(time.monotonic() - started)
+            self._callback.course.exclude_time(time.monotonic() - started)
 
-    def at_the_end(self, model: Any, step: int, folder: Path) -> None:
+    def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
         """Sample at the end of the run, after the LoRA was saved into this folder."""
         self._folder = folder
         planned = self._every != "never" and not self._is_answered(step)
@@ -78,15 +78,15 @@ class Samples(TrainerCallback):  # type: ignore[misc]
             f"The prompts could not be answered after step {step}", partial(self._sample_all, model, step)
         )
         self._job.log.append(Stage(text=next_stage))
-        self._callback.course.leave_out(time.monotonic() - started)
+        self._callback.course.exclude_time(time.monotonic() - started)
 
     def _sample_all(self, model: Any, step: int) -> None:
-        with between_steps(model):
+        with sampling_mode(model):
             for prompt in self._generator.prompts:
                 failure = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
                 self._log_errors(failure, partial(self._sample_one, model, prompt, step))
         if self._has_folder:
-            record.keep(self._folder, self._samples)
+            record.write_samples(self._folder, self._samples)
 
     def _sample_one(self, model: Any, prompt: Prompt, step: int) -> None:
         if sampled := self._generator.sample(model, prompt, step):
@@ -95,9 +95,9 @@ class Samples(TrainerCallback):  # type: ignore[misc]
 
     def _write_prompt_info(self) -> None:
         """Write the prompt info, and the answers from before there was a folder."""
-        write_json(self._folder / TALKING, self._generator.how_to_talk())
+        write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
         if self._samples:
-            record.keep(self._folder, self._samples)
+            record.write_samples(self._folder, self._samples)
 
     def _log_errors(self, failure: str, act: Callable[[], None]) -> None:
         """Act, and log any error; the run continues."""

@@ -9,35 +9,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch.utils.data import Sampler
 
-from ...data.examples import Examples, Place, batch_order
-from ...settings.definitions import Switching
-from ..plan import Blueprint
+from ...data.examples import BatchItem, Examples, batch_order
+from ...settings.definitions import SwitchSettings
+from ..plan import RunPlan
 
 if TYPE_CHECKING:
-    from ...data.examples import Numbers
+    from ...data.examples import IndexArray
 
-BY_LENGTH, PAIRS, IN_ORDER = "by length", "pairs of neighbours", "as in the data"
-Moment = tuple[int, int]
+BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER = "by length", "pairs of neighbours", "as in the data"
+EpochPosition = tuple[int, int]
 """Epoch, and the number of its examples already drawn."""
 
 
-class Phases:
+class BatchingPhases:
     """Batching rule at each position of a run; `length_then_order` switches it once or twice."""
 
-    def __init__(self, blueprint: Blueprint, changes: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(self, blueprint: RunPlan, changes: Sequence[Sequence[int]] = ()) -> None:
         self._blueprint = blueprint
-        self._switching: Switching = blueprint.settings.switching
-        self.changes: list[Moment] = [(int(epoch), int(taken)) for epoch, taken in changes]
-        self.handed_out: Moment = (0, 0)
+        self._switching: SwitchSettings = blueprint.settings.switching
+        self.changes: list[EpochPosition] = [(int(epoch), int(taken)) for epoch, taken in changes]
+        self.position: EpochPosition = (0, 0)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Phases of this run, in order."""
         if self._blueprint.settings.steps.batching != "length_then_order":
             return (self._blueprint.settings.steps.batching,)
-        return (BY_LENGTH, PAIRS, IN_ORDER) if self._switching.switch_pairs else (BY_LENGTH, IN_ORDER)
+        return (BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER) if self._switching.switch_pairs else (BY_LENGTH, IN_ORDER)
 
-    def at(self, moment: Moment) -> str:
+    def at(self, moment: EpochPosition) -> str:
         """Return the phase of the batch that begins at this position."""
         if self._switching.switch_after == "loss":
             done = sum(change <= moment for change in self.changes)
@@ -45,23 +45,23 @@ class Phases:
             done = sum(self._is_past(after, moment) for after in self._planned_switches())
         return self.names[min(done, len(self.names) - 1)]
 
-    def of_step(self, step: int) -> str:
+    def phase_of_step(self, step: int) -> str:
         """Return the phase in which a step (counted from 1) begins."""
         epoch, within = divmod(step - 1, self._blueprint.plan.steps_per_epoch)
-        return self.at((epoch, within * self._blueprint.plan.per_step))
+        return self.at((epoch, within * self._blueprint.plan.examples_per_step))
 
     def _planned_switches(self) -> list[int]:
         switching = self._switching
         return [switching.switch_at, switching.second_switch_at][: len(self.names) - 1]
 
-    def _is_past(self, after: int, moment: Moment) -> bool:
+    def _is_past(self, after: int, moment: EpochPosition) -> bool:
         epoch, taken = moment
         if self._switching.switch_after == "epochs":
             return epoch >= after
         plan = self._blueprint.plan
-        return epoch * plan.steps_per_epoch + taken // plan.per_step >= after
+        return epoch * plan.steps_per_epoch + taken // plan.examples_per_step >= after
 
-    def look_at(self, smoothed: float) -> str:
+    def update(self, smoothed: float) -> str:
         """Switch to the next phase if the loss is low enough, from the next unfetched batch on; returns why."""
         done = len(self.changes)
         if self._switching.switch_after != "loss" or done >= len(self.names) - 1:
@@ -69,7 +69,7 @@ class Phases:
         low, high = self._bands[done]
         if smoothed > high:
             return ""
-        self.changes.append(self.handed_out)
+        self.changes.append(self.position)
         early = f" It is under {low:g} already: the phase before was short." if smoothed <= low else ""
         return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or under {high:g}.{early}"
 
@@ -80,11 +80,11 @@ class Phases:
         return (first, (s.second_switch_loss_low, s.second_switch_loss_high))
 
 
-class EachEpoch(Sampler[Place]):  # type: ignore[misc]
+class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
     """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state."""
 
     def __init__(
-        self, examples: Examples, blueprint: Blueprint, phases: Phases, steps_done: Callable[[], int]
+        self, examples: Examples, blueprint: RunPlan, phases: BatchingPhases, steps_done: Callable[[], int]
     ) -> None:
         self._examples, self._blueprint, self._phases = examples, blueprint, phases
         self._steps_done = steps_done
@@ -92,10 +92,10 @@ class EachEpoch(Sampler[Place]):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._examples)
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[BatchItem]:
         """Yield the examples of an epoch; when the phase changes, the rest follows in the new order."""
         epoch, taken = self._steps_done() // self._blueprint.plan.steps_per_epoch, 0
-        phase, places = "", iter([Place(0)])
+        phase, places = "", iter([BatchItem(0)])
         rest = dict.fromkeys(range(len(self)))
         while rest:
             if (current := self._phases.at((epoch, taken))) != phase:
@@ -104,21 +104,21 @@ class EachEpoch(Sampler[Place]):  # type: ignore[misc]
                 place = next(places)
                 del rest[place.number]
                 taken += 1
-                self._phases.handed_out = (epoch, taken)
+                self._phases.position = (epoch, taken)
                 yield place
 
-    def order(self, phase: str, numbers: Numbers, epoch: int) -> list[Place]:
+    def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
         seed, max_tokens = self._blueprint.settings.what.seed, self._blueprint.card.context
         if phase == "shuffled":
-            numbers = batch_order.shuffled(numbers, seed, epoch)
+            numbers = batch_order.shuffle(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):
-            numbers = batch_order.by_length(numbers, self._lengths, self._batch, seed, epoch)
-        elif phase == PAIRS:
-            return batch_order.in_pairs(
+            numbers = batch_order.order_by_length(numbers, self._lengths, self._batch, seed, epoch)
+        elif phase == NEIGHBOR_PAIRS:
+            return batch_order.order_in_pairs(
                 numbers, self._neighbours, self._lengths, max_tokens, self._batch, seed, epoch
             )
-        return [Place(int(number)) for number in numbers]
+        return [BatchItem(int(number)) for number in numbers]
 
     @cached_property
     def _lengths(self) -> list[int]:
@@ -126,7 +126,7 @@ class EachEpoch(Sampler[Place]):  # type: ignore[misc]
 
     @cached_property
     def _neighbours(self) -> list[int]:
-        return self._examples.neighbours()
+        return self._examples.successors()
 
     @property
     def _batch(self) -> int:

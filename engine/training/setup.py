@@ -15,41 +15,41 @@ from ...core.jobs import Advice, Job, Note, Stage
 from ...data.prepare import TrainingData, prepare
 from ...settings.definitions import TrainingSettings
 from ..checks import (
-    card_problems,
     dora_problems,
     float16_problems,
+    gpu_index_problems,
     is_offloaded,
     offloaded_problems,
-    only_card,
-    refuse_for,
+    only_gpu_index,
+    raise_problems,
     rounding_advice,
 )
-from ..compute import compiled, loras_in_fewer_passes, set_up
+from ..compute import apply_machine_settings, compile_layers, patch_lora_layers
 from ..lora import (
-    adapted,
-    begin_with,
-    injected,
+    adapted_layers,
+    inject_lora,
+    load_initial_weights,
     lora_config,
-    refuse_if_elsewhere,
-    resolved,
-    slow_type_advice,
+    refuse_misplaced_targets,
+    resolve_targets,
+    slow_dtype_advice,
     without_loras,
 )
-from ..plan import Blueprint
+from ..plan import RunPlan
 from ..saving import full_finetune
-from ..tokenizer import working_tokenizer
+from ..tokenizer import make_working_tokenizer
 
 
-def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """Prepare the data as Check does; DataError where Check reports problems."""
     data = prepare(
         settings,
         host.folders,
         card,
-        working_tokenizer(card.tokenizer, host.chat_template()),
+        make_working_tokenizer(card.tokenizer, host.chat_template()),
         lambda text, share: job.log.append(Stage(text=text, share=share)),
         machine=host.memory(),
-        keep=dist_env.is_first(),
+        keep=dist_env.is_main_process(),
     )
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))
@@ -59,7 +59,7 @@ def prepared(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) 
 
 
 @contextmanager
-def bare_model(host: Host, job: Job) -> Iterator[Any]:
+def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
     """Yield the host's model without its LoRAs, which are put back and logged."""
     with without_loras(host) as (base, names):
         if names:
@@ -68,55 +68,55 @@ def bare_model(host: Host, job: Job) -> Iterator[Any]:
 
 
 @contextmanager
-def ready_to_train(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
+def model_ready_to_train(base: Any, run: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model ready to train: a fresh LoRA in it, and the machine settings applied."""
     settings = run.settings
-    refuse_for([*offloaded_problems(is_offloaded(base)), *card_problems(only_card(base))])
-    for advice in slow_type_advice(base):
+    raise_problems([*offloaded_problems(is_offloaded(base)), *gpu_index_problems(only_gpu_index(base))])
+    for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
     set_seed(settings.what.seed)
-    with set_up(settings.machine, base, job):
+    with apply_machine_settings(settings.machine, base, job):
         if _uses_gradient_checkpointing(run, base):
             enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
             enable({"use_reentrant": False})  # renamed within transformers 5
             base.enable_input_require_grads()
         base.config.use_cache = False
-        with _trainable(base, run, job) as model, compiled(model, settings.machine.compile, job):
+        with _trainable(base, run, job) as model, compile_layers(model, settings.machine.compile, job):
             yield model
 
 
 @contextmanager
-def _trainable(base: Any, run: Blueprint, job: Job) -> Iterator[Any]:
+def _trainable(base: Any, run: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model with its trainable weights: a LoRA, or all of the model."""
     settings = run.settings
     if settings.lora.whole_model:
         job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
-        with full_finetune.opened(base) as model:
-            _told_by_types(model, settings, job)
+        with full_finetune.unfreeze(base) as model:
+            _check_trainable_dtypes(model, settings, job)
             yield model
         return
-    targets = resolved(settings.lora.targets, base)
-    refuse_for(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
-    with injected(base, lora_config(settings.lora, base, targets)) as model:
-        refuse_if_elsewhere(targets, model)
-        job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted(model))}."))
-        _told_by_types(model, settings, job)
-        if run.folder.begins_with is not None and not run.folder.is_open:
-            begin_with(model, run.folder.begins_with)
+    targets = resolve_targets(settings.lora.targets, base)
+    raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
+    with inject_lora(base, lora_config(settings.lora, base, targets)) as model:
+        refuse_misplaced_targets(targets, model)
+        job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted_layers(model))}."))
+        _check_trainable_dtypes(model, settings, job)
+        if run.folder.initial_lora is not None and not run.folder.is_open:
+            load_initial_weights(model, run.folder.initial_lora)
         if not settings.machine.compile:
-            loras_in_fewer_passes(model)
+            patch_lora_layers(model)
         yield model
 
 
-def _told_by_types(model: Any, settings: TrainingSettings, job: Job) -> None:
+def _check_trainable_dtypes(model: Any, settings: TrainingSettings, job: Job) -> None:
     """Refuse dtypes of trained weights that no optimizer can step in; advise on those that lose small steps."""
     dtypes = {str(weights.dtype).removeprefix("torch.") for weights in model.parameters() if weights.requires_grad}
-    refuse_for(message for dtype in sorted(dtypes) for message in float16_problems(settings, dtype))
+    raise_problems(message for dtype in sorted(dtypes) for message in float16_problems(settings, dtype))
     for advice in (message for dtype in sorted(dtypes) for message in rounding_advice(settings, dtype)):
         job.log.append(Advice(text=advice))
 
 
-def _uses_gradient_checkpointing(run: Blueprint, base: Any) -> bool:
+def _uses_gradient_checkpointing(run: RunPlan, base: Any) -> bool:
     """Whether to checkpoint gradients: as set, or for auto as resolved from the memory estimate."""
     setting = run.settings.machine.gradient_checkpointing
     enabled = setting == "on" or (setting == "auto" and run.data.report.resolved["gradient_checkpointing"] == "on")

@@ -12,41 +12,48 @@ from typing import Any
 
 import torch
 
-from ...core.host import Host, bare, card_of
-from ...core.jobs import Ended, Job, Probed, Stage
+from ...core.host import Host, get_model_card, unwrap_peft
+from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
-from ...data.report import Expecting, changed, fitted_to_card, largest_batch
+from ...data.report import (
+    MemoryModel,
+    apply_changes,
+    count_evaluations,
+    count_sample_rounds,
+    fit_to_memory,
+    largest_batch,
+)
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
 from ...train_utils import MemoryEstimate, duration, size
-from ..checks import refuse
+from ..checks import raise_run_problems
 from ..compute import (
     EXAMPLES,
     JOINS,
     OWNERS,
     TOKENS,
-    Ways,
-    batched,
-    begin_anew,
+    ModelCapabilities,
+    collate,
+    explain_out_of_memory,
     free_memory,
-    give_back_memory,
     is_out_of_memory,
-    kept_on_the_card,
-    resident,
-    told_where_memory_runs_out,
-    tried,
+    limit_vram,
+    probe_model,
+    read_process_memory,
+    reset_peak,
+    trim_memory,
 )
-from ..lora import counted, in_its_type, kinds, skeleton
-from ..plan import Blueprint, blueprint
-from .probe_extras import measured_beside
-from .setup import bare_model, prepared, ready_to_train
+from ..inference import Evaluator, SampleGenerator, sampling_mode
+from ..lora import add_param_count, autocast_model, build_meta_model, count_layer_names
+from ..plan import RunPlan, build_run_plan
+from .setup import borrow_base_model, model_ready_to_train, prepare_data
 
-NOWHERE = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
+NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
 """Run folder of a probe, which saves nothing: no folder can be created below a file."""
 
 
 @dataclass(frozen=True)
-class Tried:
+class ProbeResult:
     """Measurements of one batch."""
 
     batch: int
@@ -56,33 +63,33 @@ class Tried:
     too_large: int = 0  # number of examples that did not fit at once
 
 
-def probe(settings: TrainingSettings, host: Host, job: Job) -> Ended:
+def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
-    refuse(settings, host)
-    card = counted(card_of(host), settings)
-    run = blueprint(settings, card, prepared(settings, host, card, job), NOWHERE)
+    raise_run_problems(settings, host)
+    card = add_param_count(get_model_card(host), settings)
+    run = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
     job.log.append(Stage(text="Getting the model"))
-    with bare_model(host, job) as base:
-        explained, limited = told_where_memory_runs_out(base.device, run.remedies), kept_on_the_card(base.device)
-        with explained, limited, ready_to_train(base, run, job) as model:
-            capabilities = tried(model, settings)
+    with borrow_base_model(host, job) as base:
+        explained, limited = explain_out_of_memory(base.device, run.remedies), limit_vram(base.device)
+        with explained, limited, model_ready_to_train(base, run, job) as model:
+            capabilities = probe_model(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
-            result = _tried_batch(model, run, capabilities)
-            extras = measured_beside(model, run, capabilities, host, job)
-        memory_model = Expecting.of(card, run.data.examples, host.memory())
+            result = _probe_longest_batch(model, run, capabilities)
+            extras = measure_extras(model, run, capabilities, host, job)
+        memory_model = MemoryModel.of(card, run.data.examples, host.memory())
         event = replace(_as_event(result, run, capabilities, memory_model, host.memory().device), **vars(extras))
     job.log.append(event)
-    return Ended(outcome="finished", text=_summary(event))
+    return JobEnded(outcome="finished", text=_summary(event))
 
 
-def layers(host: Host) -> Mapping[str, int]:
+def count_layers(host: Host) -> Mapping[str, int]:
     """Count the kinds of layers of the loaded model, or of a meta model built from its config."""
-    if not host.standing().problem:
-        return kinds(bare(host.loaded().model))
-    return kinds(skeleton(host.card()))
+    if not host.model_status().problem:
+        return count_layer_names(unwrap_peft(host.loaded_model().model))
+    return count_layer_names(build_meta_model(host.card()))
 
 
-def _tried_batch(model: Any, run: Blueprint, capabilities: Ways) -> Tried:
+def _probe_longest_batch(model: Any, run: RunPlan, capabilities: ModelCapabilities) -> ProbeResult:
     """Measure the longest batch; if it does not fit, with half as many examples at once, as in a run."""
     examples, batch_size_limit = run.data.examples, run.settings.steps.batch_size
     longest = [
@@ -95,7 +102,9 @@ def _tried_batch(model: Any, run: Blueprint, capabilities: Ways) -> Tried:
     return replace(result, too_large=batch_size if len(longest) < batch_size else 0)
 
 
-def _measure_or_none(model: Any, examples: Sequence[Example], capabilities: Ways) -> Tried | None:
+def _measure_or_none(
+    model: Any, examples: Sequence[Example], capabilities: ModelCapabilities
+) -> ProbeResult | None:
     """Measure; None if several examples ran out of memory. The error and its tensors are released by then."""
     try:
         return _measure(model, examples, capabilities)
@@ -105,15 +114,15 @@ def _measure_or_none(model: Any, examples: Sequence[Example], capabilities: Ways
         return None
 
 
-def _measure(model: Any, examples: Sequence[Example], capabilities: Ways) -> Tried:
-    batch = batched(examples, in_one_row=capabilities.packed)
+def _measure(model: Any, examples: Sequence[Example], capabilities: ModelCapabilities) -> ProbeResult:
+    batch = collate(examples, in_one_row=capabilities.packed)
     labels = batch["labels"].to(model.device)
     extra_keys = (TOKENS, OWNERS, EXAMPLES, JOINS, "labels")
     inputs = {name: value.to(model.device) for name, value in batch.items() if name not in extra_keys}
 
     def step() -> None:
         try:
-            with in_its_type(model):
+            with autocast_model(model):
                 losses = capabilities.loss(model, inputs, labels).losses
             (losses.sum() / max(1, len(losses))).backward()
         finally:
@@ -122,10 +131,10 @@ def _measure(model: Any, examples: Sequence[Example], capabilities: Ways) -> Tri
 
     model.train()
     peak = _measure_peak(step, model.device)
-    return Tried(len(examples), int(inputs["input_ids"].numel()), _seconds_of(step, model.device), peak)
+    return ProbeResult(len(examples), int(inputs["input_ids"].numel()), _measure_seconds(step, model.device), peak)
 
 
-def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
+def _measure_seconds(step: Callable[[], None], device: torch.device) -> float:
     _synchronize(device)  # the step before may still run
     started = time.perf_counter()
     step()
@@ -142,11 +151,11 @@ def _synchronize(device: torch.device) -> None:
 def _measure_peak(step: Callable[[], None], device: torch.device) -> int:
     if device.type == "cuda":
         return _measure_gpu_peak(step)
-    give_back_memory()
-    can_reset = begin_anew()
-    before = resident("VmRSS:") if can_reset else 0
+    trim_memory()
+    can_reset = reset_peak()
+    before = read_process_memory("VmRSS:") if can_reset else 0
     step()
-    return resident("VmHWM:") - before if can_reset else 0
+    return read_process_memory("VmHWM:") - before if can_reset else 0
 
 
 def _measure_gpu_peak(step: Callable[[], None]) -> int:
@@ -159,16 +168,20 @@ def _measure_gpu_peak(step: Callable[[], None]) -> int:
 
 
 def _as_event(
-    result: Tried, run: Blueprint, capabilities: Ways, memory_model: Expecting | None, device: str
-) -> Probed:
+    result: ProbeResult,
+    run: RunPlan,
+    capabilities: ModelCapabilities,
+    memory_model: MemoryModel | None,
+    device: str,
+) -> ProbeDone:
     estimate = memory_model.memory(_measured_settings(result, run)) if memory_model else None
     # Memory that a run takes on top of the measured step.
     run_overhead = estimate.optimizer + estimate.lora if estimate else 0
-    event = Probed(
+    event = ProbeDone(
         device=device,
         batch_size=result.batch,
         tokens=result.tokens,
-        seconds=result.seconds * run.plan.accumulated * max(1, result.too_large / result.batch),
+        seconds=result.seconds * run.plan.effective_accumulation * max(1, result.too_large / result.batch),
         steps=run.plan.steps,
         run_seconds=result.seconds * _batches(result, run, capabilities),
         peak=result.peak + run_overhead if result.peak else 0,
@@ -186,17 +199,17 @@ def _as_event(
     largest = max(event.largest_batch, largest_batch(memory_model, run.settings, scale))
     if result.too_large:
         largest = min(largest, result.too_large - 1)
-    changes = {} if event.fits else fitted_to_card(memory_model, run.settings, scale) or event.fitting
+    changes = {} if event.fits else fit_to_memory(memory_model, run.settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=changes)
 
 
-def _measured_settings(result: Tried, run: Blueprint) -> TrainingSettings:
+def _measured_settings(result: ProbeResult, run: RunPlan) -> TrainingSettings:
     """Return the settings for the measured batch; gradient checkpointing stays as resolved for the whole one."""
     checkpointing = run.data.report.resolved["gradient_checkpointing"]
-    return changed(run.settings, {"batch_size": result.batch, "gradient_checkpointing": checkpointing})
+    return apply_changes(run.settings, {"batch_size": result.batch, "gradient_checkpointing": checkpointing})
 
 
-def _smaller_batches(result: Tried, settings: TrainingSettings) -> dict[str, int]:
+def _smaller_batches(result: ProbeResult, settings: TrainingSettings) -> dict[str, int]:
     """Return the largest batch size that fits and divides the batch, with as much more accumulation."""
     steps = settings.steps
     fits = max(n for n in range(1, result.batch + 1) if steps.batch_size % n == 0)
@@ -207,7 +220,7 @@ def _without_weights(estimate: MemoryEstimate) -> int:
     return estimate.total - estimate.weights
 
 
-def _batches(result: Tried, run: Blueprint, capabilities: Ways) -> float:
+def _batches(result: ProbeResult, run: RunPlan, capabilities: ModelCapabilities) -> float:
     """Return the length of the run in units of the longest batch, by tokens with padding."""
     report, plan = run.data.report, run.plan
     padding = 0.0 if capabilities.packed else report.padding.get(run.settings.steps.batching, 0.0)
@@ -215,8 +228,8 @@ def _batches(result: Tried, run: Blueprint, capabilities: Ways) -> float:
     return batches_per_epoch * plan.steps / plan.steps_per_epoch
 
 
-def _summary(probed: Probed) -> str:
-    parts = [f"{duration(probed.seconds)} a step, {probed.run_words}"]
+def _summary(probed: ProbeDone) -> str:
+    parts = [f"{duration(probed.seconds)} a step, {probed.run_summary}"]
     if probed.peak:
         free = f", {size(probed.free)} are free" if probed.free else ""
         parts.append(f"at most {size(probed.peak)} above the model (expected {size(probed.expected)}){free}")
@@ -228,3 +241,51 @@ def _summary(probed: Probed) -> str:
         changes = ", ".join(f"{key} = {value}" for key, value in probed.fitting.items())
         parts.append(f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff")
     return "; ".join(parts) + ". Nothing was changed."
+
+
+@dataclass(frozen=True)
+class ExtraTimes:
+    """Counts, and seconds of one each; 0 if there are none, or if it could not be measured."""
+
+    evaluations: int = 0
+    evaluation_seconds: float = 0.0
+    answers: int = 0
+    answer_seconds: float = 0.0
+
+
+def measure_extras(model: Any, run: RunPlan, ways: ModelCapabilities, host: Host, job: Job) -> ExtraTimes:
+    """Estimate the evaluations and the answers of a run by doing a part of each."""
+    return ExtraTimes(*_evaluations(model, run, ways, job), *_answers(model, run, host, job))
+
+
+def _evaluations(model: Any, run: RunPlan, ways: ModelCapabilities, job: Job) -> tuple[int, float]:
+    count = count_evaluations(run.settings, run.plan, run.data.kept_aside)
+    if not count:
+        return 0, 0.0
+    job.log.append(Stage(text="Trying an evaluation"))
+    return count, _seconds_or_zero(
+        lambda: Evaluator(run, model, ways, lambda: job.control.stopping).estimate_seconds()
+    )
+
+
+def _answers(model: Any, run: RunPlan, host: Host, job: Job) -> tuple[int, float]:
+    rounds = count_sample_rounds(run.settings, run.plan)
+    if not rounds:
+        return 0, 0.0
+    job.log.append(Stage(text="Trying an answer"))
+    generator = SampleGenerator(run, host, job, ())
+
+    def seconds() -> float:
+        with sampling_mode(model):
+            return generator.estimate_seconds(model)
+
+    answer_seconds = _seconds_or_zero(seconds)
+    return rounds * len(generator.prompts) if answer_seconds else 0, answer_seconds
+
+
+def _seconds_or_zero(measure: Callable[[], float]) -> float:
+    """Measure, or return 0 on any error: a run also continues when an evaluation or an answer fails."""
+    try:
+        return measure()
+    except Exception:  # noqa: BLE001 - the probe of the step is valid without it
+        return 0.0

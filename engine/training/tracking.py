@@ -16,12 +16,14 @@ from transformers.integrations import integration_utils
 from ...core.errors import first_line
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, LibraryMessage
-from ..plan import Blueprint
-from .callback import BetweenSteps
+from ..plan import RunPlan
+from .callback import RunCallback
 
 
 @contextmanager
-def reporting(run: Blueprint, callback: BetweenSteps, folders: Folders, log: EventLog) -> Iterator[list[Reporter]]:
+def attach_reporter(
+    run: RunPlan, callback: RunCallback, folders: Folders, log: EventLog
+) -> Iterator[list[Reporter]]:
     """Yield the chosen reporter, with environment variables that keep its files in our folders."""
     name = run.settings.records.report_to
     if name == "none":
@@ -68,7 +70,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     It begins with the first finished step, since nothing is written for a run before that.
     """
 
-    def __init__(self, name: str, callback: BetweenSteps, log: EventLog) -> None:
+    def __init__(self, name: str, callback: RunCallback, log: EventLog) -> None:
         self._name, self._callback, self._log = name, callback, log
         self._inner: Any = None
         self._begin: Callable[[], None] | None = None

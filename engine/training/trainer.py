@@ -13,39 +13,39 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ...core.errors import ModelError
-from ...core.files import is_full, why_not_written
-from ...data.examples import Example, Examples, Place, origins
-from ..checks import optimizer_problems, refuse_for
+from ...core.files import is_disk_full, write_error_reason
+from ...data.examples import BatchItem, Example, Examples, find_example_datasets
+from ..checks import optimizer_problems, raise_problems
 from ..compute import (
     EXAMPLES,
     JOINS,
     OWNERS,
     TOKENS,
-    Halving,
-    LossesApart,
-    Piece,
-    Spilling,
-    Ways,
-    Work,
-    backend,
-    batched,
-    broken_down,
-    cannot_halve,
-    does_not_fit,
-    memory_of,
-    noisy,
-    spoiled,
-    why_unsound,
-    workers,
+    BatchSplitter,
+    LossByDataset,
+    MicroBatch,
+    ModelCapabilities,
+    SpillDetector,
+    StepFns,
+    add_neftune_noise,
+    broken_weights_error,
+    collate,
+    count_workers,
+    ddp_backend,
+    device_memory,
+    divergence_error,
+    find_divergence,
+    out_of_memory_error,
+    unsplittable_batch_error,
 )
-from ..inference import Measuring
-from ..lora import computing_type, device
-from ..plan import Blueprint, give
-from ..saving import TRIES, full_finetune, is_about_files
-from .callback import BetweenSteps
-from .finite_check import is_sound
-from .param_groups import set_apart
-from .sampler import EachEpoch
+from ..inference import Evaluator
+from ..lora import compute_dtype, model_device
+from ..plan import RunPlan, apply_to_scheduler
+from ..saving import WRITE_ATTEMPTS, full_finetune, is_write_error
+from .callback import RunCallback
+from .finite_check import has_finite_weights
+from .param_groups import split_param_groups
+from .sampler import EpochSampler
 
 
 class _BatchItem(NamedTuple):
@@ -62,7 +62,7 @@ class _ExampleDataset(Dataset[_BatchItem]):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._examples)
 
-    def __getitem__(self, place: Place) -> _BatchItem:
+    def __getitem__(self, place: BatchItem) -> _BatchItem:
         return _BatchItem(self._examples[place.number], place.joins)
 
 
@@ -73,18 +73,18 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        blueprint: RunPlan,
         model: torch.nn.Module,
-        capabilities: Ways,
-        callback: BetweenSteps,
+        capabilities: ModelCapabilities,
+        callback: RunCallback,
         scratch: Path,
         *other_callbacks: TrainerCallback,
     ) -> None:
-        self._blueprint, self._ways = blueprint, capabilities
+        self._blueprint, self._capabilities = blueprint, capabilities
         self._tokens = 0
-        self._loss_by_dataset = LossesApart(origins(blueprint.data.examples, blueprint.settings))
+        self._loss_by_dataset = LossByDataset(find_example_datasets(blueprint.data.examples, blueprint.settings))
         self._examples: Sequence[Example] = ()
-        self._splitter = Halving()
+        self._splitter = BatchSplitter()
         self._callback = callback
         super().__init__(
             model=model,
@@ -103,16 +103,16 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self.model_accepts_loss_kwargs = True  # our loss is divided by the labels of the whole step
         callback.course.tokens = lambda: self._tokens
         if sys.platform == "win32" and self.args.device.type == "cuda":
-            callback.spilling = Spilling()
+            callback.spill_detector = SpillDetector()
         callback.course.by_source = self._loss_by_dataset.taken
         if len(blueprint.data.kept_aside):
-            testing = callback.testing
-            testing.evaluate = Measuring(blueprint, model, capabilities, testing.stopping, testing.report_progress)
+            testing = callback.eval_scheduler
+            testing.evaluate = Evaluator(blueprint, model, capabilities, testing.stopping, testing.report_progress)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         """Create the optimizer, with its groups split by learning rate."""
         if self.optimizer is None:
-            set_apart(super().create_optimizer(*args), self.model, self._blueprint.settings)
+            split_param_groups(super().create_optimizer(*args), self.model, self._blueprint.settings)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -125,11 +125,11 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         """Load both, then apply the current plan's learning rates in place of the saved ones."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            give(self._callback.rates, self.lr_scheduler)
+            apply_to_scheduler(self._callback.rates, self.lr_scheduler)
 
-    def _get_train_sampler(self, *_: Any) -> EachEpoch:
+    def _get_train_sampler(self, *_: Any) -> EpochSampler:
         examples = self._blueprint.data.examples
-        return EachEpoch(examples, self._blueprint, self._callback.phases, lambda: self.state.global_step)
+        return EpochSampler(examples, self._blueprint, self._callback.phases, lambda: self.state.global_step)
 
     def floating_point_ops(self, _: Any) -> int:
         """Skip the count of transformers: nothing reads it, and it would visit all modules at each step."""
@@ -137,31 +137,31 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def _collate(self, items: Sequence[_BatchItem]) -> dict[str, Any]:
         examples, joins = [item.example for item in items], [item.joins for item in items]
-        return batched(examples, joins, in_one_row=self._ways.packed)
+        return collate(examples, joins, in_one_row=self._capabilities.packed)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on a batch, in parts if it runs out of memory."""
         self._tokens += inputs.pop(TOKENS)
-        batch = Piece(inputs.pop(EXAMPLES), inputs.pop(JOINS))
+        batch = MicroBatch(inputs.pop(EXAMPLES), inputs.pop(JOINS))
 
-        def step(micro_batch: Piece, inputs: dict[str, Any]) -> torch.Tensor:
+        def step(micro_batch: MicroBatch, inputs: dict[str, Any]) -> torch.Tensor:
             self._examples = micro_batch.examples
             loss: torch.Tensor = super(RunTrainer, self).training_step(model, inputs, *args, **kwargs)
             return loss
 
-        step_fns = Work(
+        step_fns = StepFns(
             inputs=self._inputs,
             step=step,
             parameters=list(model.parameters()),
             apart=self._loss_by_dataset,
-            log_split=self._callback.told_of_halves,
-            refused=self._out_of_memory_error,
-            may_halve=not self._why_not_splittable(),
+            log_split=self._callback.log_split_batch,
+            out_of_memory_error=self._out_of_memory_error,
+            can_split=not self._why_not_splittable(),
         )
         return self._splitter.done(batch, inputs, step_fns)
 
-    def _inputs(self, micro_batch: Piece) -> dict[str, Any]:
-        tensors = batched(micro_batch.examples, micro_batch.joins, in_one_row=self._ways.packed)
+    def _inputs(self, micro_batch: MicroBatch) -> dict[str, Any]:
+        tensors = collate(micro_batch.examples, micro_batch.joins, in_one_row=self._capabilities.packed)
         return {name: value for name, value in tensors.items() if name not in (TOKENS, EXAMPLES, JOINS)}
 
     def _why_not_splittable(self) -> str:
@@ -173,13 +173,15 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             return "with several processes"
         return "with the whole model in training" if self._blueprint.settings.lora.whole_model else ""
 
-    def _out_of_memory_error(self, micro_batch: Piece) -> ModelError:
+    def _out_of_memory_error(self, micro_batch: MicroBatch) -> ModelError:
         plan, checkpoint = self._blueprint.plan, self._callback.last_saved
         if reason := self._why_not_splittable():
-            error = cannot_halve(plan.batch_size, plan.accumulated, reason)
+            error = unsplittable_batch_error(plan.batch_size, plan.effective_accumulation, reason)
         else:
             target = self.args.device
-            error = does_not_fit(target, self._blueprint.remedies(memory_of(target)), micro_batch.tokens)
+            error = out_of_memory_error(
+                target, self._blueprint.remedies(device_memory(target)), micro_batch.tokens
+            )
         last = f"The last checkpoint is {checkpoint.name}." if checkpoint else "There is no checkpoint yet."
         return ModelError(f"{error} {last}", error.remedies)
 
@@ -189,18 +191,22 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         # The mean of all processes: one that stops by its own part would leave the others waiting.
         loss = float(self.accelerator.reduce(self._tr_loss, reduction="mean"))
         step = self.state.global_step + 1
-        reason = why_unsound(
+        reason = find_divergence(
             loss, float(norm), self._callback.course.smoothed, self._vocabulary, scaled=self.args.fp16
         )
         if reason:
-            self.refuse_spoiled(step - 1)
-            raise broken_down(reason, step, self._callback.rates.rate(step), "float16" if self.args.fp16 else "")
+            self.refuse_broken_weights(step - 1)
+            raise divergence_error(
+                reason, step, self._callback.rates.rate(step), "float16" if self.args.fp16 else ""
+            )
         return norm
 
-    def refuse_spoiled(self, done: int) -> None:
+    def refuse_broken_weights(self, done: int) -> None:
         """Raise an error if the finished steps have left weights that are NaN or infinite."""
-        if not is_sound(self.model):
-            raise spoiled(done, self._callback.rates.rate(max(1, done)), "float16" if self.args.fp16 else "")
+        if not has_finite_weights(self.model):
+            raise broken_weights_error(
+                done, self._callback.rates.rate(max(1, done)), "float16" if self.args.fp16 else ""
+            )
 
     @property
     def _vocabulary(self) -> int:
@@ -216,8 +222,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         """Return the mean loss over all labels of a step, across its micro-batches and processes."""
         labels, owners = inputs.pop("labels"), inputs.pop(OWNERS)
         alpha = self._blueprint.settings.learning.neftune_noise
-        with self.accelerator.autocast(), noisy(self._embeddings, alpha, owners, inputs):
-            rows = self._ways.loss(model, inputs, labels)
+        with self.accelerator.autocast(), add_neftune_noise(self._embeddings, alpha, owners, inputs):
+            rows = self._capabilities.loss(model, inputs, labels)
         self._loss_by_dataset.add(rows, owners, self._examples)
         losses = rows.losses
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
@@ -232,11 +238,11 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save a checkpoint; a failure does not end the run but is passed to the callback."""
-        for _ in range(TRIES):
-            self._callback.unsaved, full = self._try_save(model, trial)
-            if not self._callback.unsaved:
+        for _ in range(WRITE_ATTEMPTS):
+            self._callback.save_error, full = self._try_save(model, trial)
+            if not self._callback.save_error:
                 return
-            self._callback.could_not_save(for_want_of_room=full)  # the half-written file is closed by now
+            self._callback.clean_up_failed_save(for_want_of_room=full)  # the half-written file is closed by now
 
     def _try_save(self, model: Any, trial: Any) -> tuple[str, bool]:
         """Save; returns why that failed, or an empty string, and whether the disk is full."""
@@ -244,9 +250,9 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
-            if not is_about_files(error):
+            if not is_write_error(error):
                 raise
-            return why_not_written(error, folder), is_full(error, folder)
+            return write_error_reason(error, folder), is_disk_full(error, folder)
         return "", False
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -254,17 +260,17 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
         folder = Path(output_dir or self._get_output_dir(None))
-        full_finetune.write(self._blueprint, self.accelerator.unwrap_model(self.model), folder)
+        full_finetune.save_trained_model(self._blueprint, self.accelerator.unwrap_model(self.model), folder)
 
 
-def _training_arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
+def _training_arguments(blueprint: RunPlan, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
     steps, learning, general = blueprint.settings.steps, blueprint.settings.learning, blueprint.settings.what
-    target, precision = device(model), computing_type(model)
-    refuse_for(optimizer_problems(learning.optimizer, target.type))
+    target, precision = model_device(model), compute_dtype(model)
+    raise_problems(optimizer_problems(learning.optimizer, target.type))
     arguments = TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
-        gradient_accumulation_steps=blueprint.plan.accumulated,
+        gradient_accumulation_steps=blueprint.plan.effective_accumulation,
         max_steps=blueprint.plan.steps,
         learning_rate=learning.learning_rate,
         weight_decay=learning.weight_decay,
@@ -278,7 +284,7 @@ def _training_arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: P
         seed=general.seed,
         data_seed=general.seed,
         use_cpu=target.type == "cpu",
-        ddp_backend=backend(),
+        ddp_backend=ddp_backend(),
         ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
@@ -290,7 +296,7 @@ def _training_arguments(blueprint: Blueprint, model: torch.nn.Module, scratch: P
         disable_tqdm=True,
         remove_unused_columns=False,
         label_names=["labels"],
-        dataloader_num_workers=workers(blueprint.settings.machine.workers),
+        dataloader_num_workers=count_workers(blueprint.settings.machine.workers),
         dataloader_pin_memory=target.type == "cuda",
     )
     # Train on one GPU even where there are more: the Trainer multiplies the batch size by their number.

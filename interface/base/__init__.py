@@ -2,53 +2,62 @@
 
 from __future__ import annotations
 
-from . import fallback, markup, outdated, status_line
+from . import markup, outdated, status_line
 from .form import Form
-from .gradio_compat import blocks, follows, new_choices, private
-from .handlers import handle, on_load
-from .layout import ALL_ROWS, FOLDED, LIVE, LORA, MEMORY, TABLES, VISIBLE, part_id, row_id
-from .links import pointing, put_into, use, way_back, way_to
-from .markup import cells
-from .name_status import taken
-from .outdated import MadeFrom
-from .page_context import PAUSE_SECONDS, Joined, news, refused, said_last
-from .scripts import script
+from .gradio_compat import make_blocks, private_options, refresh_choices, stream_options
+from .handlers import add_handler, on_load
+from .layout import (
+    ALL_ROWS,
+    FOLDED_ROWS,
+    LIVE_PART,
+    LORA_PART,
+    MEMORY_PART,
+    PRESET_TABLES,
+    VISIBLE_ROWS,
+    part_id,
+    row_id,
+)
+from .links import apply_button, fill_button, link_settings, reset_button, setting_link
+from .markup import table_row
+from .name_status import describe_existing_name
+from .outdated import ResultInputs
+from .page_context import POLL_SECONDS, PageContext, follow_events, follow_refusal, latest_status
+from .scripts import load_script
 from .style import CSS
 
 __all__ = [
     "ALL_ROWS",
     "CSS",
-    "FOLDED",
-    "LIVE",
-    "LORA",
-    "MEMORY",
-    "PAUSE_SECONDS",
-    "TABLES",
-    "VISIBLE",
+    "FOLDED_ROWS",
+    "LIVE_PART",
+    "LORA_PART",
+    "MEMORY_PART",
+    "POLL_SECONDS",
+    "PRESET_TABLES",
+    "VISIBLE_ROWS",
     "Form",
-    "Joined",
-    "MadeFrom",
-    "blocks",
-    "cells",
-    "fallback",
-    "follows",
-    "handle",
+    "PageContext",
+    "ResultInputs",
+    "add_handler",
+    "apply_button",
+    "describe_existing_name",
+    "fill_button",
+    "follow_events",
+    "follow_refusal",
+    "latest_status",
+    "link_settings",
+    "load_script",
+    "make_blocks",
     "markup",
-    "new_choices",
-    "news",
     "on_load",
     "outdated",
     "part_id",
-    "pointing",
-    "private",
-    "put_into",
-    "refused",
+    "private_options",
+    "refresh_choices",
+    "reset_button",
     "row_id",
-    "said_last",
-    "script",
+    "setting_link",
     "status_line",
-    "taken",
-    "use",
-    "way_back",
-    "way_to",
+    "stream_options",
+    "table_row",
 ]

@@ -21,7 +21,7 @@ class Form:
     def draw(self, *keys: str, **more: Any) -> None:
         """Draw these settings here, in this order; `more` is passed on to each component."""
         for key in keys:
-            self.components[key] = component(SETTINGS[key], **more)
+            self.components[key] = make_component(SETTINGS[key], **more)
 
     def draw_row(self, *keys: str, **more: Any) -> None:
         """Draw these settings side by side if there is room."""
@@ -34,12 +34,12 @@ class Form:
 
     def values(self, inputs: Mapping[Any, Any]) -> dict[str, Any]:
         """The values of the form, by key."""
-        return {key: as_meant(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}
+        return {key: choice_value(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}
 
     def updates(self, values: Mapping[str, Any]) -> dict[Any, Any]:
         """Component updates that put values into the form."""
         return {
-            self.components[key]: gr.update(value=as_shown(SETTINGS[key], value))
+            self.components[key]: gr.update(value=display_value(SETTINGS[key], value))
             for key, value in values.items()
             if key in self.components
         }
@@ -49,12 +49,12 @@ class Form:
         return SETTINGS.keys() - self.components.keys()
 
 
-def component(setting: Setting, **more: Any) -> Any:
+def make_component(setting: Setting, **more: Any) -> Any:
     """Make the component that fits the kind of the setting."""
     common = {
         "label": setting.label,
         "info": setting.help,
-        "value": as_shown(setting, setting.default),
+        "value": display_value(setting, setting.default),
         "elem_id": f"tp-{setting.key}",
         "elem_classes": ["tp-setting", "tp-tick"] if setting.kind == "yes/no" else ["tp-setting"],
         **more,
@@ -73,7 +73,7 @@ def component(setting: Setting, **more: Any) -> Any:
     return gr.Textbox(**{"max_lines": 1, **common})
 
 
-def as_meant(setting: Setting, value: Any) -> Any:
+def choice_value(setting: Setting, value: Any) -> Any:
     """The value of a choice, also when the page sends its label.
 
     In Gradio 4.37 a menu with custom values sends the label when the user leaves it with the Tab key.
@@ -81,7 +81,7 @@ def as_meant(setting: Setting, value: Any) -> Any:
     return next((choice for choice, label in setting.choices.items() if label == value), value)
 
 
-def as_shown(setting: Setting, value: Any) -> Any:
+def display_value(setting: Setting, value: Any) -> Any:
     """A value in the form that its component displays."""
     if setting.kind == "texts":
         return value if isinstance(value, str) else "\n".join(text.replace("\n", "\\n") for text in value)

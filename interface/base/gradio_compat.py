@@ -8,21 +8,21 @@ from typing import Any
 
 import gradio as gr
 
-from .handlers import handle
+from .handlers import add_handler
 
 
-def private() -> dict[str, Any]:
+def private_options() -> dict[str, Any]:
     """Options of an event handler that is hidden from the API and shows no progress indicator."""
     hidden = {"api_visibility": "private"} if _is_gradio_6() else {"api_name": False, "show_api": False}
     return {"show_progress": "hidden", **hidden}
 
 
-def follows() -> dict[str, Any]:
+def stream_options() -> dict[str, Any]:
     """Options of a handler that streams for as long as its page is open, with no limit on how many run at once."""
-    return {"concurrency_limit": None, **private()}
+    return {"concurrency_limit": None, **private_options()}
 
 
-def new_choices(event: Any, menu: gr.Dropdown, choices: Callable[[], list[str]]) -> None:
+def refresh_choices(event: Any, menu: gr.Dropdown, choices: Callable[[], list[str]]) -> None:
     """After this event, give the menu new choices and keep its selection.
 
     Gradio 4 stores the selection by index, and new choices shift the indices. Therefore the selection is removed
@@ -30,28 +30,28 @@ def new_choices(event: Any, menu: gr.Dropdown, choices: Callable[[], list[str]])
     """
     action = f"Refreshing the menu {menu.label}"
     if _is_gradio_6():
-        handle(event.then, lambda: gr.update(choices=choices()), None, menu, what=action, **private())
+        add_handler(event.then, lambda: gr.update(choices=choices()), None, menu, what=action, **private_options())
         return
     selection = gr.State()
-    cleared = handle(
+    cleared = add_handler(
         event.then,
         lambda selected: (selected, gr.update(value=None)),
         menu,
         [selection, menu],
         what=action,
-        **private(),
+        **private_options(),
     )
-    handle(
+    add_handler(
         cleared.then,
         lambda selected: gr.update(choices=choices(), value=selected),
         selection,
         menu,
         what=action,
-        **private(),
+        **private_options(),
     )
 
 
-def blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
+def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
     """A standalone page, and extra arguments for its `launch()`."""
     if "css" in inspect.signature(gr.Blocks.__init__).parameters:
         return gr.Blocks(title=title, css=css, analytics_enabled=False), {}

@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 from gradio.context import Context
 
-from ...core.errors import TrainingProError, failure_in_words
+from ...core.errors import TrainingProError, failure_message
 from . import markup
 
 logger = logging.getLogger("training_pro")
@@ -22,7 +22,7 @@ Handler = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Failing:
+class FailureReply:
     """Reply to an exception of one handler: where its message is shown, and which outputs are cleared.
 
     Without `says` the message is shown as a pop-up.
@@ -38,13 +38,13 @@ class Failing:
             raise error
         if not isinstance(error, TrainingProError):
             logger.exception("%s failed", self.what, exc_info=error)
-        message = failure_in_words(self.what, error)
+        message = failure_message(self.what, error)
         if self.says is None:
             raise gr.Error(_message(message)) from None
         return {**self.clears, self.says: markup.problem(message)}
 
 
-def handle(
+def add_handler(
     event: Callable[..., Any] | Sequence[Callable[..., Any]],
     handler: Handler | None,
     inputs: Any,
@@ -60,7 +60,7 @@ def handle(
     On an exception, `what` begins the message ("Check" in "Check failed: ..."), `says` is the output that shows
     it, and `clears` maps outputs to new values, because their old content would be misleading.
     """
-    wrapped = handler and guarded(handler, Failing(what, says, clears or {}))
+    wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
     if isinstance(event, Sequence):
         return gr.on(list(event), wrapped, inputs, outputs, **options)
     return event(wrapped, inputs, outputs, **options)
@@ -77,10 +77,10 @@ def on_load(
 ) -> None:
     """Register a handler for the load event of the page that is being drawn, also when the host made that page."""
     assert Context.root_block is not None
-    handle(Context.root_block.load, handler, None, outputs, what=what, says=says, clears=clears, **options)
+    add_handler(Context.root_block.load, handler, None, outputs, what=what, says=says, clears=clears, **options)
 
 
-def guarded(handler: Handler, failing: Failing) -> Handler:
+def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
     """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`."""
     function = handler.func if isinstance(handler, functools.partial) else handler
     if inspect.isasyncgenfunction(function):
@@ -95,10 +95,10 @@ def guarded(handler: Handler, failing: Failing) -> Handler:
 
 
 def is_guarded(handler: Handler) -> bool:
-    return isinstance(getattr(handler, "failing", None), Failing)
+    return isinstance(getattr(handler, "failing", None), FailureReply)
 
 
-def _with_metadata(wrapped: Any, handler: Handler, function: Handler, failing: Failing) -> Handler:
+def _with_metadata(wrapped: Any, handler: Handler, function: Handler, failing: FailureReply) -> Handler:
     """Copy the name and the signature of the handler, because Gradio inspects them."""
     wrapped.__name__ = getattr(function, "__name__", "handler")
     wrapped.__signature__ = inspect.signature(handler)
@@ -108,7 +108,7 @@ def _with_metadata(wrapped: Any, handler: Handler, function: Handler, failing: F
     return result
 
 
-def _guarded_function(handler: Handler, failing: Failing) -> Handler:
+def _guarded_function(handler: Handler, failing: FailureReply) -> Handler:
     def call(*args: Any) -> Any:
         try:
             return handler(*args)
@@ -118,7 +118,7 @@ def _guarded_function(handler: Handler, failing: Failing) -> Handler:
     return call
 
 
-def _guarded_generator(handler: Handler, failing: Failing) -> Handler:
+def _guarded_generator(handler: Handler, failing: FailureReply) -> Handler:
     def stream(*args: Any) -> Iterator[Any]:
         try:
             yield from handler(*args)
@@ -128,7 +128,7 @@ def _guarded_generator(handler: Handler, failing: Failing) -> Handler:
     return stream
 
 
-def _guarded_coroutine(handler: Handler, failing: Failing) -> Handler:
+def _guarded_coroutine(handler: Handler, failing: FailureReply) -> Handler:
     async def call(*args: Any) -> Any:
         try:
             return await handler(*args)
@@ -138,7 +138,7 @@ def _guarded_coroutine(handler: Handler, failing: Failing) -> Handler:
     return call
 
 
-def _guarded_async_generator(handler: Handler, failing: Failing) -> Handler:
+def _guarded_async_generator(handler: Handler, failing: FailureReply) -> Handler:
     async def stream(*args: Any) -> AsyncIterator[Any]:
         try:
             async with aclosing(handler(*args)) as updates:

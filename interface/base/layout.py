@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-VISIBLE: tuple[tuple[str, ...], ...] = (
+VISIBLE_ROWS: tuple[tuple[str, ...], ...] = (
     ("chunking", "hard_cut"),
     ("format", "train_on"),
     ("cutoff", "epochs", "learning_rate"),
     ("schedule",),
     ("rank", "batch_size", "accumulation"),
 )
-LORA, LIVE, MEMORY = "LoRA", "Saving and stopping", "Memory and speed"
-FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    LORA: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "lora_plus"), ("train_head", "head_rate")),
+LORA_PART, LIVE_PART, MEMORY_PART = "LoRA", "Saving and stopping", "Memory and speed"
+FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    LORA_PART: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "lora_plus"), ("train_head", "head_rate")),
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
         ("block_ends",),
@@ -29,7 +29,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("sample_prompts",),
         ("sample_every", "sample_length", "sample_temperature"),
     ),
-    LIVE: (
+    LIVE_PART: (
         ("save_every", "save_on_loss_drop", "save_each_epoch"),
         ("backup_minutes", "keep_checkpoints", "keep_best"),
         ("stop_at_loss", "stop_at_epoch"),
@@ -41,7 +41,7 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("max_grad_norm", "label_smoothing", "neftune_noise"),
         ("adam_beta1", "adam_beta2", "adam_epsilon"),
     ),
-    MEMORY: (
+    MEMORY_PART: (
         ("packing", "gradient_checkpointing"),
         ("attention", "workers"),
         ("tf32", "liger", "compile"),
@@ -54,9 +54,9 @@ FOLDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "Records and the night": (("seed", "report_to"), ("keep_awake",)),
 }
-TABLES = {LORA: "loras", "Learning rate and optimizer": "optimizers"}
+PRESET_TABLES = {LORA_PART: "loras", "Learning rate and optimizer": "optimizers"}
 """Folded parts that begin with a menu of presets, and the kind of these presets."""
-ALL_ROWS = (*VISIBLE, *(row for rows in FOLDED.values() for row in rows))
+ALL_ROWS = (*VISIBLE_ROWS, *(row for rows in FOLDED_ROWS.values() for row in rows))
 
 
 def part_id(title: str) -> str:
@@ -69,12 +69,12 @@ def row_id(row: Sequence[str]) -> str:
     return f"tp-row-{row[0]}"
 
 
-def part_of(key: str) -> str:
+def folded_part_id(key: str) -> str:
     """The element id of the folded part that contains a setting; empty for an always visible setting."""
-    title = where(key)
+    title = folded_part_title(key)
     return part_id(title) if title else ""
 
 
-def where(key: str) -> str:
+def folded_part_title(key: str) -> str:
     """The title of the folded part that contains a setting; empty for an always visible setting."""
-    return next((title for title, rows in FOLDED.items() for row in rows if key in row), "")
+    return next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")

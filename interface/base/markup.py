@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 from html import escape
 
-from ...core.jobs import Ended, Stage
+from ...core.jobs import JobEnded, Stage
 from ...train_utils import time_of_day
-from .links import pointing, use
+from .links import apply_button, link_settings
 
 
 def card(title: str, *parts: str, mood: str = "") -> str:
@@ -23,10 +23,10 @@ def paragraph(text: str, *, quiet: bool = False) -> str:
 
 
 def bullets(texts: Iterable[str], *, quiet: bool = False) -> str:
-    return listed(map(escape, texts), quiet=quiet)
+    return html_list(map(escape, texts), quiet=quiet)
 
 
-def listed(rows: Iterable[str], *, quiet: bool = False) -> str:
+def html_list(rows: Iterable[str], *, quiet: bool = False) -> str:
     """A list of rows that are already HTML."""
     items = "".join(f"<li>{row}</li>" for row in rows)
     return f"<ul{' class=tp-quiet' if quiet else ''}>{items}</ul>" if items else ""
@@ -34,16 +34,16 @@ def listed(rows: Iterable[str], *, quiet: bool = False) -> str:
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table with a header row; a wide one scrolls inside its own box."""
-    lines = [cells("th", header), *(cells("td", row) for row in rows)]
+    lines = [table_row("th", header), *(table_row("td", row) for row in rows)]
     return f'<div class="tp-wide"><table class="tp-table">{"".join(lines)}</table></div>'
 
 
-def cells(tag: str, texts: Iterable[str]) -> str:
+def table_row(tag: str, texts: Iterable[str]) -> str:
     """A row of a table; `tag` is th or td."""
     return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
-def folded(title: str, text: str) -> str:
+def details(title: str, text: str) -> str:
     if not text:
         return ""
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
@@ -60,7 +60,7 @@ def legend(colors: Iterable[tuple[str, str]]) -> str:
     return " ".join(f"<span>{pair}</span>" for pair in pairs)
 
 
-def begun(text: str, max_chars: int = 160) -> str:
+def fold_long_list(text: str, max_chars: int = 160) -> str:
     """A text as HTML; a long list after a colon is folded under the words before the colon."""
     head, colon, rest = text.partition(": ")
     if len(text) <= max_chars or not colon:
@@ -74,7 +74,7 @@ def figures(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<div class="tp-figures">{rows}</div>'
 
 
-def mood(needed: float, free: float) -> str:
+def usage_mood(needed: float, free: float) -> str:
     """How much of the free memory or disk would be used, as a mood; empty if it is unknown."""
     if not needed or not free:
         return ""
@@ -83,11 +83,11 @@ def mood(needed: float, free: float) -> str:
 
 def gauge(text: str, needed: float, free: float) -> str:
     """A line about needed and free memory or disk, with a colored edge."""
-    level = mood(needed, free)
+    level = usage_mood(needed, free)
     return f'<p class="tp-gauge{" tp-" + level if level else ""}">{escape(text)}</p>'
 
 
-def bar(share: float) -> str:
+def progress_bar(share: float) -> str:
     share_shown = max(0.0, min(1.0, share))
     return (
         f'<div class="tp-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
@@ -99,27 +99,27 @@ def problem(text: str) -> str:
     """A box with a problem; each line of the text is a problem of its own."""
     lines = text.splitlines()
     if len(lines) == 1:
-        return card("", f"<p>{pointing(text)}</p>", mood="bad")
-    return card(f"{len(lines)} things to mend", listed(map(pointing, lines)), mood="bad")
+        return card("", f"<p>{link_settings(text)}</p>", mood="bad")
+    return card(f"{len(lines)} things to mend", html_list(map(link_settings, lines)), mood="bad")
 
 
-def told(event: Stage | Ended) -> str:
+def job_status(event: Stage | JobEnded) -> str:
     """The stage of a job, or how it ended."""
     if isinstance(event, Stage):
-        progress = "" if event.share is None else bar(event.share)
+        progress = "" if event.share is None else progress_bar(event.share)
         return paragraph(f"{event.text} ...", quiet=True) + progress
     if event.outcome == "failed":
         return problem(event.text)
     return card("", paragraph(event.text), mood="good") if event.text else ""
 
 
-def clock(seconds_from_now: float) -> str:
+def time_after(seconds_from_now: float) -> str:
     """The time of day after so many seconds: '06:40', or '06:40 tomorrow'."""
     now = time.time()
     return time_of_day(now + seconds_from_now, now)
 
 
-def exists(name: str, description: str, continue_words: str, chosen: str, free: str) -> str:
+def existing_name_line(name: str, description: str, continue_words: str, chosen: str, free: str) -> str:
     """A line about an existing run of this name, with a button for each way to proceed."""
     labels = {
         "continue": continue_words,
@@ -127,6 +127,8 @@ def exists(name: str, description: str, continue_words: str, chosen: str, free: 
         "new_name": f"use a new name: {free}",
     }
     buttons = "".join(
-        use(label, {"if_exists": choice}, chosen=choice == chosen) for choice, label in labels.items() if label
+        apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
+        for choice, label in labels.items()
+        if label
     )
     return f'<p class="tp-quiet">{escape(name)} exists: {description}. {buttons}</p>'

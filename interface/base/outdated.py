@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from ...settings import presets
 
-Kind = Literal["check", "example", "probe"]
-NOTICES: Mapping[Kind, str] = {
+ResultKind = Literal["check", "example", "probe"]
+NOTICES: Mapping[ResultKind, str] = {
     "check": "The form has changed since this check. Press Check again.",
     "example": "The form has changed since this example was shown. Press Show again.",
     "probe": "The form has changed since this step was tried. Press the button again.",
@@ -18,25 +18,25 @@ NOTICES: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class MadeFrom:
+class ResultInputs:
     """The form and the model that a result was made from."""
 
     values: Mapping[str, Any]
     model: str
 
-    def differs(self, other: MadeFrom) -> bool:
+    def differs(self, other: ResultInputs) -> bool:
         """Whether a new result could differ from this one."""
         if self.model != other.model:
             return True
-        return self.values != other.values and bool(presets.apart(self.values, other.values))
+        return self.values != other.values and bool(presets.differing_keys(self.values, other.values))
 
 
-def notice(kind: Kind) -> str:
+def notice(kind: ResultKind) -> str:
     """The notice inside a result, hidden until `style` shows it."""
     return f'<p class="tp-outdated tp-outdated-{kind}">{escape(NOTICES[kind])}</p>'
 
 
-def style(kinds: Iterable[Kind]) -> str:
+def style(kinds: Iterable[ResultKind]) -> str:
     """A style sheet that shows the notices of these results."""
     selectors = ", ".join(f".tp-card .tp-outdated-{kind}" for kind in kinds)
     return f"<style>{selectors} {{display: block !important}}</style>" if selectors else ""

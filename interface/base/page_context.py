@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.engine import Engine
-from ...core.errors import BusyError, SettingsError, TrainingProError, in_words
+from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
 from ...core.host import Folders, Host
-from ...core.jobs import Ended, Event, Job, Session, Stage
+from ...core.jobs import Event, Job, JobEnded, Session, Stage
 from ...data.report import DatasetReport
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
 from . import markup
-from .outdated import MadeFrom
+from .outdated import ResultInputs
 
-PAUSE_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Joined:
+class PageContext:
     """Host, engine and session, passed to every part of the page.
 
     `models` is the menu of models of the standalone page.
@@ -32,55 +32,55 @@ class Joined:
     session: Session
     models: Any = None
 
-    def host_says_read_only(self) -> str:
+    def read_only_reason(self) -> str:
         """Why this page is read-only, or empty. An error of the host is shown elsewhere on the page."""
         try:
-            return self.host.read_only
+            return self.host.read_only_reason
         except TrainingProError:
             return ""
 
-    def trains(self, name: str) -> bool:
+    def is_training(self, name: str) -> bool:
         """Whether this LoRA is being trained right now."""
         job = self.session.current
-        return job is not None and bool(name) and job.makes == name
+        return job is not None and bool(name) and job.result_name == name
 
     def parse_settings(self, values: Mapping[str, object]) -> TrainingSettings:
         """Parse the form; a SettingsError lists all problems, including a missing model."""
         try:
             return training_settings(values)
         except SettingsError as error:
-            missing = self.host.standing().problem
+            missing = self.host.model_status().problem
             raise SettingsError([*error.problems, *([missing] if missing else [])]) from None
 
-    def made_from(self, values: Mapping[str, Any]) -> MadeFrom:
+    def made_from(self, values: Mapping[str, Any]) -> ResultInputs:
         """The form and the current model, as the inputs of a result."""
-        return MadeFrom(values, self.host.standing().model)
+        return ResultInputs(values, self.host.model_status().model)
 
-    def refuse_where_read_only(self) -> None:
-        if reason := self.host_says_read_only():
+    def check_writable(self) -> None:
+        if reason := self.read_only_reason():
             raise BusyError(reason)
 
-    def said_of(self, action: Callable[[Folders], str]) -> str:
+    def run_disk_action(self, action: Callable[[Folders], str]) -> str:
         """Run an action on the disk, and return its message or the error as HTML."""
         try:
-            self.refuse_where_read_only()
+            self.check_writable()
             return markup.card("", markup.paragraph(action(self.host.folders)), mood="good")
         except (TrainingProError, OSError) as error:
-            return markup.problem(in_words(error))
+            return markup.problem(error_message(error))
 
 
-async def refused(session: Session, error: TrainingProError) -> AsyncIterator[str]:
+async def follow_refusal(session: Session, error: TrainingProError) -> AsyncIterator[str]:
     """Yield why a request was refused. If a job uses the model, wait for its end and say so."""
     job = session.current
     yield markup.problem(str(error))
     if job is None or not isinstance(error, BusyError):
         return
-    async for _ in news(job):
+    async for _ in follow_events(job):
         pass
     yield markup.paragraph(f"{job.title} is over: what was refused can be pressed again.", quiet=True)
 
 
-async def news(job: Job) -> AsyncIterator[list[Event]]:
+async def follow_events(job: Job) -> AsyncIterator[list[Event]]:
     """Yield the new events of a job as they come, until it has ended."""
     position = 0
     while True:
@@ -90,10 +90,10 @@ async def news(job: Job) -> AsyncIterator[list[Event]]:
             yield events
         if closed:
             return
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-def said_last(events: Sequence[Event], previous: str) -> str:
+def latest_status(events: Sequence[Event], previous: str) -> str:
     """The status of a job by its new events; the previous status if none of them changes it."""
-    status_events = [event for event in events if isinstance(event, (Stage, Ended))]
-    return markup.told(status_events[-1]) if status_events else previous
+    status_events = [event for event in events if isinstance(event, (Stage, JobEnded))]
+    return markup.job_status(status_events[-1]) if status_events else previous

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-HERE = Path(__file__).parent
+SCRIPTS_FOLDER = Path(__file__).parent
 
 
-def script(name: str) -> str:
+def load_script(name: str) -> str:
     """The script of this name, without its comment lines."""
-    lines = (HERE / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    lines = (SCRIPTS_FOLDER / f"{name}.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("//"))

@@ -6,13 +6,13 @@ from ...core.host import Host
 from ...core.version import VERSION
 from ...train_utils import size
 from . import markup
-from .page_context import Joined
+from .page_context import PageContext
 
 
-def html(context: Joined) -> str:
+def html(context: PageContext) -> str:
     """The line as HTML; if training is not possible it says what to do."""
-    status, title = context.host.standing(), f"Training PRO {VERSION}"
-    reason = context.host_says_read_only()
+    status, title = context.host.model_status(), f"Training PRO {VERSION}"
+    reason = context.read_only_reason()
     read_only = markup.paragraph(reason, quiet=True) if reason else ""
     if status.problem:
         memory = markup.paragraph(_memory(context.host), quiet=True) if _memory(context.host) else ""

@@ -9,25 +9,34 @@ from typing import Any
 import gradio as gr
 
 from ...core.errors import BusyError, SettingsError, TrainingProError
-from ...core.jobs import Fetched, Job, Note, Stage, Work
-from ..base import PAUSE_SECONDS, Joined, follows, handle, markup, on_load, private, put_into
+from ...core.jobs import DownloadProgress, Job, JobFn, Note, Stage
+from ..base import (
+    POLL_SECONDS,
+    PageContext,
+    add_handler,
+    fill_button,
+    markup,
+    on_load,
+    private_options,
+    stream_options,
+)
 
 TITLE = "Get a model"
 NAME_BOX = "tp-get-name"
-SUGGESTED = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
+SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
 """Models for beginners, the smallest first."""
 
-Get = Callable[[str], tuple[str, Work]]
+PrepareDownload = Callable[[str], tuple[str, JobFn]]
 """Turns the typed text into the name of the model and the job function that downloads it."""
 
 
-class GetView:
+class DownloadView:
     """The state of a download on one page; `seen` if the download had ended when the page was opened."""
 
     def __init__(self, job: Job, *, seen: bool) -> None:
         self.job, self.position = job, 0
         self._end_seen = seen
-        self._last_fetched: Fetched | None = None
+        self._last_fetched: DownloadProgress | None = None
         self._first_note = self._status = ""
 
     def catch_up(self) -> tuple[Any, ...]:
@@ -35,7 +44,7 @@ class GetView:
         events = self.job.log.since(self.position)
         self.position += len(events)
         for event in events:
-            if isinstance(event, Fetched):
+            if isinstance(event, DownloadProgress):
                 self._last_fetched, self._status = event, ""
             elif isinstance(event, Note) and not self._first_note:
                 self._first_note = event.text
@@ -49,7 +58,7 @@ class GetView:
         share = f": {self._last_fetched.share:.0%}" if self._last_fetched and self.job.running else ""
         return TITLE + share
 
-    def came(self) -> str:
+    def take_finished_model(self) -> str:
         """The name of a model whose download ended while the page was open; returned only once."""
         if self._end_seen or (end := self.job.end) is None:
             return ""
@@ -70,16 +79,16 @@ class GetView:
         parts = []
         if self._last_fetched:
             words = f"{self._last_fetched.share:.0%}: {self._last_fetched.words}"
-            parts = [markup.bar(self._last_fetched.share), markup.paragraph(words)]
+            parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(words)]
         status = "Stopping ..." if self.job.control.stopping else self._status
         lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
         return markup.card(self.job.title, *parts, *lines, mood="live")
 
 
-class GetModel:
+class DownloadPanel:
     """A text box for the name, buttons, and the progress. A new model is selected in the menu of models."""
 
-    def __init__(self, context: Joined, get: Get) -> None:
+    def __init__(self, context: PageContext, get: PrepareDownload) -> None:
         self._context, self._prepare = context, get
         self._last_request = ""
 
@@ -97,27 +106,27 @@ class GetModel:
                 style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
                 self._get_button = gr.Button("Get", elem_id="tp-get", **style)
                 self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
-            gr.HTML(suggestions())
+            gr.HTML(suggestion_buttons())
             self._refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         self._connect()
 
     def _connect(self) -> None:
-        options = {"outputs": self._refusal, "says": self._refusal, **private()}
-        handle(
+        options = {"outputs": self._refusal, "says": self._refusal, **private_options()}
+        add_handler(
             [self._get_button.click, self._name.submit],
             self._start_download,
             self._name,
             what="Getting the model",
             **options,
         )
-        handle(self._stop_button.click, self._stop_download, None, what="Stop", **options)
+        add_handler(self._stop_button.click, self._stop_download, None, what="Stop", **options)
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
-        on_load(self._fill_name, [self._name], what="Filling in the model's name", **private())
-        follow_options = {"what": "Following the download", "says": self._status, **follows()}
+        on_load(self._fill_name, [self._name], what="Filling in the model's name", **private_options())
+        follow_options = {"what": "Following the download", "says": self._status, **stream_options()}
         on_load(self.follow, outputs, **follow_options)
-        handle(self._follow_button.click, self.follow, None, outputs, **follow_options)
+        add_handler(self._follow_button.click, self.follow, None, outputs, **follow_options)
 
     def _fill_name(self) -> Any:
         """Fill in the last requested name; if there is none, keep what the user has typed."""
@@ -127,11 +136,11 @@ class GetModel:
         """Start the download, or return why it cannot start."""
         name_or_url = name_or_url.strip()
         try:
-            self._context.refuse_where_read_only()
+            self._context.check_writable()
             if not name_or_url:
                 raise SettingsError(["Type OWNER/NAME of a model, or paste the address of its page."])
             name, work = self._prepare(name_or_url)
-            self._context.session.start_beside("download", f"Getting {name}", work)
+            self._context.session.start_without_model("download", f"Getting {name}", work)
         except TrainingProError as error:
             return markup.problem(str(error))
         self._last_request = name_or_url
@@ -140,7 +149,7 @@ class GetModel:
     def _stop_download(self) -> str:
         job = self._context.session.latest("download")
         try:
-            self._context.refuse_where_read_only()
+            self._context.check_writable()
             if job is None or not job.running:
                 raise BusyError("No model is being brought.")
             job.control.stop()
@@ -151,25 +160,25 @@ class GetModel:
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last download, then every change for as long as the page is open."""
         previous = self._context.session.latest("download")
-        view = GetView(previous, seen=not previous.running) if previous else None
+        view = DownloadView(previous, seen=not previous.running) if previous else None
         shown_state: tuple[Any, ...] = ("nothing",)
         while True:
             job = self._context.session.latest("download")
             if job is not None and (view is None or view.job is not job):
-                view = GetView(job, seen=False)
+                view = DownloadView(job, seen=False)
             state = (id(view), *(view.catch_up() if view else ()))
             if state != shown_state:
                 shown_state = state
                 yield self._updates(view)
-                if view is not None and (model := view.came()):
+                if view is not None and (model := view.take_finished_model()):
                     # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
                     yield {self._context.models: gr.update(value=None)}
                     yield {self._context.models: gr.update(choices=self._context.host.models(), value=model)}
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _updates(self, view: GetView | None) -> dict[Any, Any]:
+    def _updates(self, view: DownloadView | None) -> dict[Any, Any]:
         running = view is not None and view.job.running
-        enabled = not self._context.host_says_read_only()
+        enabled = not self._context.read_only_reason()
         buttons = {
             self._get_button: gr.update(interactive=enabled and not running),
             self._stop_button: gr.update(interactive=enabled and running, visible=running),
@@ -180,7 +189,7 @@ class GetModel:
         return {**buttons, self._status: view.html(), self._accordion: gr.update(label=view.title, **unfold)}
 
 
-def suggestions() -> str:
+def suggestion_buttons() -> str:
     """A line of buttons that put the name of a model into the text box."""
-    buttons = (put_into(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED)
+    buttons = (fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
     return f'<p class="tp-quiet tp-suggested">To begin with: {" ".join(buttons)}</p>'

@@ -11,32 +11,32 @@ import gradio as gr
 from ...core.engine import Engine
 from ...core.errors import BusyError
 from ...core.host import Host, ModelCard
-from ...core.jobs import Ended, Job, Session, Work
-from ...data.report import DatasetReport, weights_as
+from ...core.jobs import Job, JobEnded, JobFn, Session
+from ...data.report import DatasetReport, weight_precision
 from ...settings.definitions import TrainingSettings
-from ...train_utils import ModelShape, size, weights_in_memory
+from ...train_utils import ModelShape, model_bytes, size
 from ..base import (
     CSS,
-    Joined,
-    blocks,
-    follows,
-    handle,
+    PageContext,
+    add_handler,
+    follow_events,
+    follow_refusal,
+    latest_status,
+    make_blocks,
     markup,
-    new_choices,
-    news,
     on_load,
-    private,
-    refused,
-    said_last,
+    private_options,
+    refresh_choices,
+    stream_options,
 )
 from . import tab
-from .download_panel import TITLE, GetModel
-from .quick_demo import FirstLook
+from .download_panel import TITLE, DownloadPanel
+from .quick_demo import QuickDemo
 
-NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
+PRECISION_NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 
 
-class ChoosingHost(Host, Protocol):
+class ModelPickerHost(Host, Protocol):
     """A host whose model is chosen on the page."""
 
     @property
@@ -48,13 +48,13 @@ class ChoosingHost(Host, Protocol):
 
     def on_card(self) -> bool: ...
 
-    def get(self, asked: str) -> tuple[str, Work]: ...
+    def get(self, asked: str) -> tuple[str, JobFn]: ...
 
     def offered(self, name: str) -> str: ...
 
 
 def build_page(
-    host: ChoosingHost,
+    host: ModelPickerHost,
     engine: Engine[TrainingSettings, DatasetReport],
     session: Session,
     *,
@@ -62,13 +62,13 @@ def build_page(
     first_look: bool = False,
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
-    page, launch_options = blocks("Training PRO", CSS)
+    page, launch_options = make_blocks("Training PRO", CSS)
     with page:
         picker = ModelPicker(host, session, loadings)
         picker.draw()
-        GetModel(Joined(host, engine, session, picker.menu), host.get).draw()
+        DownloadPanel(PageContext(host, engine, session, picker.menu), host.get).draw()
         if first_look:
-            FirstLook(Joined(host, engine, session)).draw()
+            QuickDemo(PageContext(host, engine, session)).draw()
         tab.draw(host, engine, session, picker.menu)
     return page, launch_options
 
@@ -76,7 +76,7 @@ def build_page(
 class ModelPicker:
     """Menus for the model and its precision, and the memory that it needs."""
 
-    def __init__(self, host: ChoosingHost, session: Session, loadings: Mapping[str, str]) -> None:
+    def __init__(self, host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> None:
         self._host, self._session, self._loadings = host, session, loadings
 
     def draw(self) -> None:
@@ -96,20 +96,20 @@ class ModelPicker:
         self._needs = gr.HTML(elem_id="tp-model-needs")
         self._status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
         inputs = {self._model, self._loading}
-        handle(
+        add_handler(
             self._load_button.click,
             self._load_model,
             inputs,
             self._status,
             what="Loading the model",
             says=self._status,
-            **follows(),
+            **stream_options(),
         )
-        new_choices(self._refresh_button.click(None, **private()), self._model, self._host.models)
+        refresh_choices(self._refresh_button.click(None, **private_options()), self._model, self._host.models)
         options = {"what": "Looking at the model", "says": self._needs}
         events = [part.change for part in (self._model, self._loading)]
-        handle(events, self._describe_needs, inputs, self._needs, **options, **private())
-        on_load(self._show_selection, [self._model, self._loading, self._needs], **options, **private())
+        add_handler(events, self._describe_needs, inputs, self._needs, **options, **private_options())
+        on_load(self._show_selection, [self._model, self._loading, self._needs], **options, **private_options())
 
     @property
     def menu(self) -> Any:
@@ -131,11 +131,11 @@ class ModelPicker:
         return (
             gr.update(choices=self._choices(name), value=name or None),
             loading,
-            needs(self._host, name, loading),
+            describe_size(self._host, name, loading),
         )
 
     def _describe_needs(self, inputs: Mapping[Any, Any]) -> str:
-        return needs(self._host, inputs[self._model] or "", inputs[self._loading])
+        return describe_size(self._host, inputs[self._model] or "", inputs[self._loading])
 
     async def _load_model(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         name, loading = inputs[self._model], inputs[self._loading]
@@ -145,20 +145,20 @@ class ModelPicker:
         try:
             job = self._session.start("model", f"Loading {name}", self._host, partial(self._work, name, loading))
         except BusyError as error:
-            async for status in refused(self._session, error):
+            async for status in follow_refusal(self._session, error):
                 yield status
             return
         status = markup.paragraph(f"Loading {name} ...", quiet=True)
         yield status
-        async for events in news(job):
-            yield (status := said_last(events, status))
+        async for events in follow_events(job):
+            yield (status := latest_status(events, status))
 
-    def _work(self, name: str, loading: str, job: Job) -> Ended:
+    def _work(self, name: str, loading: str, job: Job) -> JobEnded:
         self._host.load(self._host.offered(name), loading)
-        return Ended(outcome="finished", text=f"{name} is loaded.")
+        return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
 
-def needs(host: ChoosingHost, name: str, loading: str) -> str:
+def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
         words = f"Models are looked for in {host.folders.models}; {TITLE} brings one."
@@ -169,9 +169,9 @@ def needs(host: ChoosingHost, name: str, loading: str) -> str:
     words = f"Its weights take {size(on_disk)} on disk"
     shape = ModelShape.of(config)
     if shape is not None and "quantization_config" not in config:
-        precision = weights_as(ModelCard(name, config, None, loading), on_card=host.on_card())
-        in_memory = size(weights_in_memory(shape, precision))
-        words += f", and about {in_memory} in memory, loaded as {NAMES.get(precision, precision)}"
+        precision = weight_precision(ModelCard(name, config, None, loading), on_card=host.on_card())
+        in_memory = size(model_bytes(shape, precision))
+        words += f", and about {in_memory} in memory, loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):
         words += "; they are unpacked when it is loaded, and take more in memory"
     return markup.paragraph(f"{words}.", quiet=True)

@@ -11,22 +11,32 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import Question
+from ...core.engine import AnswerRequest
 from ...core.errors import BusyError, TrainingProError
-from ...core.jobs import Ended, Job, TimeLimit, TimeLimited, Work
+from ...core.jobs import Job, JobEnded, JobFn, TimeLimit, TimeLimited
 from ...settings.parsing import training_settings
-from ..base import PAUSE_SECONDS, Joined, follows, handle, markup, on_load, private, refused, said_last
-from ..run import WISHES, RunView
-from ..tabs import take_in
+from ..base import (
+    POLL_SECONDS,
+    PageContext,
+    add_handler,
+    follow_refusal,
+    latest_status,
+    markup,
+    on_load,
+    private_options,
+    stream_options,
+)
+from ..run import WISH_MESSAGES, RunView
+from ..tabs import append_answers
 
-NAME = "first-look"
-SECONDS = 120
-OVER = "the two minutes are over"
-BEGINNING = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
-VALUES: Mapping[str, object] = {
+LORA_NAME = "first-look"
+TIME_LIMIT_SECONDS = 120
+TIME_LIMIT_REASON = "the two minutes are over"
+DEFAULT_PROMPT = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
+DEMO_VALUES: Mapping[str, object] = {
     # Settings with a visible effect on such a small model within two minutes: a high learning rate (the best
     # one is nearer 1e-3 than 2e-4), short blocks, and as many steps as the time allows, up to a memorized text.
-    "name": NAME,
+    "name": LORA_NAME,
     "data": ["story.txt"],
     "cutoff": 128,
     "batch_size": 4,
@@ -42,7 +52,7 @@ VALUES: Mapping[str, object] = {
 
 
 @dataclass
-class Look:
+class Demo:
     """One demo: its run, and the job that answers after the run."""
 
     prompt: str
@@ -50,10 +60,10 @@ class Look:
     answer: Job | None = None
 
 
-class LookView:
+class DemoView:
     """The state of a demo on one page, from its first event."""
 
-    def __init__(self, demo: Look) -> None:
+    def __init__(self, demo: Demo) -> None:
         self.demo = demo
         self._run_view = RunView(demo.run)
         self._answer_position = 0
@@ -66,10 +76,15 @@ class LookView:
         if self.demo.answer is not None:
             events = self.demo.answer.log.since(self._answer_position)
             self._answer_position += len(events)
-            take_in(events, self.texts)
-            self._status = said_last(events, self._status)
+            append_answers(events, self.texts)
+            self._status = latest_status(events, self._status)
         control = self.demo.run.control
-        return self._run_view.position, self._answer_position, control.pausing, *(wish(control) for wish in WISHES)
+        return (
+            self._run_view.position,
+            self._answer_position,
+            control.pausing,
+            *(wish(control) for wish in WISH_MESSAGES),
+        )
 
     def html(self) -> str:
         end = self.demo.run.end
@@ -79,16 +94,16 @@ class LookView:
         return message + self._run_view.html() + self._status
 
 
-class FirstLook:
+class QuickDemo:
     """One button that trains a LoRA and shows its effect."""
 
-    def __init__(self, context: Joined, *, seconds: float = SECONDS) -> None:
+    def __init__(self, context: PageContext, *, seconds: float = TIME_LIMIT_SECONDS) -> None:
         self._context, self._seconds = context, seconds
-        self._demo: Look | None = None
+        self._demo: Demo | None = None
 
     def draw(self) -> None:
         with gr.Accordion("First look: train on a short story and see what changes", open=True):
-            self._prompt = gr.Textbox(BEGINNING, label="The beginning of a text", elem_id="tp-first-prompt")
+            self._prompt = gr.Textbox(DEFAULT_PROMPT, label="The beginning of a text", elem_id="tp-first-prompt")
             self._start_button = gr.Button("Train 2 minutes", variant="primary", elem_id="tp-first-look")
             self._refusal = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-first-said", elem_classes="tp-said")
@@ -102,53 +117,53 @@ class FirstLook:
                 self._with = gr.Textbox(label="With the LoRA", lines=6, interactive=False, elem_id="tp-first-with")
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         outputs = [self._start_button, self._status, self._without, self._with]
-        handle(
+        add_handler(
             self._start_button.click,
             self.press,
             self._prompt,
             self._refusal,
             what="First look",
             says=self._refusal,
-            **follows(),
+            **stream_options(),
         )
-        on_load(self._current_prompt, [self._prompt], what="Filling in the beginning", **private())
+        on_load(self._current_prompt, [self._prompt], what="Filling in the beginning", **private_options())
         options = {
             "what": "Following the first look",
             "says": self._status,
             "clears": {self._without: "", self._with: ""},
-            **follows(),
+            **stream_options(),
         }
         on_load(self.follow, outputs, **options)
-        handle(self._follow_button.click, self.follow, None, outputs, **options)
+        add_handler(self._follow_button.click, self.follow, None, outputs, **options)
 
     async def press(self, prompt: str) -> AsyncIterator[str]:
         """Start the demo, or show why it cannot start for as long as that is so."""
         try:
-            self._start(prompt or BEGINNING)
+            self._start(prompt or DEFAULT_PROMPT)
         except TrainingProError as error:
-            async for message in refused(self._context.session, error):
+            async for message in follow_refusal(self._context.session, error):
                 yield message
         else:
             yield ""
 
     def _current_prompt(self) -> str:
         """The prompt of the answers on this page."""
-        return self._demo.prompt if self._demo else BEGINNING
+        return self._demo.prompt if self._demo else DEFAULT_PROMPT
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last demo, then every change for as long as the page is open."""
-        view: LookView | None = None
+        view: DemoView | None = None
         shown_state: tuple[Any, ...] = ()
         while True:
             if self._demo is not None and (view is None or view.demo is not self._demo):
-                view = LookView(self._demo)
+                view = DemoView(self._demo)
             state = (self._context.session.current is None, id(view), *(view.catch_up() if view else ()))
             if state != shown_state:
                 shown_state = state
                 yield self._updates(view)
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _updates(self, view: LookView | None) -> dict[Any, Any]:
+    def _updates(self, view: DemoView | None) -> dict[Any, Any]:
         button = gr.update(interactive=self._context.session.current is None)
         if view is None:
             return {self._start_button: button}
@@ -160,25 +175,25 @@ class FirstLook:
         }
 
     def _start(self, prompt: str) -> None:
-        context, settings = self._context, training_settings(VALUES)
+        context, settings = self._context, training_settings(DEMO_VALUES)
         work = partial(context.engine.train, settings, context.host)
-        job = context.session.train(NAME, context.host, partial(self._run_with_limit, work))
-        self._demo = Look(prompt, job)
+        job = context.session.train(LORA_NAME, context.host, partial(self._run_with_limit, work))
+        self._demo = Demo(prompt, job)
         threading.Thread(target=self._answer_after, args=(self._demo,), name="first look", daemon=True).start()
 
-    def _run_with_limit(self, work: Work, job: Job) -> Ended:
+    def _run_with_limit(self, work: JobFn, job: Job) -> JobEnded:
         """Train until the time limit."""
-        job.control.limit_time(TimeLimit(self._seconds, OVER))
+        job.control.limit_time(TimeLimit(self._seconds, TIME_LIMIT_REASON))
         job.log.append(TimeLimited(seconds=self._seconds))
         return work(job)
 
-    def _answer_after(self, demo: Look) -> None:
+    def _answer_after(self, demo: Demo) -> None:
         """Generate both answers after the run, also with no page open. Other jobs on the model go first."""
         demo.run.log.wait_closed()
         if demo.run.end is None or demo.run.end.folder is None:
             return
         context = self._context
-        question = Question(prompt=demo.prompt, lora=NAME, max_tokens=60, temperature=0)
+        question = AnswerRequest(prompt=demo.prompt, lora=LORA_NAME, max_tokens=60, temperature=0)
         work = partial(context.engine.answer, question, context.host)
         while demo is self._demo and demo.answer is None:
             try:

@@ -11,16 +11,16 @@ from ...core.host import Host
 from ...core.jobs import Session
 from ...data.report import DatasetReport
 from ...settings.definitions import TrainingSettings
-from ..base import Joined
+from ..base import PageContext
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
 
 def draw(
     host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
-) -> Joined:
+) -> PageContext:
     """Draw the tab into the current page; `models` is the menu of models of the standalone page."""
-    context = Joined(host, engine, session, models)
+    context = PageContext(host, engine, session, models)
     with gr.Tabs():
         with gr.Tab("Train") as train:
             train_tab = TrainTab(context)

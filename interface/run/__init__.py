@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from . import plan_svg
-from .charts import chart
+from .charts import line_chart
 from .run_panel import RunPanel
-from .run_view import WISHES, RunView
+from .run_view import WISH_MESSAGES, RunView
 
-__all__ = ["WISHES", "RunPanel", "RunView", "chart", "plan_svg"]
+__all__ = ["WISH_MESSAGES", "RunPanel", "RunView", "line_chart", "plan_svg"]

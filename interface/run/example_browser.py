@@ -8,22 +8,22 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import Showing
-from ...core.errors import TrainingProError, in_words
+from ...core.engine import PreviewQuery
+from ...core.errors import TrainingProError, error_message
 from ...data.report import DatasetReport
 from ...settings.parsing import training_settings
-from ...train_utils import plural, several
-from ..base import Form, Joined, MadeFrom, handle, markup, private
+from ...train_utils import format_count, plural
+from ..base import Form, PageContext, ResultInputs, add_handler, markup, private_options
 from . import report_view
 
-STAND_IN = "examples"
+PLACEHOLDER_NAME = "examples"
 """A name for a form without one; the examples do not depend on it."""
 
 
-class Leafing:
+class ExampleBrowser:
     """A folded part of the page that shows the training examples one by one."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
 
     def draw(self) -> None:
@@ -49,9 +49,17 @@ class Leafing:
         show_events = [self._show_button.click, self._number.submit, self._query.submit]
         for event, by in ((show_events, 0), (self._next_button.click, 1), (self._previous_button.click, -1)):
             on_click = partial(self._on_click, by=by)
-            handle(event, on_click, inputs, outputs, what="Showing the example", says=self._message, **private())
+            add_handler(
+                event,
+                on_click,
+                inputs,
+                outputs,
+                what="Showing the example",
+                says=self._message,
+                **private_options(),
+            )
 
-    def _on_click(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str, MadeFrom]:
+    def _on_click(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str, ResultInputs]:
         """Show the example, and store its inputs."""
         return *self._find_example(inputs, by=by), self._context.made_from(self._form.values(inputs))
 
@@ -59,26 +67,26 @@ class Leafing:
         """The number and the HTML of the requested example, or of the next or previous one."""
         request = self._request(inputs, by)
         try:
-            settings = training_settings({**self._form.values(inputs), "name": STAND_IN})
+            settings = training_settings({**self._form.values(inputs), "name": PLACEHOLDER_NAME})
             report = self._context.engine.check(settings, self._context.host, show=request)
         except (TrainingProError, OSError) as error:
-            return gr.update(), markup.problem(in_words(error))
+            return gr.update(), markup.problem(error_message(error))
         if not report.shown:
             return gr.update(), _explain_no_match(report, request)
         (example,) = report.shown
-        return example.number, report_view.example(example, report.examples)
+        return example.number, report_view.example_card(example, report.examples)
 
-    def _request(self, inputs: Mapping[Any, Any], by: int) -> Showing:
+    def _request(self, inputs: Mapping[Any, Any], by: int) -> PreviewQuery:
         number, query = int(inputs[self._number] or 1), str(inputs[self._query] or "")
-        return Showing(1, max(1, number + by), query.strip(), back=by < 0)
+        return PreviewQuery(1, max(1, number + by), query.strip(), back=by < 0)
 
 
-def _explain_no_match(report: DatasetReport, request: Showing) -> str:
+def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
     """Say why there is no example to show."""
     if not report.examples:
         return markup.problem("\n".join(report.problems))
     if not request.holding:
-        count = f"There {plural(report.examples, 'is', 'are')} {several(report.examples, 'example')}"
+        count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
         return markup.paragraph(f"{count}, none with the number {request.first:,}.", quiet=True)
     searched = f"Of examples 1 to {request.first:,}" if request.back else f"From example {request.first:,} on"
     return markup.paragraph(f"{searched} none holds {request.holding!r}.", quiet=True)

@@ -12,55 +12,55 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.errors import TrainingProError, in_words
-from ...core.jobs import Turns
-from ...records.queue import Done, InLine, Queue, Waiting
+from ...core.errors import TrainingProError, error_message
+from ...core.jobs import AutoStart
+from ...records.queue import EndedRun, Queue, QueuedRun, QueueRunner
 from ...settings import presets
 from ...train_utils import plural
-from ..base import Form, Joined, follows, handle, markup, on_load, private, use
+from ..base import Form, PageContext, add_handler, apply_button, markup, on_load, private_options, stream_options
 
-LOOK_SECONDS = 0.5
+REFRESH_SECONDS = 0.5
 
 
 class QueueView:
     """Follows the queue file and the automatic start of the session, so every page shows the same."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-        self._runner = InLine(context.host, context.engine, context.session)
+        self._runner = QueueRunner(context.host, context.engine, context.session)
         self._last_read = Queue()
 
     def draw_button(self) -> None:
         """Draw the button that adds the form, next to Start."""
-        enabled = not self._context.host_says_read_only()
-        self._add_button = gr.Button(PUT, interactive=enabled, elem_id="tp-queue-put")
+        enabled = not self._context.read_only_reason()
+        self._add_button = gr.Button(ADD_LABEL, interactive=enabled, elem_id="tp-queue-put")
 
     def draw(self) -> None:
         with suppress(TrainingProError, OSError):  # an error is shown above the list
-            self._runner.set_right()
+            self._runner.recover()
         self._message = gr.HTML(elem_id="tp-queue-said", elem_classes="tp-said")
         self._list = gr.HTML(elem_id="tp-queue", elem_classes="tp-said")
-        self._start_button = gr.Button(GO_ON, visible=False, elem_id="tp-queue-go-on")
+        self._start_button = gr.Button(RESUME_LABEL, visible=False, elem_id="tp-queue-go-on")
         self._wish_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
         self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
     def connect(self) -> None:
         outputs = [self._list, self._start_button, self._add_button]
-        options = {"outputs": self._message, "says": self._message, **private()}
-        handle(self._add_button.click, self._on_add, self._form.inputs(), what=PUT, **options)
-        handle(
+        options = {"outputs": self._message, "says": self._message, **private_options()}
+        add_handler(self._add_button.click, self._on_add, self._form.inputs(), what=ADD_LABEL, **options)
+        add_handler(
             self._start_button.click,
             partial(self._run_action, lambda runner: runner.go_on()),
             None,
-            what=GO_ON,
+            what=RESUME_LABEL,
             **options,
         )
-        handle(self._wish_box.change, self._on_wish, self._wish_box, what="Changing the queue", **options)
-        follow_options = {"what": "Following the queue", "says": self._list, **follows()}
+        add_handler(self._wish_box.change, self._on_wish, self._wish_box, what="Changing the queue", **options)
+        follow_options = {"what": "Following the queue", "says": self._list, **stream_options()}
         on_load(self._follow, outputs, **follow_options)
-        handle(self._follow_button.click, self._follow, None, outputs, **follow_options)
+        add_handler(self._follow_button.click, self._follow, None, outputs, **follow_options)
 
-    def following(self) -> str:
+    def next_run_name(self) -> str:
         """The name of the run that starts automatically when the current one ends."""
         session = self._context.session
         if not session.turns.going or (session.current is not None and session.current.control.stopping):
@@ -76,13 +76,13 @@ class QueueView:
         action, number = json.loads(wish)["queue"].split()
         return self._run_action(partial(_ACTIONS[action], number=int(number)))
 
-    def _run_action(self, action: Callable[[InLine], object]) -> str:
+    def _run_action(self, action: Callable[[QueueRunner], object]) -> str:
         """Run an action on the queue. Returns an error as HTML, or nothing: the list shows the result."""
         try:
-            self._context.refuse_where_read_only()
+            self._context.check_writable()
             action(self._runner)
         except (TrainingProError, OSError) as error:
-            return markup.problem(in_words(error))
+            return markup.problem(error_message(error))
         return ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
@@ -99,24 +99,24 @@ class QueueView:
                 can_start = bool(waiting) and not (turns.going and (training or turns.due))
                 yield {
                     self._list: (markup.problem(problem) if problem else "")
-                    + html(queue, turns, training=training),
+                    + queue_html(queue, turns, training=training),
                     self._start_button: gr.update(
                         visible=can_start, value=_start_label(waiting, turns, training=training)
                     ),
-                    self._add_button: gr.update(value="Start after this one" if training else PUT),
+                    self._add_button: gr.update(value="Start after this one" if training else ADD_LABEL),
                 }
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(REFRESH_SECONDS)
 
     def _read_queue(self) -> tuple[Queue, str]:
         """The queue; if it cannot be read, the last one and the error."""
         try:
             self._last_read = self._runner.queue
         except (TrainingProError, OSError) as error:
-            return self._last_read, in_words(error)
+            return self._last_read, error_message(error)
         return self._last_read, ""
 
 
-def html(queue: Queue, turns: Turns, *, training: bool) -> str:
+def queue_html(queue: Queue, turns: AutoStart, *, training: bool) -> str:
     """The waiting runs, what happens next, and the results of finished runs."""
     if not queue.waiting and not queue.done:
         return ""
@@ -127,24 +127,24 @@ def html(queue: Queue, turns: Turns, *, training: bool) -> str:
         if waiting
         else "",
         markup.paragraph(_explain_next(turns, training=training), quiet=True) if waiting else "",
-        markup.listed(map(_done_html, queue.done), quiet=True),
+        markup.html_list(map(_done_html, queue.done), quiet=True),
     ]
     return markup.card(title, *parts)
 
 
-def _row_html(run: Waiting) -> str:
+def _row_html(run: QueuedRun) -> str:
     """A waiting run with its buttons: up, down, remove, and back into the form."""
     data, epochs = ", ".join(map(str, run.values.get("data", ()))), run.values.get("epochs", 0)
     steps = f"{run.steps:,} {plural(run.steps, 'step')}"
     if not run.values.get("max_steps"):
-        steps += f" in {presets.shown('epochs', epochs)} {plural(epochs, 'epoch')}"
+        steps += f" in {presets.format_value('epochs', epochs)} {plural(epochs, 'epoch')}"
     buttons = "".join(_row_button(sign, action, label, run) for sign, action, label in _ROW_BUTTONS)
     skipped = markup.paragraph(f"Passed over: {run.skipped}", quiet=True) if run.skipped else ""
     description = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"
-    return f"{description} {buttons}{use('Into the form', run.values)}{skipped}"
+    return f"{description} {buttons}{apply_button('Into the form', run.values)}{skipped}"
 
 
-def _row_button(sign: str, action: str, label: str, run: Waiting) -> str:
+def _row_button(sign: str, action: str, label: str, run: QueuedRun) -> str:
     tooltip = escape(f"{label}: {run.name}")
     return (
         f'<button type="button" class="tp-use" data-tp-queue="{action} {run.number}" title="{tooltip}" '
@@ -152,32 +152,36 @@ def _row_button(sign: str, action: str, label: str, run: Waiting) -> str:
     )
 
 
-def _done_html(run: Done) -> str:
-    return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{use('Into the form', run.values)}"
+def _done_html(run: EndedRun) -> str:
+    return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{apply_button('Into the form', run.values)}"
 
 
-def _explain_next(turns: Turns, *, training: bool) -> str:
+def _explain_next(turns: AutoStart, *, training: bool) -> str:
     if turns.due and not training:
         return "The next one begins as soon as the model is free."
     if turns.going and training:
         return "The next one begins by itself when this run ends, also when it fails. Stop ends the queue as well."
     if turns.going:
-        return f"They begin after the next run that you start, or at once with {START}."
+        return f"They begin after the next run that you start, or at once with {START_LABEL}."
     reason = turns.said or "After a start of the program the queue does not begin by itself."
     if training:
-        return f"{reason} The queue does not follow the run that goes now, unless you press {AFTER_IT}."
-    return f"{reason} Press {GO_ON}."
+        return f"{reason} The queue does not follow the run that goes now, unless you press {FOLLOW_LABEL}."
+    return f"{reason} Press {RESUME_LABEL}."
 
 
-def _start_label(waiting: int, turns: Turns, *, training: bool) -> str:
-    label = START if turns.going else AFTER_IT if training else GO_ON
+def _start_label(waiting: int, turns: AutoStart, *, training: bool) -> str:
+    label = START_LABEL if turns.going else FOLLOW_LABEL if training else RESUME_LABEL
     return f"{label} ({waiting} {plural(waiting, 'waits', 'wait')})"
 
 
-START, GO_ON, AFTER_IT = "Start the queue", "Go on with the queue", "Let the queue follow this run"
+START_LABEL, RESUME_LABEL, FOLLOW_LABEL = (
+    "Start the queue",
+    "Go on with the queue",
+    "Let the queue follow this run",
+)
 
 
-PUT = "Put into the queue"
+ADD_LABEL = "Put into the queue"
 _ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Take out"))
 _ACTIONS: Mapping[str, Callable[..., None]] = {
     "up": lambda runner, number: runner.move(number, -1),

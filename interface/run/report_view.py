@@ -7,24 +7,24 @@ from html import escape
 
 from ...data.report import (
     DatasetReport,
-    Lengths,
-    Piece,
+    ExamplePreview,
+    LengthHistogram,
+    PreviewPiece,
     RowReport,
-    Shown,
     SourceReport,
     TextReport,
-    left_out,
-    mixture,
+    describe_mixture,
+    exclusion_counts,
 )
-from ...data.text import SliceMap, unit_said, units_said
+from ...data.text import SliceMap, describe_units, unit_name
 from ...settings.definitions import SETTINGS
-from ...train_utils import plural, several, size, times_seen
-from ..base import markup, outdated, pointing, use, way_to
+from ...train_utils import format_count, format_times_range, plural, size
+from ..base import apply_button, link_settings, markup, outdated, setting_link
 from . import plan_svg
 
-MOST_MAPS = 6
-TEXT_HEAD = ("data", "files", "parts", "made of", "blocks", "overlaps", "left out")
-ROW_HEAD = ("data", "rows", "examples", "tokens it learns from", "longest", "left out")
+MAX_MAPS = 6
+TEXT_COLUMNS = ("data", "files", "parts", "made of", "blocks", "overlaps", "left out")
+ROW_COLUMNS = ("data", "rows", "examples", "tokens it learns from", "longest", "left out")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
@@ -33,8 +33,8 @@ def html(report: DatasetReport, plan: str = "", free: int = 0) -> str:
     return markup.card(
         f"Check: {report.verdict}",
         outdated.notice("check"),
-        markup.listed(map(pointing, report.problems)),
-        markup.listed(map(pointing, report.advice)),
+        markup.html_list(map(link_settings, report.problems)),
+        markup.html_list(map(link_settings, report.advice)),
         markup.bullets(report.notes, quiet=True),
         _figures(report) if report.examples else "",
         plan,
@@ -65,8 +65,9 @@ def _figures(report: DatasetReport) -> str:
 
 def _suggestions(report: DatasetReport) -> str:
     """Suggested settings, each with its reason and a button that applies it."""
-    return markup.listed(
-        f"{way_to(s.key, SETTINGS[s.key].label)}: {escape(s.why)} {use(f'use {s.words}', {s.key: s.value})}"
+    return markup.html_list(
+        f"{setting_link(s.key, SETTINGS[s.key].label)}: {escape(s.why)} "
+        f"{apply_button(f'use {s.words}', {s.key: s.value})}"
         for s in report.suggestions
     )
 
@@ -95,7 +96,7 @@ def _other_findings(report: DatasetReport) -> str:
     return markup.bullets(lines, quiet=True)
 
 
-def _lengths(lengths: Lengths) -> str:
+def _lengths(lengths: LengthHistogram) -> str:
     """A histogram of the lengths of the examples."""
     if len(lengths.counts) < 2:
         return ""
@@ -111,7 +112,7 @@ _CHART_ATTRIBUTES = 'viewBox="0 0 320 64" role="img" preserveAspectRatio="none" 
 _CHART_WIDTH, _CHART_HEIGHT = 320, 64
 
 
-def _bar(lengths: Lengths, n: int) -> str:
+def _bar(lengths: LengthHistogram, n: int) -> str:
     width, count = _CHART_WIDTH / len(lengths.counts), lengths.counts[n]
     height = _CHART_HEIGHT * count / max(lengths.counts)
     tokens = f"{n * lengths.width + 1} to {(n + 1) * lengths.width} tokens"
@@ -121,7 +122,7 @@ def _bar(lengths: Lengths, n: int) -> str:
     return f"<rect {attributes}><title>{tokens}: {count} {plural(count, 'example')}</title></rect>"
 
 
-def _examples(shown: Sequence[Shown]) -> str:
+def _examples(shown: Sequence[ExamplePreview]) -> str:
     """Examples as the model will see them. Trained tokens are underlined, special tokens framed."""
     if not shown:
         return ""
@@ -133,7 +134,7 @@ def _examples(shown: Sequence[Shown]) -> str:
 _EXPLANATION = "what it learns is underlined, special tokens are framed"
 
 
-def example(shown: Shown, of: int) -> str:
+def example_card(shown: ExamplePreview, of: int) -> str:
     """One example as a card; `of` is the number of all examples."""
     title = f"Example {shown.number:,} of {of:,}"
     notice = outdated.notice("example")
@@ -145,12 +146,12 @@ def example(shown: Shown, of: int) -> str:
     )
 
 
-def _example_html(shown: Shown) -> str:
-    origin = markup.paragraph(f"{shown.source}, {shown.place}, {several(shown.tokens, 'token')}", quiet=True)
+def _example_html(shown: ExamplePreview) -> str:
+    origin = markup.paragraph(f"{shown.source}, {shown.place}, {format_count(shown.tokens, 'token')}", quiet=True)
     return f'{origin}<pre class="tp-example">{"".join(map(_piece_html, shown.pieces))}</pre>'
 
 
-def _piece_html(piece: Piece) -> str:
+def _piece_html(piece: PreviewPiece) -> str:
     style = _TRAINED_STYLE * piece.learned + _SPECIAL_STYLE * piece.special
     text = escape(piece.text)
     return f'<span style="{style}">{text}</span>' if style else text
@@ -162,9 +163,9 @@ _SPECIAL_STYLE = "border:1px solid currentColor;border-radius:4px;padding:0 2px 
 
 def _sources(sources: tuple[SourceReport, ...]) -> str:
     """A table of the texts and a table of the rows, if there are any."""
-    texts = [_table(TEXT_HEAD, [_text_cells(s, s.text) for s in sources if s.text])]
-    rows = [_table(ROW_HEAD, [_row_cells(s, s.rows) for s in sources if s.rows])]
-    mixture_line = f"Mixture, in tokens it learns from: {mixture(sources)}." if len(sources) > 1 else ""
+    texts = [_table(TEXT_COLUMNS, [_text_cells(s, s.text) for s in sources if s.text])]
+    rows = [_table(ROW_COLUMNS, [_row_cells(s, s.rows) for s in sources if s.rows])]
+    mixture_line = f"Mixture, in tokens it learns from: {describe_mixture(sources)}." if len(sources) > 1 else ""
     notes = markup.bullets((note for s in sources for note in s.notes), quiet=True)
     return "".join([*texts, *rows, markup.paragraph(mixture_line) if mixture_line else "", notes])
 
@@ -175,7 +176,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _text_cells(source: SourceReport, text: TextReport) -> list[str]:
     first, last = (source.files, text.parts), (text.blocks, text.overlaps, text.left_out)
-    made_of = units_said(text.sentences, text.lines)
+    made_of = describe_units(text.sentences, text.lines)
     return [f"{source.name}: {source.what}", *_with_commas(first), made_of, *_with_commas(last)]
 
 
@@ -184,25 +185,25 @@ def _with_commas(numbers: Sequence[int]) -> list[str]:
 
 
 def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
-    dropped = "; ".join(f"{count:,} {reason}" for count, reason in left_out(rows) if count)
+    dropped = "; ".join(f"{count:,} {reason}" for count, reason in exclusion_counts(rows) if count)
     numbers = (rows.rows, source.examples, source.trained_tokens, source.lengths.longest)
     return [f"{source.name}: {source.what}", *(f"{n:,}" for n in numbers), dropped or "nothing"]
 
 
 def _maps(sources: tuple[SourceReport, ...]) -> str:
     """Slice maps of the first few texts."""
-    maps = [sliced for source in sources for sliced in source.maps][:MOST_MAPS]
-    legend = markup.legend(plan_svg.colours([sliced for _, sliced in maps]))
+    maps = [sliced for source in sources for sliced in source.maps][:MAX_MAPS]
+    legend = markup.legend(plan_svg.legend_entries([sliced for _, sliced in maps]))
     return "".join(_map_html(*named_map) for named_map in maps) + (
         f'<p class="tp-quiet tp-key">{legend}</p>' if maps else ""
     )
 
 
 def _map_html(name: str, sliced: SliceMap) -> str:
-    seen, unit = sliced.seen, unit_said(sliced.sentences, sliced.lines)
+    seen, unit = sliced.seen, unit_name(sliced.sentences, sliced.lines)
     caption = (
-        f"{name}: blocks end at {sliced.ends}; each {unit} is seen {times_seen(seen.least, seen.most)} a pass, "
-        f"{seen.mean:g} on average; "
+        f"{name}: blocks end at {sliced.ends}; each {unit} is seen {format_times_range(seen.least, seen.most)} "
+        f"a pass, {seen.mean:g} on average; "
         f"{sliced.growth:.2f} times the tokens of the text are trained; {sliced.proof}"
     )
-    return markup.paragraph(caption, quiet=True) + plan_svg.slice_map(sliced)
+    return markup.paragraph(caption, quiet=True) + plan_svg.slice_map_svg(sliced)

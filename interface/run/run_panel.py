@@ -9,51 +9,51 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import Showing
+from ...core.engine import PreviewQuery
 from ...core.errors import TrainingProError
-from ...core.jobs import Job, Planned
-from ...records.folder import under_its_name
-from ...schedulers import described
+from ...core.jobs import Job, RunPlanned
+from ...records.folder import with_final_name
+from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
 from ...train_utils import StepPlan
 from ..base import (
     Form,
-    Joined,
-    MadeFrom,
-    follows,
-    handle,
+    PageContext,
+    ResultInputs,
+    add_handler,
+    describe_existing_name,
+    follow_refusal,
+    load_script,
     markup,
     on_load,
-    private,
-    refused,
-    script,
+    private_options,
     status_line,
-    taken,
+    stream_options,
 )
 from . import plan_svg, report_view
-from .example_browser import Leafing
+from .example_browser import ExampleBrowser
 from .queue_view import QueueView
 from .run_buttons import RunButtons
-from .run_view import WISHES, RunView
+from .run_view import WISH_MESSAGES, RunView
 
-LOOK_SECONDS = 0.5
-SHOWN = 3  # examples in Check's report
+REFRESH_SECONDS = 0.5
+SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
-CURVES_SECONDS = 5
-FIRST = '<p class="tp-quiet tp-first">Choose data, press Check, look, press Start.</p>'
+CHARTS_SECONDS = 5
+FIRST_HINT = '<p class="tp-quiet tp-first">Choose data, press Check, look, press Start.</p>'
 
 
 class RunPanel:
     """Shows the report of Check, the running run, and the end of the last run."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
         self._buttons = RunButtons(context)
         self._queue = QueueView(context, form)
-        self.leafing = Leafing(context, form)
+        self.example_browser = ExampleBrowser(context, form)
 
     def draw(self) -> None:
-        enabled = not self._context.host_says_read_only()
+        enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
             self._check_button = gr.Button("Check", elem_id="tp-check")
             self._start_button = gr.Button("Start", variant="primary", interactive=enabled, elem_id="tp-start")
@@ -62,18 +62,18 @@ class RunPanel:
         self._response = gr.HTML(elem_id="tp-answer")
         self.made_from = gr.State()
         self._queue.draw()
-        self._panel = gr.HTML(FIRST, elem_id="tp-run")
+        self._panel = gr.HTML(FIRST_HINT, elem_id="tp-run")
         self._buttons.draw_more()
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._charts_part:
             self._charts = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
-        self.leafing.draw()
+        self.example_browser.draw()
         self._copy_button = gr.Button(
             "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
         )
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
         self.model = gr.Textbox(
-            self._context.host.standing().model, label="Model in memory", elem_classes="tp-hidden"
+            self._context.host.model_status().model, label="Model in memory", elem_classes="tp-hidden"
         )
         """Hidden; changes when another model is loaded, or the model is unloaded."""
         self.ended = gr.Textbox(label="The last run, when it has ended", elem_classes="tp-hidden")
@@ -87,7 +87,7 @@ class RunPanel:
         """Register the event handlers, after the form is drawn; `line` is the status line of the page."""
         self._status_line = line
         form = self._form.inputs()
-        self.checking = handle(
+        self.check_event = add_handler(
             self._check_button.click,
             self._on_check,
             form,
@@ -95,22 +95,24 @@ class RunPanel:
             what="Check",
             says=self._response,
             clears={self.made_from: None},
-            **private(),
+            **private_options(),
         )
-        handle(
+        add_handler(
             self._start_button.click,
             self._on_start,
             form,
             self._response,
             what="Start",
             says=self._response,
-            **follows(),
+            **stream_options(),
         )
         fields = list(self._form.components.values())
-        handle(self._copy_button.click, self._on_copy, None, fields, what="Copying the settings", **private())
+        add_handler(
+            self._copy_button.click, self._on_copy, None, fields, what="Copying the settings", **private_options()
+        )
         self._buttons.connect(self._form, self._response)
         self._queue.connect()
-        self.leafing.connect()
+        self.example_browser.connect()
         panel = [
             line,
             self._panel,
@@ -126,30 +128,30 @@ class RunPanel:
             "what": "Following the run",
             "says": self._panel,
             "clears": {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)},
-            **follows(),
+            **stream_options(),
         }
-        on_load(self._follow, outputs, js=script("come_back"), **options)
-        handle(self._follow_button.click, self._follow, None, outputs, **options)
+        on_load(self._follow, outputs, js=load_script("come_back"), **options)
+        add_handler(self._follow_button.click, self._follow, None, outputs, **options)
 
-    def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, MadeFrom]]:
+    def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, ResultInputs]]:
         """Check the form; the previous report is replaced at once."""
         values = self._form.values(inputs)
         made_from = self._context.made_from(values)
         yield markup.paragraph("Checking ...", quiet=True), made_from
-        yield checked(self._context.parse_settings(values), self._context), made_from
+        yield check_html(self._context.parse_settings(values), self._context), made_from
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         host, engine = self._context.host, self._context.engine
         try:
-            self._context.refuse_where_read_only()
+            self._context.check_writable()
             settings = self._context.parse_settings(self._form.values(inputs))
             if question := self._ask_if_exists(settings):
                 yield question
                 return
-            settings = under_its_name(settings, host.folders)
+            settings = with_final_name(settings, host.folders)
             self._context.session.train(settings.what.name, host, partial(engine.train, settings, host))
         except TrainingProError as error:
-            async for message in refused(self._context.session, error):
+            async for message in follow_refusal(self._context.session, error):
                 yield message
         else:
             yield ""
@@ -159,7 +161,7 @@ class RunPanel:
         what = settings.what
         if what.if_exists != "ask":
             return ""
-        existing = taken(self._context, what.name, what.if_exists, settings.lora.method)
+        existing = describe_existing_name(self._context, what.name, what.if_exists, settings.lora.method)
         return (
             markup.card("", existing, markup.paragraph("Choose, then press Start again.", quiet=True))
             if existing
@@ -168,7 +170,7 @@ class RunPanel:
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
-        planned = next((e for e in job.log.since(0) if isinstance(e, Planned)), None) if job else None
+        planned = next((e for e in job.log.since(0) if isinstance(e, RunPlanned)), None) if job else None
         return self._form.updates(planned.settings) if planned else {}
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
@@ -178,12 +180,12 @@ class RunPanel:
         beats = 0
         while True:
             view = _current_view(view, self._context.session.latest("training"))
-            seconds = int(beats * LOOK_SECONDS)
+            seconds = int(beats * REFRESH_SECONDS)
             running = view is not None and view.running
             current = {
                 "line": status_line.html(self._context),
-                "run": (*_state(view), self._queue.following()),
-                "curves": (view and id(view.job), seconds // CURVES_SECONDS if running else "all"),
+                "run": (*_state(view), self._queue.next_run_name()),
+                "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
                 "beat": seconds // BEAT_SECONDS,
             }
             changed = {part for part, state in current.items() if previous.get(part, self) != state}
@@ -191,30 +193,30 @@ class RunPanel:
                 yield self._updates(changed, current, view)
                 previous = current
             beats += 1
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(REFRESH_SECONDS)
 
     def _updates(
         self, changed: Collection[str], current: Mapping[str, Any], view: RunView | None
     ) -> dict[Any, Any]:
         """The updates of the parts that have changed."""
-        title = f"<b>{view.in_short()}</b>" if view else ""
+        title = f"<b>{view.short_status()}</b>" if view else ""
         updates = {self._beat: f"{title} {current['beat']}"}
         if "line" in changed:
-            updates |= {self._status_line: current["line"], self.model: self._context.host.standing().model}
+            updates |= {self._status_line: current["line"], self.model: self._context.host.model_status().model}
         if "run" in changed:
             updates |= {
-                self._panel: view.html(following=self._queue.following()) if view else FIRST,
-                **self._buttons.states(view),
+                self._panel: view.html(following=self._queue.next_run_name()) if view else FIRST_HINT,
+                **self._buttons.button_updates(view),
                 **self._end_updates(view),
             }
         if "curves" in changed:
-            curves = view.more_curves() if view else ""
+            curves = view.extra_charts() if view else ""
             updates |= {self._charts: curves, self._charts_part: gr.update(visible=bool(curves))}
         return updates
 
     def _end_updates(self, view: RunView | None) -> dict[Any, Any]:
         """The updates of the parts that depend on whether a run is going on."""
-        enabled = not self._context.host_says_read_only()
+        enabled = not self._context.read_only_reason()
         running = view is not None and view.running
         return {
             self._start_button: gr.update(interactive=enabled and not running),
@@ -224,16 +226,16 @@ class RunPanel:
         }
 
 
-def checked(settings: TrainingSettings, context: Joined) -> str:
+def check_html(settings: TrainingSettings, context: PageContext) -> str:
     """The report of Check as HTML, with the learning rate plan."""
-    report = context.engine.check(settings, context.host, show=Showing(SHOWN))
+    report = context.engine.check(settings, context.host, show=PreviewQuery(SHOWN_EXAMPLES))
     if not report.examples:
         return report_view.html(report)
     steps = settings.steps
     plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     phases, _ = plan_svg.planned_rates(settings, plan)
-    phases_line = markup.paragraph(f"{settings.learning.schedule}: {described(phases)}.", quiet=True)
-    return report_view.html(report, plan_svg.plan_curve(settings, plan) + phases_line, context.host.memory().free)
+    phases_line = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
+    return report_view.html(report, plan_svg.lr_plan_svg(settings, plan) + phases_line, context.host.memory().free)
 
 
 def _current_view(view: RunView | None, job: Job | None) -> RunView | None:
@@ -250,4 +252,4 @@ def _state(view: RunView | None) -> tuple[Any, ...]:
     if view is None:
         return ()
     control = view.job.control
-    return (id(view.job), view.position, control.pausing, *(wish(control) for wish in WISHES))
+    return (id(view.job), view.position, control.pausing, *(wish(control) for wish in WISH_MESSAGES))

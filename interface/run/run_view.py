@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
-    Ended,
-    Evaluated,
+    EtaEstimator,
+    EvaluationDone,
     Event,
     Job,
-    LiveChanged,
+    JobEnded,
+    LiveSettingsChanged,
     MachineUse,
     Note,
-    Pace,
-    Planned,
+    PlanChanged,
     Progress,
-    Replanned,
     RunControl,
-    Sampled,
+    RunPlanned,
+    SampleGenerated,
     Stage,
 )
-from ...records.report import AsideLoss, Mark, Point, aside_losses, points_of, svg
+from ...records.report import Mark, Point, ValidationLoss, draw_curve, step_points, validation_losses
 from ...settings import presets
 from ...train_utils import duration, size
-from ..base import markup, use
-from . import samples_view
-from .charts import MoreCurves
-from .loss_trend import before, trend
+from ..base import apply_button, markup, table_row
+from .charts import ExtraCharts
 
-LATEST = 6
-WISHES: Mapping[Callable[[RunControl[Any]], object], str] = {
+MAX_MESSAGES = 6
+WISH_MESSAGES: Mapping[Callable[[RunControl[Any]], object], str] = {
     lambda c: c.throwing_away: "stopping after this step, to be thrown away ...",
     lambda c: c.stopping: "stopping after this step ...",
     lambda c: c.freeing: "saving a checkpoint after this step, then freeing the card ...",
@@ -45,7 +44,7 @@ WISHES: Mapping[Callable[[RunControl[Any]], object], str] = {
     lambda c: c.sampling: "answering the prompts after this step ...",
 }
 """How the panel confirms each wish, the most important wish first."""
-KEY = {
+CURVE_LEGEND = {
     "#2f74c0": "smoothed loss",
     "#7fa6d6": "loss",
     "#c98a10": "learning rate, as planned",
@@ -60,19 +59,19 @@ class RunView:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.position = 0
-        self._planned: Planned | None = None
+        self._planned: RunPlanned | None = None
         self._stage = ""
         self._points: list[Point] = []
         self._marks: list[Mark] = []
         self._messages: list[str] = []
         self._last: Progress | None = None
         self._last_checkpoint: CheckpointSaved | None = None
-        self._end: Ended | None = None
-        self._pace = Pace()
-        self._extra_charts = MoreCurves()
-        self._evaluations: list[Evaluated] = []
-        self._earlier_validation: list[AsideLoss] = []
-        self._samples: list[Sampled] = []
+        self._end: JobEnded | None = None
+        self._pace = EtaEstimator()
+        self._extra_charts = ExtraCharts()
+        self._evaluations: list[EvaluationDone] = []
+        self._earlier_validation: list[ValidationLoss] = []
+        self._samples: list[SampleGenerated] = []
         self._machine: MachineUse | None = None
 
     def catch_up(self) -> None:
@@ -103,9 +102,9 @@ class RunView:
         share = self._pace.share if self._last else 0.0
         steps = self._last.steps if self._last else 0
         parts = [
-            markup.bar(share),
+            markup.progress_bar(share),
             self._figures(),
-            markup.paragraph(trend(self._points, steps), quiet=True),
+            markup.paragraph(describe_trend(self._points, steps), quiet=True),
             markup.paragraph(self._machine_line(), quiet=True),
             self._loss_curve(),
             self._messages_html(),
@@ -113,45 +112,45 @@ class RunView:
         after = f" \u00b7 next: {following}" if following else ""
         return markup.card(f"{self.job.title}: {self._status()}{after}", *parts, mood="live")
 
-    def more_curves(self) -> str:
+    def extra_charts(self) -> str:
         """The charts of the folded part 'More curves'."""
         return self._extra_charts.html()
 
     def samples(self) -> str:
         """The table of sample answers."""
-        return samples_view.html(self._samples)
+        return html(self._samples)
 
     def _handle(self, event: Event) -> None:
-        self._pace.hear(event)
+        self._pace.update(event)
         if isinstance(event, Progress):
             self._add_step(event)
         elif isinstance(event, Stage):
             self._stage = event.text + ("" if event.share is None else f" {event.share:.0%}")
-        elif isinstance(event, Planned):
+        elif isinstance(event, RunPlanned):
             self._planned = event
-            self._points = points_of(event.earlier)
-            self._earlier_validation = aside_losses(event.earlier)
+            self._points = step_points(event.earlier)
+            self._earlier_validation = validation_losses(event.earlier)
         elif isinstance(event, CheckpointSaved):
             self._last_checkpoint = event
             self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
             self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
-        elif isinstance(event, Evaluated):
+        elif isinstance(event, EvaluationDone):
             self._evaluations.append(event)
             self._extra_charts.add_evaluation(event)
-        elif isinstance(event, Sampled):
+        elif isinstance(event, SampleGenerated):
             self._samples.append(event)
         elif isinstance(event, MachineUse):
             self._machine = event
-        elif isinstance(event, Replanned):
+        elif isinstance(event, PlanChanged):
             self._replan(event)
-        elif isinstance(event, LiveChanged):
+        elif isinstance(event, LiveSettingsChanged):
             self._messages += _live_changes(event)
         elif isinstance(event, (Note, Advice)):
             self._messages.append(event.text)
-        elif isinstance(event, Ended):
+        elif isinstance(event, JobEnded):
             self._end = event
 
-    def _replan(self, event: Replanned) -> None:
+    def _replan(self, event: PlanChanged) -> None:
         """Update the planned learning rates, and mark the step of the change."""
         if self._planned is not None:
             self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
@@ -168,7 +167,7 @@ class RunView:
     def _status(self) -> str:
         """The confirmation of a pending wish, or else the stage of the run."""
         control = self.job.control
-        return next((words for wish, words in WISHES.items() if wish(control)), f"{self._stage} ...")
+        return next((words for wish, words in WISH_MESSAGES.items() if wish(control)), f"{self._stage} ...")
 
     def _figures(self) -> str:
         progress = self._last
@@ -182,7 +181,7 @@ class RunView:
                 ("loss", f"{progress.loss:.4f}"),
                 *self._validation_figures(),
                 ("learning rate", f"{progress.learning_rate:.3g}"),
-                ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
+                ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
                 ("last safe copy", self._last_safe_step()),
             ]
@@ -193,8 +192,8 @@ class RunView:
         left, control = self._pace.seconds_left, self.job.control
         if control.stopping or control.pausing:
             return []
-        pace = f"left, {duration(self._pace.seconds_a_step)} a step"
-        return [(pace, duration(round(left))), ("done about", markup.clock(left))]
+        pace = f"left, {duration(self._pace.seconds_per_step)} a step"
+        return [(pace, duration(round(left))), ("done about", markup.time_after(left))]
 
     def _last_safe_step(self) -> str:
         """The step of the last checkpoint: a new one, or the one that the run resumed from."""
@@ -216,10 +215,10 @@ class RunView:
         return words[:1].upper() + words[1:]
 
     def _hour_ago_note(self, last: Progress) -> str:
-        point = before(self._points, 3600, last.at)
+        point = point_before(self._points, 3600, last.at)
         return f", an hour ago {point.smoothed:.3f}" if point else ""
 
-    def in_short(self) -> str:
+    def short_status(self) -> str:
         """Progress and loss for the title of the browser; empty if no run is going on."""
         if not self.running or self._last is None:
             return ""
@@ -228,20 +227,20 @@ class RunView:
     def _loss_curve(self) -> str:
         if self._planned is None:
             return ""
-        validation = [*self._earlier_validation, *(AsideLoss(e.step, e.loss) for e in self._evaluations)]
-        curve = svg(self._points, self._planned.rates, self._marks, validation)
-        legend = {**KEY, "#8a3fb0": "loss on the part kept aside"} if validation else KEY
+        validation = [*self._earlier_validation, *(ValidationLoss(e.step, e.loss) for e in self._evaluations)]
+        curve = draw_curve(self._points, self._planned.rates, self._marks, validation)
+        legend = {**CURVE_LEGEND, "#8a3fb0": "loss on the part kept aside"} if validation else CURVE_LEGEND
         return f'{curve}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
 
     def _messages_html(self) -> str:
-        return markup.listed(map(markup.begun, self._messages[-LATEST:]), quiet=True)
+        return markup.html_list(map(markup.fold_long_list, self._messages[-MAX_MESSAGES:]), quiet=True)
 
-    def _ended_html(self, end: Ended) -> str:
+    def _ended_html(self, end: JobEnded) -> str:
         title = f"{self.job.title}: {end.outcome}"
         parts = [
             *(markup.paragraph(line) for line in end.text.splitlines()),
-            markup.listed(use(remedy.words, remedy.values) for remedy in end.remedies),
-            markup.folded("Details", end.details),
+            markup.html_list(apply_button(remedy.words, remedy.values) for remedy in end.remedies),
+            markup.details("Details", end.details),
         ]
         if self._last is not None:
             parts += [self._summary(self._last), self._loss_curve(), self._messages_html()]
@@ -253,15 +252,76 @@ class RunView:
             [
                 ("steps", f"{last.step} of {last.steps}"),
                 ("smoothed loss, first and last", f"{first:.3f} → {last.smoothed:.3f}"),
-                ("a step", duration(self._pace.seconds_a_step)),
-                ("tokens a second", f"{self._pace.tokens_a_second:,.0f}"),
+                ("a step", duration(self._pace.seconds_per_step)),
+                ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
                 *([("memory at most", size(self._machine.peak))] if self._machine else []),
             ]
         )
 
 
-def _live_changes(event: LiveChanged) -> list[str]:
+def _live_changes(event: LiveSettingsChanged) -> list[str]:
     """The changed live settings as a message; a new learning rate is reported by the Replanned event."""
     before = {key: old for key, (old, _) in event.changes.items()}
-    changes = presets.changes(before, {key: new for key, (_, new) in event.changes.items()})
+    changes = presets.describe_changes(before, {key: new for key, (_, new) in event.changes.items()})
     return [f"From after step {event.step} on: {'; '.join(changes)}."] if changes else []
+
+
+LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
+
+
+def html(samples: Sequence[SampleGenerated]) -> str:
+    """One column per prompt; the answers without the LoRA first, then the steps, newest first."""
+    if not samples:
+        return ""
+    prompts = list(dict.fromkeys(s.prompt for s in samples))
+    steps = sorted({s.step for s in samples if s.step or not s.without}, reverse=True)
+    shown = steps if len(steps) <= LATEST_STEPS + 1 else [*steps[:LATEST_STEPS], steps[-1]]
+    answers = {(s.step, s.prompt): s.text for s in samples}
+    without_lora = {s.prompt: s.without for s in samples if s.without}
+    rows = [table_row("td", [f"step {step}", *(answers.get((step, p), "") for p in prompts)]) for step in shown]
+    first = (
+        [table_row("td", ["without the LoRA", *(without_lora.get(p, "") for p in prompts)])]
+        if without_lora
+        else []
+    )
+    header = table_row("th", ["", *prompts])
+    return (
+        f'<div class="tp-wide"><table class="tp-table tp-samples">{header}{"".join([*first, *rows])}</table></div>'
+    )
+
+
+LEVEL_CHANGE = 0.02
+MEMORIZED_LOSS = 0.5
+
+
+def describe_trend(points: Sequence[Point], steps: int) -> str:
+    """Describe how the smoothed loss changed over the last tenth of the run, and give advice."""
+    if not points:
+        return ""
+    last = points[-1]
+    if not math.isfinite(last.loss):
+        return "The loss is not a number any more. Stop, and start again with a lower learning rate."
+    if len(points) < 5:
+        return "Too early to say how it goes."
+    reference = points[max(0, len(points) - 1 - max(4, steps // 10))]
+    change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
+    return _describe(change, last, steps)
+
+
+def _describe(change: float, last: Point, steps: int) -> str:
+    early = last.step <= max(5, steps // 10)
+    if last.smoothed < MEMORIZED_LOSS:
+        return "The loss is very low: the text is being learned by heart."
+    if change < -LEVEL_CHANGE:
+        return "The loss is falling" + (", as it should at the beginning." if early else ": it is learning.")
+    if change <= LEVEL_CHANGE:
+        return "The loss is level" + (", normal at the beginning." if early else ": little more is being learned.")
+    if early:
+        return "The loss is rising, which may happen in the first steps."
+    return "The loss is rising. If that goes on, stop and take a lower learning rate."
+
+
+def point_before(points: Sequence[Point], seconds: float, now: float) -> Point | None:
+    """The last point at least `seconds` ago, or None if the run is younger."""
+    earlier = [p for p in points if 0 < p.at <= now - seconds]  # points from before a resume have no time
+    return earlier[-1] if earlier else None

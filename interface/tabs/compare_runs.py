@@ -9,22 +9,29 @@ from typing import Any
 
 from ...core.errors import TrainingProError
 from ...core.files import read_json
-from ...records.folder import GRAPH, PARAMETERS, Kept
-from ...records.report import aside_losses, best_of, evaluations_of, number, points_of, steps_of
+from ...records.folder import GRAPH, PARAMETERS, LoraEntry
+from ...records.report import (
+    best_evaluation,
+    number_or_nan,
+    read_evaluations,
+    step_entries,
+    step_points,
+    validation_losses,
+)
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, size
 from ..base import markup
-from ..run import chart
+from ..run import line_chart
 
-OF_NO_MATTER = frozenset({"name", "if_exists"})
+IGNORED_KEYS = frozenset({"name", "if_exists"})
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecords:
     """A run, read from its records."""
 
-    kept: Kept
+    kept: LoraEntry
 
     @cached_property
     def graph(self) -> list[Mapping[str, Any]]:
@@ -34,22 +41,22 @@ class Run:
     def settings(self) -> Mapping[str, Any]:
         """The settings of the run; empty if they cannot be read."""
         try:
-            return files.load(self.kept.folder / PARAMETERS).values
+            return files.load_settings(self.kept.folder / PARAMETERS).values
         except TrainingProError:
             return {}
 
     @property
-    def tested_on(self) -> set[str]:
+    def validation_ids(self) -> set[str]:
         """Fingerprints of the validation splits."""
         return {str(entry["kept_aside"]) for entry in self.graph if entry.get("kept_aside")}
 
 
-def beside(first: Kept, second: Kept) -> str:
+def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     """The comparison as HTML."""
-    runs = (Run(first), Run(second))
+    runs = (RunRecords(first), RunRecords(second))
     charts = [
-        _chart("Smoothed loss", runs, lambda run: [(p.step, p.smoothed) for p in points_of(run.graph)]),
-        _chart("Kept aside", runs, lambda run: [(a.step, a.loss) for a in aside_losses(run.graph)]),
+        _chart("Smoothed loss", runs, lambda run: [(p.step, p.smoothed) for p in step_points(run.graph)]),
+        _chart("Kept aside", runs, lambda run: [(a.step, a.loss) for a in validation_losses(run.graph)]),
     ]
     warnings = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
     rows = [*_figures(*runs), *_settings(*runs)]
@@ -58,54 +65,56 @@ def beside(first: Kept, second: Kept) -> str:
     )
 
 
-def _chart(title: str, runs: tuple[Run, Run], points: Callable[[Run], list[tuple[int, float]]]) -> str:
-    return chart(title, {run.kept.name: points(run) for run in runs})
+def _chart(
+    title: str, runs: tuple[RunRecords, RunRecords], points: Callable[[RunRecords], list[tuple[int, float]]]
+) -> str:
+    return line_chart(title, {run.kept.name: points(run) for run in runs})
 
 
-def _warnings(first: Run, second: Run) -> Iterator[str]:
+def _warnings(first: RunRecords, second: RunRecords) -> Iterator[str]:
     """Warnings about figures that must not be compared."""
     if first.kept.model != second.kept.model:
         yield "They sit on different models: their losses cannot be compared."
-    if first.tested_on and second.tested_on and not first.tested_on & second.tested_on:
+    if first.validation_ids and second.validation_ids and not first.validation_ids & second.validation_ids:
         yield "They were tested on different parts kept aside: only each run's own losses there can be compared."
     for run in (first, second):
         if not run.settings:
             yield f"Which settings {run.kept.name} was made with is not known."
 
 
-def _figures(first: Run, second: Run) -> Iterator[tuple[str, str, str]]:
+def _figures(first: RunRecords, second: RunRecords) -> Iterator[tuple[str, str, str]]:
     for label, figure in FIGURES.items():
         left, right = figure(first), figure(second)
         if left or right:
             yield label, left or "-", right or "-"
 
 
-def _settings(first: Run, second: Run) -> Iterator[tuple[str, str, str]]:
+def _settings(first: RunRecords, second: RunRecords) -> Iterator[tuple[str, str, str]]:
     """Settings that differ, in the order of the form; a missing one counts as its default."""
     if not first.settings or not second.settings:
         return
     defaults = {key: setting.default for key, setting in SETTINGS.items()}
     left, right = ({**defaults, **run.settings} for run in (first, second))
-    for key in presets.apart(left, right):
-        if key not in OF_NO_MATTER:
-            yield SETTINGS[key].label, presets.shown(key, left[key]), presets.shown(key, right[key])
+    for key in presets.differing_keys(left, right):
+        if key not in IGNORED_KEYS:
+            yield SETTINGS[key].label, presets.format_value(key, left[key]), presets.format_value(key, right[key])
 
 
-def _final_loss(run: Run) -> str:
+def _final_loss(run: RunRecords) -> str:
     return "" if run.kept.loss is None else f"{run.kept.loss:.4f}"
 
 
-def _best_validation_loss(run: Run) -> str:
-    best = best_of(evaluations_of(run.graph))
+def _best_validation_loss(run: RunRecords) -> str:
+    best = best_evaluation(read_evaluations(run.graph))
     return f"{best.loss:.4f} at step {best.step:,}" if best else ""
 
 
-def _training_time(run: Run) -> str:
-    seconds = [number(entry["seconds"]) for entry in steps_of(run.graph) if entry.get("seconds")]
+def _training_time(run: RunRecords) -> str:
+    seconds = [number_or_nan(entry["seconds"]) for entry in step_entries(run.graph) if entry.get("seconds")]
     return duration(sum(seconds)) if seconds else ""
 
 
-FIGURES: Mapping[str, Callable[[Run], str]] = {
+FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
     "model": lambda run: run.kept.model,
     "steps": lambda run: f"{run.kept.step:,}" if run.kept.step else "",
     "smoothed loss at the end": _final_loss,

@@ -8,19 +8,28 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import Merge
+from ...core.engine import MergeRequest
 from ...core.errors import SavingError, TrainingProError
 from ...core.files import safe_paths
 from ...core.jobs import Job
 from ...records.folder import loras
 from ...settings.name_rules import name_problem
-from ..base import Joined, follows, handle, markup, new_choices, news, refused, said_last
+from ..base import (
+    PageContext,
+    add_handler,
+    follow_events,
+    follow_refusal,
+    latest_status,
+    markup,
+    refresh_choices,
+    stream_options,
+)
 
 
-class MergingHere:
+class MergePanel:
     """A button that merges the chosen LoRA into a model with the given new name."""
 
-    def __init__(self, context: Joined) -> None:
+    def __init__(self, context: PageContext) -> None:
         self._context = context
 
     def draw(self, **options: Any) -> None:
@@ -28,23 +37,23 @@ class MergingHere:
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)
-        finished = handle(
-            self._button.click, on_merge, {chosen, name}, status, what="Merging", says=status, **follows()
+        finished = add_handler(
+            self._button.click, on_merge, {chosen, name}, status, what="Merging", says=status, **stream_options()
         )
         if self._context.models:
-            new_choices(finished, self._context.models, self._context.host.models)
+            refresh_choices(finished, self._context.models, self._context.host.models)
 
     async def _on_merge(self, chosen: Any, name: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Yield the progress of the merge, or a refusal for as long as it applies."""
         try:
             job = self._start_merge(inputs[chosen] or "", (inputs[name] or "").strip())
         except TrainingProError as error:
-            async for refusal in refused(self._context.session, error):
+            async for refusal in follow_refusal(self._context.session, error):
                 yield refusal
             return
         status = ""
-        async for events in news(job):
-            status = said_last(events, status)
+        async for events in follow_events(job):
+            status = latest_status(events, status)
             yield status
         if job.end and job.end.outcome == "finished":
             yield self._success(job.end.text)
@@ -56,16 +65,16 @@ class MergingHere:
 
     def _start_merge(self, lora: str, name: str) -> Job:
         context = self._context
-        context.refuse_where_read_only()
+        context.check_writable()
         if not lora:
             raise SavingError("Choose a run first.")
         if not name:
             raise SavingError("New name is empty. Type what the model is to be called.")
         if problem := name_problem(name, "model"):
             raise SavingError(f"New name: {problem}")
-        loras.named(lora, context.host.folders.loras)
+        loras.find_lora(lora, context.host.folders.loras)
         folder = safe_paths.child(context.host.folders.models, name, "New name")
         if folder.exists():
             raise SavingError(f"New name: there is a model {name!r} already. Choose another one.")
-        work = partial(context.engine.merge, Merge(lora, str(folder)), context.host)
+        work = partial(context.engine.merge, MergeRequest(lora, str(folder)), context.host)
         return context.session.start("merge", f"Merging {lora} into a model", context.host, work)

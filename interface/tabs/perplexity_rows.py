@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from ...core.jobs import KnownRow, PerplexityFound
+from ...core.jobs import PerplexityMeasured, RowScores
 from ..base import markup
-from .perplexity_strip import name
+from .perplexity_strip import lora_label
 
-HEAD = ("", "row", "what is read", "what counts", "perplexity", "tokens right", "tokens")
-EXPLAINED = (
+COLUMNS = ("", "row", "what is read", "what counts", "perplexity", "tokens right", "tokens")
+EXPLANATION = (
     "A row that is known far less than the others may be a bad one: look at it in its file. One of few tokens "
     "stands at either end only where it is far from the rest."
 )
 
 
-def known_rows(found: Sequence[PerplexityFound]) -> str:
+def row_tables(found: Sequence[PerplexityMeasured]) -> str:
     """The tables as HTML, all but the first folded; empty for a single row or a text."""
     results = [result for result in found if result.least_known]
     if not results:
@@ -26,28 +26,28 @@ def known_rows(found: Sequence[PerplexityFound]) -> str:
         _table(result, rows_without if result.lora != "-" else {}, is_open=result is results[0])
         for result in results
     )
-    return markup.paragraph(EXPLAINED, quiet=True) + tables
+    return markup.paragraph(EXPLANATION, quiet=True) + tables
 
 
-def _table(result: PerplexityFound, rows_without: Mapping[str, KnownRow], *, is_open: bool) -> str:
+def _table(result: PerplexityMeasured, rows_without: Mapping[str, RowScores], *, is_open: bool) -> str:
     """One table; `rows_without` has the same rows measured without a LoRA, if that was requested."""
-    header = (*HEAD, "without a LoRA") if rows_without else HEAD
-    title = f"{name(result.lora)}: least and best known rows"
+    header = (*COLUMNS, "without a LoRA") if rows_without else COLUMNS
+    title = f"{lora_label(result.lora)}: least and best known rows"
     table = f'<div class="tp-rows">{markup.table(header, _rows(result, rows_without))}</div>'
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{table}</details>"
 
 
-def _rows(result: PerplexityFound, rows_without: Mapping[str, KnownRow]) -> Iterator[tuple[str, ...]]:
+def _rows(result: PerplexityMeasured, rows_without: Mapping[str, RowScores]) -> Iterator[tuple[str, ...]]:
     for label, rows in (("least known", result.least_known), ("best known", result.best_known)):
         for n, row in enumerate(rows):
             cells = (label if n == 0 else "", row.place, row.read, row.begins, *_figures(row))
             yield (*cells, _perplexity_without_lora(rows_without.get(row.place))) if rows_without else cells
 
 
-def _figures(row: KnownRow) -> tuple[str, ...]:
+def _figures(row: RowScores) -> tuple[str, ...]:
     return f"{row.perplexity:.4g}", f"{row.right:.0%}", f"{row.tokens:,}"
 
 
-def _perplexity_without_lora(row: KnownRow | None) -> str:
+def _perplexity_without_lora(row: RowScores | None) -> str:
     """Empty if the row is not among the reported ones: very long lists are cut."""
     return f"{row.perplexity:.4g}" if row else ""

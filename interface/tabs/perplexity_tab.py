@@ -9,33 +9,45 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import PerplexityOf
+from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
-from ...core.evaluations_table import COLUMNS, rows
-from ...core.jobs import Advice, Event, Note, PerplexityFound
+from ...core.evaluations_table import COLUMNS, read_rows
+from ...core.jobs import Advice, Event, Note, PerplexityMeasured
 from ...data import dataset_index
 from ...data.rows import row_dataset
 from ...records.folder import loras
-from ...settings.parsing import HOW_ROWS_ARE_READ, row_settings
-from ..base import Form, Joined, follows, handle, markup, news, on_load, private, refused, said_last
+from ...settings import presets
+from ...settings.definitions import SETTINGS
+from ...settings.parsing import ROW_SETTING_KEYS, row_settings
+from ..base import (
+    Form,
+    PageContext,
+    add_handler,
+    follow_events,
+    follow_refusal,
+    latest_status,
+    markup,
+    on_load,
+    private_options,
+    stream_options,
+)
 from ..train import data_menu
-from .perplexity_rows import known_rows
-from .perplexity_strip import known_along
-from .rows_note import rows_read
+from .perplexity_rows import row_tables
+from .perplexity_strip import loss_strips
 
-HEAD = ("data", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
-EARLIER = 30
+RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
+MAX_EARLIER_ROWS = 30
 
 
 class PerplexityTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
 
     def draw(self, tab: gr.Tab) -> None:
-        enabled = not self._context.host_says_read_only()
-        gr.HTML(markup.paragraph(EXPLAINED, quiet=True))
+        enabled = not self._context.read_only_reason()
+        gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
             self._loras = gr.Dropdown(
@@ -71,29 +83,37 @@ class PerplexityTab:
         self._connect(tab)
 
     def _connect(self, tab: gr.Tab) -> None:
-        form = {self._form.components[key] for key in HOW_ROWS_ARE_READ if key in self._form.components}
+        form = {self._form.components[key] for key in ROW_SETTING_KEYS if key in self._form.components}
         inputs = {self._data, self._loras, self._include_base, self._window, self._stride, self._comment, *form}
-        options = {"what": "Perplexity", "says": self._status, "clears": {self._results: ""}, **follows()}
-        handle(
+        options = {"what": "Perplexity", "says": self._status, "clears": {self._results: ""}, **stream_options()}
+        add_handler(
             self._start_button.click,
             self._on_start,
             inputs,
             [self._status, self._results, self._earlier],
             **options,
         )
-        handle(
-            self._stop_button.click, self._on_stop, None, self._status, what="Stop", says=self._status, **private()
+        add_handler(
+            self._stop_button.click,
+            self._on_stop,
+            None,
+            self._status,
+            what="Stop",
+            says=self._status,
+            **private_options(),
         )
         lists = [self._data, self._loras, self._earlier]
         # In two steps: Gradio 4 stores the selection by index, and new LoRAs shift the indices.
-        listing = {"what": "Listing data and LoRAs", "says": self._earlier, **private()}
-        clearing = {"what": "Listing data and LoRAs", **private()}
-        cleared = handle(tab.select, self._clear_loras, {self._loras}, [self._chosen, self._loras], **clearing)
-        handle(cleared.then, self._refresh_lists, {self._chosen}, lists, **listing)
+        listing = {"what": "Listing data and LoRAs", "says": self._earlier, **private_options()}
+        clearing = {"what": "Listing data and LoRAs", **private_options()}
+        cleared = add_handler(
+            tab.select, self._clear_loras, {self._loras}, [self._chosen, self._loras], **clearing
+        )
+        add_handler(cleared.then, self._refresh_lists, {self._chosen}, lists, **listing)
         on_load(self._lists, lists, **listing)
         outputs = [self._rows_note, self._stride]
-        looking = {"what": "Looking at the data", "says": self._rows_note, **private()}
-        handle([self._data.change, tab.select], self._on_data_change, {self._data, *form}, outputs, **looking)
+        looking = {"what": "Looking at the data", "says": self._rows_note, **private_options()}
+        add_handler([self._data.change, tab.select], self._on_data_change, {self._data, *form}, outputs, **looking)
 
     def _clear_loras(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any]:
         return inputs[self._loras] or [], gr.update(value=[])
@@ -106,53 +126,53 @@ class PerplexityTab:
 
     def _lists(self) -> tuple[Any, Any, str]:
         try:
-            names = loras.to_try(self._context.host.folders.loras)
+            names = loras.list_loadable(self._context.host.folders.loras)
         except (TrainingProError, OSError):
             return gr.update(), gr.update(), ""
         # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice.
-        data = [name for _, name in data_menu.choices(self._context)]
+        data = [name for _, name in data_menu.dataset_choices(self._context)]
         return gr.update(choices=data), gr.update(choices=names), self._earlier_table()
 
     def _on_data_change(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         """Describe how rows are read; rows have no stride."""
         has_rows = self._has_rows(inputs[self._data])
-        note = markup.paragraph(rows_read(self._form.values(inputs)), quiet=True) if has_rows else ""
+        note = markup.paragraph(describe_row_settings(self._form.values(inputs)), quiet=True) if has_rows else ""
         return note, gr.update(interactive=not has_rows)
 
     def _has_rows(self, name: Any) -> bool:
         """Whether this dataset has rows; false for an unknown or half-typed name."""
         try:
-            (data,) = dataset_index.found([str(name or "")], self._context.host.folders)
-            return any(map(row_dataset.is_rows, dataset_index.files(data.path)))
+            (data,) = dataset_index.find_datasets([str(name or "")], self._context.host.folders)
+            return any(map(row_dataset.is_row_file, dataset_index.dataset_files(data.path)))
         except (TrainingProError, OSError):
             return False
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
         context = self._context
         try:
-            context.refuse_where_read_only()
+            context.check_writable()
             request, settings = self._parse_request(inputs), row_settings(self._form.values(inputs))
             work = partial(context.engine.perplexity, request, settings, context.host)
             job = context.session.start(
                 "perplexity", f"Perplexity of {Path(request.data).name}", context.host, work
             )
         except TrainingProError as error:
-            async for status in refused(context.session, error):
+            async for status in follow_refusal(context.session, error):
                 yield status, "", gr.update()
             return
         status, events = "", list[Event]()
         yield "", "", gr.update()
-        async for new_events in news(job):
+        async for new_events in follow_events(job):
             events += new_events
-            status = said_last(new_events, status)
-            yield status, shown(events), gr.update()
-        yield status, shown(events), self._earlier_table()
+            status = latest_status(new_events, status)
+            yield status, results_html(events), gr.update()
+        yield status, results_html(events), self._earlier_table()
 
-    def _parse_request(self, inputs: Mapping[Any, Any]) -> PerplexityOf:
+    def _parse_request(self, inputs: Mapping[Any, Any]) -> PerplexityRequest:
         """The request of the form. Data are looked up by name, so the page gives no access to other files."""
         name = str(inputs[self._data] or "").strip()
-        return PerplexityOf(
-            data=str(dataset_index.found([name], self._context.host.folders)[0].path) if name else "",
+        return PerplexityRequest(
+            data=str(dataset_index.find_datasets([name], self._context.host.folders)[0].path) if name else "",
             loras=tuple(inputs[self._loras] or ()),
             without=bool(inputs[self._include_base]),
             stride=0 if self._has_rows(name) else int(inputs[self._stride] or 0),
@@ -170,7 +190,7 @@ class PerplexityTab:
     def _earlier_table(self) -> str:
         """The last rows of the evaluations table of the host."""
         try:
-            recent = rows(self._context.host.folders.logs)[-EARLIER:]
+            recent = read_rows(self._context.host.folders.logs)[-MAX_EARLIER_ROWS:]
         except TrainingProError as error:
             return markup.problem(str(error))
         if not recent:
@@ -179,26 +199,38 @@ class PerplexityTab:
         return heading + markup.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(recent)])
 
 
-def shown(events: Sequence[Event]) -> str:
+def results_html(events: Sequence[Event]) -> str:
     """Notes and results of a job, the lowest perplexity first."""
     texts = [event.text for event in events if isinstance(event, (Note, Advice))]
     notes = markup.paragraph(" ".join(texts), quiet=True) if texts else ""
-    results = [event for event in events if isinstance(event, PerplexityFound)]
+    results = [event for event in events if isinstance(event, PerplexityMeasured)]
     if not results:
         return notes
     best_first = sorted(results, key=lambda result: result.perplexity)
-    table = markup.table(HEAD, [_row(result) for result in best_first])
-    return notes + table + known_along(best_first) + known_rows(best_first)
+    table = markup.table(RESULT_COLUMNS, [_row(result) for result in best_first])
+    return notes + table + loss_strips(best_first) + row_tables(best_first)
 
 
-def _row(result: PerplexityFound) -> tuple[str, ...]:
+def _row(result: PerplexityMeasured) -> tuple[str, ...]:
     scores = f"{result.perplexity:.4f}", f"{result.loss:.4f}", f"{result.right:.1%}"
     return result.dataset, result.model, result.lora, *scores, f"{result.tokens:,}", f"{result.seconds:.1f} s"
 
 
-EXPLAINED = (
+EXPLANATION = (
     "Perplexity is between how many tokens the model hesitates at each place of a text: lower is better known. On "
     "a text that was not trained on it tells whether a LoRA, or which checkpoint, learned something that holds; "
     "on the text that was, how far it is known by heart, and where in it. Of rows (chats, questions and answers) "
     "the replies count, and it is told which of them are known least and best."
 )
+
+
+ALWAYS_SHOWN = ("format", "train_on")
+
+
+def describe_row_settings(values: Mapping[str, Any]) -> str:
+    """Name format, loss mask, and the settings that differ from their defaults."""
+    present = {key: values[key] for key in ROW_SETTING_KEYS if key in values}
+    changed = presets.differing_keys({key: SETTINGS[key].default for key in present}, present)
+    keys = [key for key in present if key in (*ALWAYS_SHOWN, *changed)]
+    text = "; ".join(f"{SETTINGS[key].label}: {presets.format_value(key, present[key])}" for key in keys)
+    return f"The rows are read as the Train tab says, and what would be learned counts. {text}."

@@ -13,27 +13,27 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import GgufLora
-from ...core.errors import SavingError, TrainingProError, in_words
+from ...core.engine import GgufRequest
+from ...core.errors import SavingError, TrainingProError, error_message
 from ...core.files import read_json
 from ...core.host import Folders
-from ...records.folder import GRAPH, LOG, REPORT, Kept, as_lora, inventory, loras, notes, trash
-from ...records.report import aside_losses, points_of, read_verdict, svg
+from ...records.folder import GRAPH, LOG, REPORT, LoraEntry, copy_as_lora, inventory, loras, run_files, trash
+from ...records.report import draw_curve, read_verdict, step_points, validation_losses
 from ...settings.name_rules import name_problem
 from ...train_utils import plural, size
-from ..base import Joined, follows, handle, markup, private
-from .compare_runs import beside
-from .merge_panel import MergingHere
+from ..base import PageContext, add_handler, markup, private_options, stream_options
+from .compare_runs import comparison_html
+from .merge_panel import MergePanel
 
-Act = Callable[[Mapping[Any, Any], Folders], str]
-NOBODY = "no other run"
-EMPTY = "Empty the trash"
-ASKS_SECONDS = 8
-HEAD = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
+DiskAction = Callable[[Mapping[Any, Any], Folders], str]
+NO_OTHER_RUN = "no other run"
+EMPTY_TRASH = "Empty the trash"
+CONFIRM_SECONDS = 8
+COLUMNS = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrashConfirmation:
     """The question before the trash is emptied: its text, and until when a second click confirms it."""
 
     words: str = ""
@@ -43,9 +43,9 @@ class Asked:
 class RunsTab:
     """A table of all runs, and actions on a chosen run or checkpoint."""
 
-    def __init__(self, context: Joined) -> None:
+    def __init__(self, context: PageContext) -> None:
         self._context = context
-        self._merge_panel = MergingHere(context)
+        self._merge_panel = MergePanel(context)
 
     def draw(self, tab: gr.Tab) -> None:
         self._table = gr.HTML(elem_id="tp-runs-table")
@@ -63,7 +63,11 @@ class RunsTab:
         self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         self._draw_buttons()
         self._other = gr.Dropdown(
-            [NOBODY], value=NOBODY, label="Compare it with", elem_id="tp-runs-other", allow_custom_value=True
+            [NO_OTHER_RUN],
+            value=NO_OTHER_RUN,
+            label="Compare it with",
+            elem_id="tp-runs-other",
+            allow_custom_value=True,
         )
         self._comparison = gr.HTML(elem_id="tp-runs-compared")
         self._run_card = gr.HTML(elem_id="tp-runs-one")
@@ -71,15 +75,15 @@ class RunsTab:
 
     def _draw_buttons(self) -> None:
         """The buttons for the chosen run, each next to its input."""
-        enabled = not self._context.host_says_read_only()
+        enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes="tp-buttons"):
             self._delete_button = gr.Button(
                 "Delete (into the trash)", interactive=enabled, elem_id="tp-runs-delete"
             )
             self._undo_button = gr.Button("Undo the last delete", interactive=enabled, elem_id="tp-runs-undo")
             self._slim_button = gr.Button("Slim older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
-            self._empty_button = gr.Button(EMPTY, interactive=enabled, elem_id="tp-runs-empty")
-        self._confirmation = gr.State(Asked())
+            self._empty_button = gr.Button(EMPTY_TRASH, interactive=enabled, elem_id="tp-runs-empty")
+        self._confirmation = gr.State(TrashConfirmation())
         options = {"interactive": enabled, "scale": 2, "elem_classes": "tp-beside"}
         with gr.Row():
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
@@ -93,7 +97,21 @@ class RunsTab:
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._chosen, self._other]
         menus = {self._chosen, self._other}
-        form = {*menus, self._name, self._note}
+        self._connect_actions({*menus, self._name, self._note}, [self._status, *lists, self._run_card])
+        self._connect_trash({*menus, self._confirmation}, lists)
+        self._merge_panel.connect(self._chosen, self._name, self._status)
+        listing = {"what": "Listing the runs", "says": self._table, **private_options()}
+        for event in (tab.select, self._refresh_button.click):
+            add_handler(event, self._list_runs, menus, lists, **listing)
+        shown = {"what": "Looking at the run", "says": self._run_card, "clears": {self._note: ""}}
+        outputs = [self._run_card, self._note]
+        add_handler(self._chosen.change, self._show_run, self._chosen, outputs, **shown, **private_options())
+        compared = {"what": "Comparing the runs", "says": self._comparison, **private_options()}
+        changes = [menu.change for menu in menus]
+        add_handler(changes, self._show_comparison, menus, self._comparison, **compared)
+
+    def _connect_actions(self, form: set[Any], outputs: list[Any]) -> None:
+        """Each button does its action, then the lists and the run are shown anew."""
         for button, action in (
             (self._delete_button, self._on_delete),
             (self._undo_button, self._on_undo),
@@ -102,43 +120,20 @@ class RunsTab:
             (self._copy_button, self._on_copy),
             (self._note_button, self._on_note),
         ):
-            outputs = [self._status, *lists, self._run_card]
-            clears = {self._run_card: ""}
-            options = {"what": button.value, "says": self._status, "clears": clears, **private()}
-            handle(button.click, self._handler(action), form, outputs, **options)
-        trash_inputs = {*menus, self._confirmation}
-        trash_outputs = [self._status, self._empty_button, self._confirmation, *lists]
-        again = {
-            "trigger_mode": "multiple",
-            **follows(),
-        }  # the second click arrives while the first one still waits
-        handle(
-            self._empty_button.click,
-            self._on_empty,
-            trash_inputs,
-            trash_outputs,
-            what=EMPTY,
-            says=self._status,
-            **again,
-        )
-        self._merge_panel.connect(self._chosen, self._name, self._status)
-        for event in (tab.select, self._refresh_button.click):
-            handle(event, self._list_runs, menus, lists, what="Listing the runs", says=self._table, **private())
-        show_options = {
-            "what": "Looking at the run",
-            "says": self._run_card,
-            "clears": {self._note: ""},
-            **private(),
-        }
-        handle(self._chosen.change, self._show_run, self._chosen, [self._run_card, self._note], **show_options)
-        compare_options = {"what": "Comparing the runs", "says": self._comparison, **private()}
-        handle([part.change for part in menus], self._show_comparison, menus, self._comparison, **compare_options)
+            options = {"what": button.value, "says": self._status, "clears": {self._run_card: ""}}
+            add_handler(button.click, self._handler(action), form, outputs, **options, **private_options())
 
-    def _handler(self, action: Act) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+    def _connect_trash(self, inputs: set[Any], lists: list[Any]) -> None:
+        """The second click arrives while the first one still waits."""
+        outputs = [self._status, self._empty_button, self._confirmation, *lists]
+        options = {"what": EMPTY_TRASH, "says": self._status, "trigger_mode": "multiple", **stream_options()}
+        add_handler(self._empty_button.click, self._on_empty, inputs, outputs, **options)
+
+    def _handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
         """A handler that runs the action, and shows the new lists and the run afterwards."""
 
         def on_click(inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
-            message = self._context.said_of(partial(action, inputs))
+            message = self._context.run_disk_action(partial(action, inputs))
             return message, *self._list_runs(inputs), self._show_run(inputs[self._chosen])[0]
 
         return on_click
@@ -146,54 +141,54 @@ class RunsTab:
     def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
         """List the runs; a chosen run that no longer exists is deselected, which also clears its card."""
         try:
-            kept_runs = inventory.kept(self._context.host.folders)
+            kept_runs = inventory.list_entries(self._context.host.folders)
         except (TrainingProError, OSError) as error:
-            return markup.problem(in_words(error)), gr.update(), gr.update()
+            return markup.problem(error_message(error)), gr.update(), gr.update()
         names = [name for kept in kept_runs for name in kept.names]
-        runs = [NOBODY, *(kept.name for kept in kept_runs)]
+        runs = [NO_OTHER_RUN, *(kept.name for kept in kept_runs)]
         chosen, other = inputs.get(self._chosen), inputs.get(self._other)
         return (
-            table(kept_runs),
+            runs_table(kept_runs),
             gr.update(choices=names, value=chosen if chosen in names else None),
-            gr.update(choices=runs, value=other if other in runs else NOBODY),
+            gr.update(choices=runs, value=other if other in runs else NO_OTHER_RUN),
         )
 
     def _show_run(self, name: str | None) -> tuple[str, str]:
         """The card of the run, and its note."""
         kept = self._find_run(name)
-        return (how_it_went(kept), kept.note) if kept else ("", "")
+        return (run_card(kept), kept.note) if kept else ("", "")
 
     def _show_comparison(self, inputs: Mapping[Any, Any]) -> str:
         """The comparison, if two different runs are chosen."""
         run, other = self._find_run(inputs[self._chosen]), self._find_run(inputs[self._other])
-        return beside(run, other) if run and other and run.folder != other.folder else ""
+        return comparison_html(run, other) if run and other and run.folder != other.folder else ""
 
-    def _find_run(self, name: str | None) -> Kept | None:
+    def _find_run(self, name: str | None) -> LoraEntry | None:
         """The run, or None if none is chosen or it no longer exists."""
         try:
             folders = self._context.host.folders
-            return inventory.one(_run_folder(inventory.named(name or "", folders), folders), folders)
+            return inventory.read_entry(_run_folder(inventory.find_folder(name or "", folders), folders), folders)
         except (TrainingProError, OSError):
             return None
 
     def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         name = self._chosen_name(inputs)
-        loaded = self._context.host.standing().loras
-        thrown = trash.throw_away(name, folders, on=loaded)
+        loaded = self._context.host.model_status().loras
+        thrown = trash.move_to_trash(name, folders, on=loaded)
         return f"{thrown.name} is in the trash ({size(thrown.size)}). Undo the last delete brings it back."
 
     def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        latest = next(iter(trash.thrown(folders)), None)
+        latest = next(iter(trash.list_trash(folders)), None)
         if latest is None:
             raise SavingError("There is nothing in the trash.")
-        restored = trash.restore(latest, folders)
+        restored = trash.restore_item(latest, folders)
         return f"{restored.relative_to(folders.loras).as_posix()} is back."
 
     def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        folder = inventory.named(self._chosen_name(inputs), folders)
+        folder = inventory.find_folder(self._chosen_name(inputs), folders)
         trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
-        checkpoints = inventory.to_slim(folder) if folder.parent == folders.loras else [folder]
-        freed = sum(loras.slim(checkpoint) for checkpoint in checkpoints)
+        checkpoints = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
+        freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
         if not checkpoints:
             return "Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole."
         return f"{len(checkpoints)} slimmed to the LoRA itself, {size(freed)} freed; no run can go on from them."
@@ -205,37 +200,42 @@ class RunsTab:
             yield {
                 self._status: "",
                 self._empty_button: contents,
-                self._confirmation: Asked(contents, time.monotonic() + ASKS_SECONDS),
+                self._confirmation: TrashConfirmation(contents, time.monotonic() + CONFIRM_SECONDS),
             }
-            await asyncio.sleep(ASKS_SECONDS)
-            yield {self._empty_button: EMPTY}
+            await asyncio.sleep(CONFIRM_SECONDS)
+            yield {self._empty_button: EMPTY_TRASH}
             return
-        message = self._context.said_of(self._empty_trash)
+        message = self._context.run_disk_action(self._empty_trash)
         lists = zip((self._table, self._chosen, self._other), self._list_runs(inputs), strict=True)
-        yield {self._status: message, self._empty_button: EMPTY, self._confirmation: Asked(), **dict(lists)}
+        yield {
+            self._status: message,
+            self._empty_button: EMPTY_TRASH,
+            self._confirmation: TrashConfirmation(),
+            **dict(lists),
+        }
 
     def _in_trash(self) -> str:
         """What would be gone, as a question; nothing where nothing is in the trash, or none may be asked."""
         try:
-            things = trash.thrown(self._context.host.folders)
+            things = trash.list_trash(self._context.host.folders)
         except (TrainingProError, OSError):
             return ""
         many = f"{len(things)} {plural(len(things), 'thing')}"
         return f"Really: {many}, {size(sum(thing.size for thing in things))}" if things else ""
 
     def _empty_trash(self, folders: Folders) -> str:
-        if not trash.thrown(folders):
+        if not trash.list_trash(folders):
             raise SavingError("There is nothing in the trash.")
-        return f"The trash is empty; {size(trash.empty(folders))} are free again."
+        return f"The trash is empty; {size(trash.empty_trash(folders))} are free again."
 
     def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         lora, name = self._chosen_name(inputs), (inputs[self._name] or "").strip()
         if problem := name_problem(name, "GGUF file") if name else "":
             raise SavingError(f"New name: {problem}")
-        folder = _run_folder(inventory.named(lora, folders), folders)
+        folder = _run_folder(inventory.find_folder(lora, folders), folders)
         existing = {file.name for file in folder.glob("*.gguf")}
-        file = self._context.engine.gguf(
-            GgufLora(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
+        file = self._context.engine.export_gguf(
+            GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
         verb = "is written again" if file.name in existing else "is written"
         return (
@@ -245,12 +245,12 @@ class RunsTab:
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         new_name = (inputs[self._name] or "").strip()
-        copy = as_lora(inventory.named(self._chosen_name(inputs), folders), new_name, folders)
+        copy = copy_as_lora(inventory.find_folder(self._chosen_name(inputs), folders), new_name, folders)
         return f"{copy.name} is a LoRA of its own now."
 
     def _on_note(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        folder = _run_folder(inventory.named(self._chosen_name(inputs), folders), folders)
-        notes.leave_note(folder, inputs[self._note] or "")
+        folder = _run_folder(inventory.find_folder(self._chosen_name(inputs), folders), folders)
+        run_files.write_note(folder, inputs[self._note] or "")
         return f"The note of {folder.name} is kept."
 
     def _chosen_name(self, inputs: Mapping[Any, Any]) -> str:
@@ -260,16 +260,16 @@ class RunsTab:
         return name
 
 
-def table(runs: list[Kept]) -> str:
+def runs_table(runs: list[LoraEntry]) -> str:
     """The table of all runs as HTML."""
     if not runs:
         return markup.paragraph("No runs yet. What is trained stands here.", quiet=True)
     total = size(sum(kept.size for kept in runs))
     summary = markup.paragraph(f"{len(runs)} in all, {total}.", quiet=True)
-    return markup.table(HEAD, map(_row, runs)) + summary
+    return markup.table(COLUMNS, map(_row, runs)) + summary
 
 
-def _row(kept: Kept) -> list[str]:
+def _row(kept: LoraEntry) -> list[str]:
     steps = f"{kept.step:,} of {kept.steps:,}" if kept.steps else f"{kept.step:,}" if kept.step else ""
     return [
         kept.name,
@@ -283,7 +283,7 @@ def _row(kept: Kept) -> list[str]:
     ]
 
 
-def how_it_went(kept: Kept) -> str:
+def run_card(kept: LoraEntry) -> str:
     """The loss curve, the verdict, the checkpoints, and the report of a run."""
     parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
     verdict = read_verdict(read_json(kept.folder / LOG, {}))
@@ -297,8 +297,8 @@ def how_it_went(kept: Kept) -> str:
 
 def _curve(folder: Path) -> str:
     graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
-    points = points_of(graph)
-    return svg(points, [point.rate for point in points], kept=aside_losses(graph)) if points else ""
+    points = step_points(graph)
+    return draw_curve(points, [point.rate for point in points], kept=validation_losses(graph)) if points else ""
 
 
 def _report(folder: Path) -> str:

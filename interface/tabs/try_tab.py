@@ -10,34 +10,44 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from ...core.engine import Question
+from ...core.engine import AnswerRequest
 from ...core.errors import BusyError, TrainingProError
 from ...core.files import safe_paths
-from ...core.jobs import Answer, Ended, Event, Job
-from ...records.folder import DATA_SAMPLE, how_to_talk, loras
-from ..base import Joined, follows, handle, markup, news, on_load, private, refused, said_last
+from ...core.jobs import Answer, Event, Job, JobEnded
+from ...records.folder import DATA_SAMPLE, loras, read_training_prompt
+from ..base import (
+    PageContext,
+    add_handler,
+    follow_events,
+    follow_refusal,
+    latest_status,
+    markup,
+    on_load,
+    private_options,
+    stream_options,
+)
 
-NONE = "(no LoRA)"
+NO_LORA = "(no LoRA)"
 OPENING_WORDS = 10
-MOST_SHOWN = 200
-LISTING = "Listing the LoRAs"
+MAX_PROMPT_SHOWN = 200
+LISTING_LORAS = "Listing the LoRAs"
 NO_PROMPT = "The beginning, or the message, is empty. Type one; where a LoRA is chosen its own text begins one."
 
 
 class TryTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: Joined) -> None:
+    def __init__(self, context: PageContext) -> None:
         self._context = context
 
     def draw(self, tab: gr.Tab) -> None:
-        enabled = not self._context.host_says_read_only()
+        enabled = not self._context.read_only_reason()
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
                     self._lora = gr.Dropdown(
                         lora_choices(self._context),
-                        value=NONE,
+                        value=NO_LORA,
                         label="LoRA",
                         elem_id="tp-lora",
                         scale=5,
@@ -85,26 +95,48 @@ class TryTab:
         outputs = [self._status, self._heading, self._without, self._with]
         clears = {self._heading: "", self._without: "", self._with: ""}
         options = {"what": "Answering", "says": self._status, "clears": clears}
-        handle(self._answer_button.click, self._on_answer, inputs, outputs, **options, **follows())
-        handle(
-            self._stop_button.click, self._on_stop, None, self._status, what="Stop", says=self._status, **private()
+        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, **options, **stream_options())
+        add_handler(
+            self._stop_button.click,
+            self._on_stop,
+            None,
+            self._status,
+            what="Stop",
+            says=self._status,
+            **private_options(),
         )
-        lora_options = {"outputs": self._lora_status, "says": self._lora_status, **follows()}
-        handle(
+        lora_options = {"outputs": self._lora_status, "says": self._lora_status, **stream_options()}
+        add_handler(
             self._put_on_button.click,
             self._on_put_on,
             {self._lora, self._strength},
             what="Putting the LoRA on",
             **lora_options,
         )
-        handle(self._take_off_button.click, self._on_take_off, None, what="Taking the LoRA off", **lora_options)
-        handle(self._refresh_button.click, self._refresh_choices, None, self._lora, what=LISTING, **private())
+        add_handler(
+            self._take_off_button.click, self._on_take_off, None, what="Taking the LoRA off", **lora_options
+        )
+        add_handler(
+            self._refresh_button.click,
+            self._refresh_choices,
+            None,
+            self._lora,
+            what=LISTING_LORAS,
+            **private_options(),
+        )
         prompt_inputs = {self._lora, self._prompt, self._as_chat, self._suggestion}
         prompt_outputs = [self._prompt, self._as_chat, self._suggestion]
-        suggest_options = {"what": "Finding a beginning for this LoRA", **private()}
-        handle(self._lora.change, self._suggest, prompt_inputs, prompt_outputs, **suggest_options)
-        handle(tab.select, self._on_open, prompt_inputs, [self._lora, *prompt_outputs], what=LISTING, **private())
-        on_load(self._refresh_choices, [self._lora], what=LISTING, **private())
+        suggest_options = {"what": "Finding a beginning for this LoRA", **private_options()}
+        add_handler(self._lora.change, self._suggest, prompt_inputs, prompt_outputs, **suggest_options)
+        add_handler(
+            tab.select,
+            self._on_open,
+            prompt_inputs,
+            [self._lora, *prompt_outputs],
+            what=LISTING_LORAS,
+            **private_options(),
+        )
+        on_load(self._refresh_choices, [self._lora], what=LISTING_LORAS, **private_options())
 
     def _refresh_choices(self) -> Any:
         return gr.update(choices=lora_choices(self._context))
@@ -113,7 +145,7 @@ class TryTab:
         """Refresh the menu of LoRAs; select the LoRA of the last run if none is selected."""
         lora = inputs[self._lora]
         choices = lora_choices(self._context)
-        if lora == NONE or lora not in choices:
+        if lora == NO_LORA or lora not in choices:
             lora = _last_trained_lora(self._context)
         suggestion = self._suggest({**inputs, self._lora: lora})
         return gr.update(choices=choices, value=lora), *suggestion
@@ -123,7 +155,7 @@ class TryTab:
         prompt: str = inputs[self._prompt] or ""
         if prompt and prompt != inputs[self._suggestion]:
             return prompt, bool(inputs[self._as_chat]), inputs[self._suggestion]
-        suggestion = opening_of(self._context, inputs[self._lora])
+        suggestion = suggest_prompt(self._context, inputs[self._lora])
         return suggestion.words, suggestion.as_chat, suggestion.words
 
     async def _on_answer(self, inputs: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
@@ -134,18 +166,18 @@ class TryTab:
             return
         context = self._context
         work = partial(context.engine.answer, question, context.host)
-        async for status, texts in answers(context, "Answering", work):
+        async for status, texts in stream_answers(context, "Answering", work):
             if texts:
                 boxes = {self._without: texts["without"], self._with: texts["with"]}
-                yield {self._status: status, self._heading: answers_to(question), **boxes}
+                yield {self._status: status, self._heading: answers_heading(question), **boxes}
             else:
                 yield {self._status: status}
 
-    def _question(self, inputs: dict[Any, Any]) -> Question:
+    def _question(self, inputs: dict[Any, Any]) -> AnswerRequest:
         name = inputs[self._lora]
-        return Question(
+        return AnswerRequest(
             prompt=inputs[self._prompt] or "",
-            lora="" if name in (None, NONE) else name,
+            lora="" if name in (None, NO_LORA) else name,
             strength=inputs[self._strength] / 100,
             as_chat=bool(inputs[self._as_chat]),
             max_tokens=int(inputs[self._length]),
@@ -161,22 +193,22 @@ class TryTab:
 
     async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
         name, strength = inputs[self._lora], inputs[self._strength] / 100
-        if name in (None, NONE):
+        if name in (None, NO_LORA):
             yield markup.problem("Choose a LoRA to put on.")
             return
         context = self._context
-        work = partial(context.engine.put_on, name, strength, context.host)
-        async for status, _ in answers(context, f"Putting {name} on", work):
+        work = partial(context.engine.attach_lora, name, strength, context.host)
+        async for status, _ in stream_answers(context, f"Putting {name} on", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
-        work = partial(self._context.engine.take_off, self._context.host)
-        async for status, _ in answers(self._context, "Taking the LoRA off", work):
+        work = partial(self._context.engine.detach_lora, self._context.host)
+        async for status, _ in stream_answers(self._context, "Taking the LoRA off", work):
             yield status
 
 
-async def answers(
-    context: Joined, title: str, work: Callable[[Job], Ended]
+async def stream_answers(
+    context: PageContext, title: str, work: Callable[[Job], JobEnded]
 ) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """Start a job on the model and follow it: yield its status and the answers so far.
 
@@ -184,68 +216,72 @@ async def answers(
     """
     texts = {"without": "", "with": ""}
     try:
-        context.refuse_where_read_only()
+        context.check_writable()
         job = context.session.start("answer", title, context.host, work)
     except BusyError as error:
-        async for message in refused(context.session, error):
+        async for message in follow_refusal(context.session, error):
             yield message, {}
         return
     status = ""
-    async for events in news(job):
-        take_in(events, texts)
-        status = said_last(events, status)
+    async for events in follow_events(job):
+        append_answers(events, texts)
+        status = latest_status(events, status)
         yield status, texts
 
 
-def answers_to(question: Question) -> str:
+def answers_heading(question: AnswerRequest) -> str:
     """A heading with the prompt and the LoRA of the answers, since the form may have changed."""
-    text = question.prompt if len(question.prompt) <= MOST_SHOWN else f"... {question.prompt[-MOST_SHOWN:]}"
+    text = (
+        question.prompt
+        if len(question.prompt) <= MAX_PROMPT_SHOWN
+        else f"... {question.prompt[-MAX_PROMPT_SHOWN:]}"
+    )
     lora = f", {question.lora} at {question.strength:.0%}" if question.lora else ""
     verb = "Answers to" if question.as_chat else "Going on from"
     return markup.paragraph(f"{verb} \u201c{text}\u201d{lora}:", quiet=True)
 
 
-def take_in(events: Sequence[Event], texts: dict[str, str]) -> None:
+def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:
     """Append new pieces to the answers."""
     for event in events:
         if isinstance(event, Answer):
             texts[event.side] += event.piece
 
 
-def lora_choices(context: Joined) -> list[str]:
+def lora_choices(context: PageContext) -> list[str]:
     try:
-        return [NONE, *loras.to_try(context.host.folders.loras)]
+        return [NO_LORA, *loras.list_loadable(context.host.folders.loras)]
     except (TrainingProError, OSError):
-        return [NONE]
+        return [NO_LORA]
 
 
-def _last_trained_lora(context: Joined) -> str:
+def _last_trained_lora(context: PageContext) -> str:
     """The LoRA of the last run of this session, or NO_LORA."""
     job = context.session.latest("training")
     end = job.end if job else None
-    return end.folder.name if end and end.folder and loras.has_lora(end.folder) else NONE
+    return end.folder.name if end and end.folder and loras.has_lora(end.folder) else NO_LORA
 
 
-class Opening(NamedTuple):
+class SuggestedPrompt(NamedTuple):
     """A prompt that shows the effect of a LoRA, and whether it is a chat message."""
 
     words: str = ""
     as_chat: bool = False
 
 
-def opening_of(context: Joined, name: str | None) -> Opening:
+def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
     """The first words of the training data of a LoRA, or the first message of its chats."""
-    if name in (None, NONE):
-        return Opening()
+    if name in (None, NO_LORA):
+        return SuggestedPrompt()
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
         first: str = json.loads((folder / DATA_SAMPLE).read_text(encoding="utf-8"))[0]["value"]
     except (TrainingProError, OSError, ValueError, LookupError, TypeError):
-        return Opening()
-    if chat := how_to_talk(folder):
-        return Opening(chat.message(first), as_chat=True)
+        return SuggestedPrompt()
+    if chat := read_training_prompt(folder):
+        return SuggestedPrompt(chat.message(first), as_chat=True)
     beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", first)
-    return Opening(beginning[0].strip() if beginning else "")
+    return SuggestedPrompt(beginning[0].strip() if beginning else "")
 
 
 def _answer_box(label: str, elem_id: str) -> gr.Textbox:

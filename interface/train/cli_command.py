@@ -11,35 +11,37 @@ from typing import Any
 
 from ...core.errors import SettingsError, TrainingProError
 from ...core.host import Host
-from ...core.launcher import python
+from ...core.launcher import python_command
 from ...settings import flags
 from ...settings.parsing import training_settings
 from ..base import markup
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "script.py"
-EXPLAINED = (
+EXPLANATION = (
     "The same run on a command line: what differs from the defaults. Close the page first where the memory has no "
     "room for the model twice."
 )
-FOR_CMD = 'It is written for the Command Prompt (cmd): PowerShell takes ", $ and ` in a text for signs of its own.'
-PLAIN = re.compile(r"[\w.:/\\=+-]+")
+CMD_NOTE = (
+    'It is written for the Command Prompt (cmd): PowerShell takes ", $ and ` in a text for signs of its own.'
+)
+UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
 """Words that both Windows consoles take literally: & ends a command in cmd, a comma ends a word in PowerShell."""
 
 
-def as_command(values: Mapping[str, Any], host: Host) -> str:
+def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
     """The command as HTML to copy, or the problems of the form."""
     try:
         settings = training_settings(values)
     except SettingsError as error:
         return markup.problem(f"The form is not ready for a command yet.\n{error}")
-    words = [*_command(host), *flags.as_words(settings.values())]
+    words = [*_command(host), *flags.as_arguments(settings.values())]
     needs_cmd = _is_windows() and re.search('["$`]', "".join(words))
-    explanation = f"{EXPLAINED} {FOR_CMD}" if needs_cmd else EXPLAINED
+    explanation = f"{EXPLANATION} {CMD_NOTE}" if needs_cmd else EXPLANATION
     return markup.paragraph(explanation, quiet=True) + markup.code(map(_quote, words))
 
 
 def _command(host: Host) -> Sequence[str]:
-    return python(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model_flags(host)
+    return python_command(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model_flags(host)
 
 
 def _model_flags(host: Host) -> Sequence[str]:
@@ -56,7 +58,7 @@ def _quote(word: str) -> str:
     """Quote a word for the console of this system."""
     if not _is_windows():
         return shlex.quote(word)
-    if PLAIN.fullmatch(word):
+    if UNQUOTED.fullmatch(word):
         return word
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', word)  # backslashes are doubled only before a quote
     return '"' + re.sub(r"(\\+)\Z", r"\1\1", escaped) + '"'

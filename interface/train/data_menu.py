@@ -10,49 +10,49 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import DataError, TrainingProError
-from ...core.files import PART, written_whole
+from ...core.files import PART_SUFFIX, atomic_write
 from ...core.host import Folders
 from ...data import dataset_index
 from ...data.examples import dataset_share
 from ...data.readers import unsupported
 from ...train_utils import size
-from ..base import Joined
+from ..base import PageContext
 
-LARGEST = 2 * 10**9
-LONGEST_NAME = 80
+MAX_UPLOAD_BYTES = 2 * 10**9
+MAX_NAME_CHARS = 80
 
 
-def choices(context: Joined) -> list[tuple[str, str]]:
+def dataset_choices(context: PageContext) -> list[tuple[str, str]]:
     """Labels and names of all datasets; those of the project are marked as examples."""
     try:
-        datasets = dataset_index.listed(context.host.folders)
+        datasets = dataset_index.list_datasets(context.host.folders)
     except (TrainingProError, OSError):
         return []
     return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in datasets]
 
 
-def with_share(chosen: Sequence[str], name: str, per_cent: str) -> list[str]:
+def set_share(chosen: Sequence[str], name: str, per_cent: str) -> list[str]:
     """The chosen datasets, with a new share for one of them. Check reports a share that is no number."""
     changed = name if per_cent.strip() in ("", "100") else f"{name}:{per_cent.strip()}"
-    return [changed if named(entry) == name else entry for entry in chosen]
+    return [changed if dataset_name(entry) == name else entry for entry in chosen]
 
 
-def named(entry: str) -> str:
+def dataset_name(entry: str) -> str:
     """The name of the dataset in an entry such as 'notes.md:50'."""
     try:
-        return dataset_share.asked(entry).name
+        return dataset_share.parse_share(entry).name
     except ValueError:
         return entry.rpartition(":")[0]
 
 
-def still_there(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> list[str]:
+def existing_entries(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> list[str]:
     """Those of these entries whose datasets still exist."""
     existing = {value for _, value in choices}
-    return [name for name in names if named(name) in existing]
+    return [name for name in names if dataset_name(name) in existing]
 
 
 @dataclass(frozen=True)
-class Taken:
+class AddedFile:
     """An uploaded file and its name in the datasets folder; `existed` if the same bytes were already there."""
 
     uploaded: str
@@ -67,37 +67,40 @@ class Taken:
         return f"{self.uploaded} is there already{note}: it is chosen, and not added again."
 
 
-def take_in(folders: Folders, uploaded: Sequence[str]) -> list[Taken]:
+def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
     """Copy uploaded files into the datasets folder, under safe, free names; existing files are kept."""
     folder = folders.datasets
     paths = [Path(path) for path in uploaded]
-    if unreadable := [path.name for path in paths if path.suffix.lower() not in dataset_index.KINDS]:
+    if unreadable := [path.name for path in paths if path.suffix.lower() not in dataset_index.DATA_SUFFIXES]:
         raise DataError(
-            f"{', '.join(unreadable)} cannot be learned from. Choose {', '.join(dataset_index.KINDS)} files."
-            + "".join(f" {name}: {remedy}." for name in unreadable if (remedy := unsupported.remedy(Path(name))))
+            f"{', '.join(unreadable)} cannot be learned from. Choose "
+            f"{', '.join(dataset_index.DATA_SUFFIXES)} files."
+            + "".join(
+                f" {name}: {remedy}." for name in unreadable if (remedy := unsupported.find_remedy(Path(name)))
+            )
         )
     for path in paths:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_UPLOAD_BYTES:
             raise DataError(
-                f"{path.name} has {size(path.stat().st_size)}; at most {size(LARGEST)} go through the browser. "
-                f"Copy it into {folder} yourself."
+                f"{path.name} has {size(path.stat().st_size)}; at most {size(MAX_UPLOAD_BYTES)} go through the "
+                f"browser. Copy it into {folder} yourself."
             )
     folder.mkdir(parents=True, exist_ok=True)
     return [_add_file(path, folder) for path in paths]
 
 
-def chosen_with(chosen: Iterable[str], files: Iterable[Taken]) -> list[str]:
+def merge_chosen(chosen: Iterable[str], files: Iterable[AddedFile]) -> list[str]:
     """The chosen datasets and the new files, without duplicates."""
     names = list(chosen)
     for file in files:
-        if file.name not in map(named, names):
+        if file.name not in map(dataset_name, names):
             names.append(file.name)
     return names
 
 
-def _add_file(path: Path, folder: Path) -> Taken:
+def _add_file(path: Path, folder: Path) -> AddedFile:
     duplicate = _find_duplicate(path, folder)
-    return Taken(path.name, duplicate or _copy_file(path, folder), existed=bool(duplicate))
+    return AddedFile(path.name, duplicate or _copy_file(path, folder), existed=bool(duplicate))
 
 
 def _find_duplicate(path: Path, folder: Path) -> str:
@@ -108,12 +111,12 @@ def _find_duplicate(path: Path, folder: Path) -> str:
 
 def _copy_file(path: Path, folder: Path) -> str:
     target = _free_path(folder, safe_name(path.name))
-    with written_whole(target, f".{target.name}{PART}") as partial:
+    with atomic_write(target, f".{target.name}{PART_SUFFIX}") as partial:
         shutil.copyfile(path, partial)
     return target.name
 
 
-def name_for(data: str, model: str) -> str:
+def suggest_lora_name(data: str, model: str) -> str:
     """A short name for a LoRA, from its dataset and its model, without dots."""
     parts = [Path(data.rstrip("/")).stem, *([model] if model else [])]
     return re.sub(r"[^\w-]+", "_", "-".join(parts)).strip("_-")[:50]
@@ -123,7 +126,7 @@ def safe_name(name: str) -> str:
     """A file name without characters that are unsafe in paths."""
     stem, suffix = Path(name).stem, Path(name).suffix
     safe_stem = re.sub(r"[^\w .()-]+", "_", stem).strip(" .") or "text"
-    return safe_stem[:LONGEST_NAME] + re.sub(r"[^\w.]+", "", suffix)
+    return safe_stem[:MAX_NAME_CHARS] + re.sub(r"[^\w.]+", "", suffix)
 
 
 def _free_path(folder: Path, name: str) -> Path:

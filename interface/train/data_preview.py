@@ -13,49 +13,49 @@ from ...data.examples import dataset_share
 from ...data.readers import unsupported
 from ...data.report import DatasetReport, SourceReport
 from ...settings.parsing import training_settings
-from ..base import Joined, markup
+from ..base import PageContext, markup
 from . import data_menu
-from .field_visibility import Kind
+from .field_visibility import DataKind
 
-QUICKLY = 3_000_000
+MAX_PREVIEW_BYTES = 3_000_000
 """Data up to this size are previewed at once; larger data only when Check is pressed."""
 
 
 @dataclass(frozen=True)
-class DataLook:
+class DataPreview:
     """Kinds and number of examples of the chosen data, as far as they are known quickly."""
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[DataKind, ...] = ()
     examples: int = 0
     html: str = ""
 
 
-def look(values: Mapping[str, Any], context: Joined) -> DataLook:
+def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview:
     """Preview the chosen data, and list unsupported files in the datasets folder."""
     preview = _chosen_preview(values, context)
     return replace(preview, html=preview.html + _unsupported_note(context))
 
 
-def _chosen_preview(values: Mapping[str, Any], context: Joined) -> DataLook:
+def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPreview:
     """The preview of the chosen data; only by name if the data are large or the form is incomplete."""
     chosen = values.get("data") or []
     if not chosen:
-        return DataLook(html=_empty_hint(context))
+        return DataPreview(html=_empty_hint(context))
     shares = "".join(map(_share_field, chosen))
     try:
         report = _report(values, context)
     except (TrainingProError, OSError):
-        return DataLook(_kinds_of_names(chosen), html=shares)  # Check and Start say what is wrong
+        return DataPreview(_kinds_of_names(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
         hint = markup.paragraph("Press Check to see what is in these data.", quiet=True)
-        return DataLook(_kinds_of_names(chosen), html=shares + hint)
-    summary = markup.paragraph(" ".join([*(s.short for s in report.sources), *report.problems]), quiet=True)
-    return DataLook(
+        return DataPreview(_kinds_of_names(chosen), html=shares + hint)
+    summary = markup.paragraph(" ".join([*(s.summary for s in report.sources), *report.problems]), quiet=True)
+    return DataPreview(
         _kinds_of_sources(report.sources) or _kinds_of_names(chosen), report.examples, summary + shares
     )
 
 
-def _empty_hint(context: Joined) -> str:
+def _empty_hint(context: PageContext) -> str:
     """What to do if no data are chosen."""
     try:
         folder = context.host.folders.datasets
@@ -64,48 +64,49 @@ def _empty_hint(context: Joined) -> str:
     return markup.paragraph(f"Choose data, press Add files, or put files into {folder}.", quiet=True)
 
 
-def _unsupported_note(context: Joined) -> str:
+def _unsupported_note(context: PageContext) -> str:
     """Why some of the user's files are missing in the menu."""
     try:
-        note = unsupported.said(context.host.folders.datasets)
+        note = unsupported.describe_unsupported(context.host.folders.datasets)
     except (TrainingProError, OSError):
         return ""
     return markup.paragraph(note, quiet=True) if note else ""
 
 
-def _report(values: Mapping[str, Any], context: Joined) -> DatasetReport | None:
-    if context.host.standing().problem or _bytes_of(values["data"], context) > QUICKLY:
+def _report(values: Mapping[str, Any], context: PageContext) -> DatasetReport | None:
+    if context.host.model_status().problem or _bytes_of(values["data"], context) > MAX_PREVIEW_BYTES:
         return None
     return context.engine.check(training_settings({**values, "name": "look"}), context.host)
 
 
-def _kinds_of_sources(sources: Iterable[SourceReport]) -> tuple[Kind, ...]:
-    kinds: set[Kind] = {"rows" if source.rows else "text" for source in sources}
+def _kinds_of_sources(sources: Iterable[SourceReport]) -> tuple[DataKind, ...]:
+    kinds: set[DataKind] = {"rows" if source.rows else "text" for source in sources}
     return tuple(sorted(kinds))
 
 
-def _kinds_of_names(chosen: Iterable[str]) -> tuple[Kind, ...]:
+def _kinds_of_names(chosen: Iterable[str]) -> tuple[DataKind, ...]:
     """Guess text or rows from the file names."""
-    kinds: set[Kind] = {
-        "rows" if data_menu.named(name).lower().endswith(dataset_index.ROWS) else "text" for name in chosen
+    kinds: set[DataKind] = {
+        "rows" if data_menu.dataset_name(name).lower().endswith(dataset_index.ROW_SUFFIXES) else "text"
+        for name in chosen
     }
     return tuple(sorted(kinds))
 
 
 def _share_field(entry: str) -> str:
     """A number field for the share of a dataset."""
-    name = data_menu.named(entry)
+    name = data_menu.dataset_name(entry)
     try:
-        per_cent = f"{dataset_share.asked(entry).per_cent:g}"
+        per_cent = f"{dataset_share.parse_share(entry).percent:g}"
     except ValueError:
         per_cent = ""
     return (
-        f'<label class="tp-share">use <input type="number" min="1" max="{dataset_share.MOST}" value="{per_cent}" '
-        f'data-tp-share="{escape(name)}"> % of {escape(name)}</label>'
+        f'<label class="tp-share">use <input type="number" min="1" max="{dataset_share.MAX_PERCENT}" '
+        f'value="{per_cent}" data-tp-share="{escape(name)}"> % of {escape(name)}</label>'
     )
 
 
-def _bytes_of(names: Iterable[str], context: Joined) -> int:
-    datasets = dataset_index.found(list(names), context.host.folders)
+def _bytes_of(names: Iterable[str], context: PageContext) -> int:
+    datasets = dataset_index.find_datasets(list(names), context.host.folders)
     files = [f for d in datasets for f in (d.path.rglob("*") if d.path.is_dir() else [d.path]) if f.is_file()]
     return sum(f.stat().st_size for f in files)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from ...settings.definitions import SETTINGS, keys_of
+from ...settings.definitions import SETTINGS, section_keys
 from ..base import ALL_ROWS, row_id
 
-Kind = Literal["text", "rows"]
-TEXT = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats", "block_ends")
-ROWS = keys_of("rows")
-SWITCH = keys_of("switching")
-SECOND = tuple(key for key in SWITCH if key.startswith("second_"))
+DataKind = Literal["text", "rows"]
+TEXT_KEYS = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats", "block_ends")
+ROW_KEYS = section_keys("rows")
+SWITCH_KEYS = section_keys("switching")
+SECOND_SWITCH_KEYS = tuple(key for key in SWITCH_KEYS if key.startswith("second_"))
 
 
-def beside_the_point(values: Mapping[str, Any], kinds: Collection[Kind]) -> set[str]:
+def irrelevant_keys(values: Mapping[str, Any], kinds: Collection[DataKind]) -> set[str]:
     """The keys without effect; `kinds` are those of the chosen data, empty if they are not known yet."""
     hidden: set[str] = set()
     if "rows" not in kinds:
-        hidden |= set(ROWS)
+        hidden |= set(ROW_KEYS)
     if "text" not in kinds and "rows" in kinds:
-        hidden |= set(TEXT)
+        hidden |= set(TEXT_KEYS)
     if values.get("max_steps") not in (None, "", 0, "0"):
         hidden.add("epochs")
     if not values.get("train_head"):
@@ -43,10 +43,10 @@ def _is_invalid(key: str, values: Mapping[str, Any]) -> bool:
 
 def _irrelevant_switch_keys(values: Mapping[str, Any]) -> set[str]:
     if values.get("batching") != "length_then_order":
-        return set(SWITCH)
-    hidden = set() if values.get("switch_pairs") else set(SECOND)
+        return set(SWITCH_KEYS)
+    hidden = set() if values.get("switch_pairs") else set(SECOND_SWITCH_KEYS)
     by_loss = values.get("switch_after") == "loss"
-    return hidden | {key for key in SWITCH if (key.endswith("_at") if by_loss else "_loss_" in key)}
+    return hidden | {key for key in SWITCH_KEYS if (key.endswith("_at") if by_loss else "_loss_" in key)}
 
 
 def style(keys: Collection[str]) -> str:

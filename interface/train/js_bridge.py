@@ -9,11 +9,11 @@ from typing import Any
 import gradio as gr
 
 from ...settings.definitions import SETTINGS
-from ..base import Form, handle, on_load, private, script
+from ..base import Form, add_handler, load_script, on_load, private_options
 from . import data_menu
 
 
-class Clicks:
+class JsBridge:
     """A hidden text box that receives the clicks from the script."""
 
     def __init__(self, form: Form) -> None:
@@ -26,13 +26,20 @@ class Clicks:
         """Register the event handlers, after the whole form is drawn."""
         outputs = list(self._form.components.values())
         inputs = {*self._form.inputs(), self._wish_box}
-        handle(self._wish_box.change, self._fill_form, inputs, outputs, what="Filling in the form", **private())
-        on_load(None, [], js=script("clicks"), **private())
+        add_handler(
+            self._wish_box.change,
+            self._fill_form,
+            inputs,
+            outputs,
+            what="Filling in the form",
+            **private_options(),
+        )
+        on_load(None, [], js=load_script("clicks"), **private_options())
 
     def _fill_form(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         wish = json.loads(inputs[self._wish_box] or "{}")
         values = wish.get("set", {})
         if "share" in wish:
             chosen = inputs[self._form.components["data"]] or []
-            values = {"data": data_menu.with_share(chosen, *wish["share"])}
+            values = {"data": data_menu.set_share(chosen, *wish["share"])}
         return self._form.updates({key: value for key, value in values.items() if key in SETTINGS})

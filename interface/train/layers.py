@@ -8,13 +8,13 @@ import gradio as gr
 
 from ...core.errors import TrainingProError
 from ...settings.definitions import SETTINGS
-from ..base import Form, Joined, handle, markup, private
+from ..base import Form, PageContext, add_handler, markup, private_options
 
 
-class Layers:
+class LayerPicker:
     """A button that lists the layers, and a checkbox for each layer."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
 
     def draw(self) -> None:
@@ -24,7 +24,7 @@ class Layers:
 
     def connect(self) -> None:
         targets = self._form.components["targets"]
-        handle(
+        add_handler(
             self._list_button.click,
             self._on_list,
             targets,
@@ -32,9 +32,11 @@ class Layers:
             what="Listing the layers",
             says=self._message,
             clears={self._boxes: gr.update(visible=False)},
-            **private(),
+            **private_options(),
         )
-        handle(self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers", **private())
+        add_handler(
+            self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers", **private_options()
+        )
 
     def _on_list(self, targets: str | None) -> tuple[str, Any]:
         try:

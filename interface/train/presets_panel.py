@@ -15,31 +15,33 @@ from ...core.host import Folders
 from ...records.folder import PARAMETERS, loras
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
-from ..base import Form, Joined, handle, markup, private
-from .cli_command import as_command
+from ..base import Form, PageContext, add_handler, markup, private_options
+from .cli_command import cli_command_html
 
-NOTHING, DEFAULTS, TRAINED = "", "defaults", "trained"
-NEWEST, BY_NAME = "newest", "name"
-DOING = {"Save": "Saving the preset", "Delete": "Deleting the preset"}
+UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
+NEWEST_FIRST, BY_NAME = "newest", "name"
+ACTION_NAMES = {"Save": "Saving the preset", "Delete": "Deleting the preset"}
 
 
-class StartFrom:
+class PresetsPanel:
     """A menu that fills the form and reports the changes, with the buttons that save and delete presets."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
         self._tables: dict[Any, Any] = {}
 
     def draw(self) -> None:
-        self._menu = gr.Dropdown(self._choices(), value=NOTHING, label="Start from", elem_id="tp-start-from")
+        self._menu = gr.Dropdown(self._choices(), value=UNCHANGED, label="Start from", elem_id="tp-start-from")
         self.menu_message = gr.HTML(elem_id="tp-start-from-said")
 
     def draw_table(self, kind: str) -> None:
         """Draw the menu of presets (S to XL) at the top of a folded part."""
-        menu = gr.Dropdown(self._preset_choices(kind), value=NOTHING, label="Preset", elem_id=f"tp-{kind}-preset")
+        menu = gr.Dropdown(
+            self._preset_choices(kind), value=UNCHANGED, label="Preset", elem_id=f"tp-{kind}-preset"
+        )
         self._tables[menu] = gr.HTML(elem_id=f"tp-{kind}-said", elem_classes="tp-said")
 
-    def draw_keeping(self) -> None:
+    def draw_saving(self) -> None:
         """Draw the part Presets: save, delete, differences from the defaults, and the form as a command."""
         with gr.Row():
             self._name = gr.Textbox(
@@ -48,8 +50,8 @@ class StartFrom:
             self._save_button = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
             self._delete_button = gr.Button("Delete", min_width=70, elem_id="tp-preset-delete")
         self._order = gr.Radio(
-            [("newest first", NEWEST), ("by name", BY_NAME)],
-            value=NEWEST,
+            [("newest first", NEWEST_FIRST), ("by name", BY_NAME)],
+            value=NEWEST_FIRST,
             label="LoRAs in the menu Start from",
             elem_id="tp-lora-order",
         )
@@ -64,31 +66,39 @@ class StartFrom:
         form = self._form.inputs()
         outputs = [*self._form.components.values(), self.menu_message]
         on_choose = partial(self._on_choose, self._menu, self.menu_message)
-        handle(
+        add_handler(
             self._menu.input,
             on_choose,
             {*form, self._menu},
             outputs,
             what="Start from",
             says=self.menu_message,
-            **private(),
+            **private_options(),
         )
         events = [self._order.change, *refreshing]
-        handle(events, self.refreshed, self._order, self._menu, what="Renewing Start from", **private())
+        add_handler(
+            events, self.refresh_menu, self._order, self._menu, what="Renewing Start from", **private_options()
+        )
         for menu, message in self._tables.items():
             table_outputs = [*self._form.components.values(), message]
             on_choose = partial(self._on_choose, menu, message)
-            handle(
-                menu.input, on_choose, {*form, menu}, table_outputs, what="The preset", says=message, **private()
+            add_handler(
+                menu.input,
+                on_choose,
+                {*form, menu},
+                table_outputs,
+                what="The preset",
+                says=message,
+                **private_options(),
             )
-        handle(
+        add_handler(
             self._reset_button.click,
             self._on_reset,
             form,
             outputs,
             what="Back to defaults",
             says=self.menu_message,
-            **private(),
+            **private_options(),
         )
         self._connect_saving(form)
 
@@ -101,10 +111,12 @@ class StartFrom:
             (self._save_button, self._on_save, {*form, self._name, self._order}, outputs_with_menu),
             (self._delete_button, self._on_delete, {self._name, self._order}, outputs_with_menu),
         ):
-            action = DOING.get(button.value, button.value)
-            handle(button.click, handler, inputs, outputs, what=action, says=self._message, **private())
+            action = ACTION_NAMES.get(button.value, button.value)
+            add_handler(
+                button.click, handler, inputs, outputs, what=action, says=self._message, **private_options()
+            )
 
-    def refreshed(self, order: str = NEWEST) -> Any:
+    def refresh_menu(self, order: str = NEWEST_FIRST) -> Any:
         return gr.update(choices=self._choices(order))
 
     @property
@@ -114,25 +126,28 @@ class StartFrom:
     def _preset_choices(self, kind: str) -> list[tuple[str, str]]:
         """Labels and values of a menu of presets. An error in a user file is reported when a preset is chosen."""
         try:
-            table = presets.table(kind, self._context.host.folders.presets)
+            table = presets.load_table(kind, self._context.host.folders.presets)
         except TrainingProError:
-            table = presets.table(kind, presets.GOALS.parent)
-        return [("(as it is)", NOTHING), *((p.label, f"{kind}:{p.name}") for p in table)]
+            table = presets.load_table(kind, presets.GOALS_FILE.parent)
+        return [("(as it is)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)]
 
-    def _choices(self, order: str = NEWEST) -> list[tuple[str, str]]:
-        first = [("(the form as it is)", NOTHING), ("the defaults", DEFAULTS)]
+    def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
+        first = [("(the form as it is)", UNCHANGED), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
         try:
             folders = self._context.host.folders
-            own = [(f"preset: {p.label}", f"{presets.OWN}:{p.name}") for p in presets.own(folders.presets)]
-            trained = [(f"LoRA: {n}", f"{TRAINED}:{n}") for n in _sorted_loras(folders.loras, order)]
+            own = [
+                (f"preset: {p.label}", f"{presets.OWN_KIND}:{p.name}")
+                for p in presets.own_presets(folders.presets)
+            ]
+            trained = [(f"LoRA: {n}", f"{LORA_SETTINGS}:{n}") for n in _sorted_loras(folders.loras, order)]
         except (TrainingProError, OSError):
             own, trained = [], []
         return [*first, *goals, *own, *trained]
 
     def _on_choose(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         try:
-            values, words = self._load_choice(inputs[menu] or NOTHING)
+            values, words = self._load_choice(inputs[menu] or UNCHANGED)
         except TrainingProError as error:
             return {message: markup.problem(str(error))}
         return self._fill_updates(inputs, values, words, message)
@@ -144,30 +159,30 @@ class StartFrom:
         self, inputs: Mapping[Any, Any], values: Mapping[str, Any], words: str, message: Any
     ) -> dict[Any, Any]:
         """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
-        values = {k: v for k, v in values.items() if k not in presets.UNTOUCHED}
-        changed = presets.changes(self._form.values(inputs), values)
+        values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
+        changed = presets.describe_changes(self._form.values(inputs), values)
         report = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
         return {**self._form.updates(values), message: markup.paragraph(f"{words} {report}".strip(), quiet=True)}
 
     def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")
         folders = self._context.host.folders
-        if kind == TRAINED:
+        if kind == LORA_SETTINGS:
             folder = safe_paths.child(folders.loras, name, "LoRA")
-            loaded = files.load(folder / PARAMETERS, folders.datasets)
+            loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
             return loaded.values, " ".join(loaded.notes)
         if kind in presets.KINDS:
-            preset = presets.chosen(kind, name, folders.presets)
-            return {**(_defaults() if kind == presets.OWN else {}), **preset.values}, preset.words
+            preset = presets.find_preset_of_kind(kind, name, folders.presets)
+            return {**(_defaults() if kind == presets.OWN_KIND else {}), **preset.values}, preset.words
         return (_defaults() if choice == DEFAULTS else {}), ""
 
     def _on_differences(self, inputs: Mapping[Any, Any]) -> str:
-        values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.UNTOUCHED}
-        changed = presets.changes(_defaults(), values)
+        values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.EXCLUDED_KEYS}
+        changed = presets.describe_changes(_defaults(), values)
         return markup.bullets(changed) or markup.paragraph("Everything is at its default.", quiet=True)
 
     def _on_command(self, inputs: Mapping[Any, Any]) -> str:
-        return as_command(self._form.values(inputs), self._context.host)
+        return cli_command_html(self._form.values(inputs), self._context.host)
 
     def _on_save(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         name = (inputs[self._name] or "").strip()
@@ -176,7 +191,7 @@ class StartFrom:
             presets.save(folders.presets, name, self._form.values(inputs))
             return f"Saved as {name}."
 
-        return self._context.said_of(save), self.refreshed(inputs[self._order])
+        return self._context.run_disk_action(save), self.refresh_menu(inputs[self._order])
 
     def _on_delete(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         name = (inputs[self._name] or "").strip()
@@ -185,14 +200,14 @@ class StartFrom:
             presets.delete(folders.presets, name)
             return f"{name} is deleted."
 
-        return self._context.said_of(delete), self.refreshed(inputs[self._order])
+        return self._context.run_disk_action(delete), self.refresh_menu(inputs[self._order])
 
 
 def _defaults() -> dict[str, Any]:
-    return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.UNTOUCHED}
+    return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
 
 
 def _sorted_loras(folder: Path, order: str) -> list[str]:
     """The names of all LoRAs, by name or the newest first."""
-    names = loras.listed(folder)
+    names = loras.list_loras(folder)
     return names if order == BY_NAME else sorted(names, key=lambda n: -(folder / n).stat().st_mtime)

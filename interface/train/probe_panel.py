@@ -9,21 +9,32 @@ from typing import Any
 import gradio as gr
 
 from ...core.errors import TrainingProError
-from ...core.jobs import Probed
+from ...core.jobs import ProbeDone
 from ...settings import presets
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
-from ..base import Form, Joined, follows, handle, markup, news, outdated, refused, said_last, use
+from ..base import (
+    Form,
+    PageContext,
+    add_handler,
+    apply_button,
+    follow_events,
+    follow_refusal,
+    latest_status,
+    markup,
+    outdated,
+    stream_options,
+)
 
 
-class OneStep:
+class ProbePanel:
     """Two buttons in the form: one measures, the other also fills in settings that fit."""
 
-    def __init__(self, context: Joined, form: Form) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
 
     def draw(self) -> None:
-        enabled = not self._context.host_says_read_only()
+        enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes="tp-buttons"):
             self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
             self._fit_button = gr.Button("Fit to my card", size="sm", interactive=enabled, elem_id="tp-fit")
@@ -32,45 +43,47 @@ class OneStep:
 
     def connect(self) -> None:
         inputs, outputs = self._form.inputs(), [self._result, self.made_from, *self._form.components.values()]
-        options = {"outputs": outputs, "says": self._result, **follows()}
-        handle(
+        options = {"outputs": outputs, "says": self._result, **stream_options()}
+        add_handler(
             self._test_button.click, partial(self._on_click, fit=False), inputs, what="Test one step", **options
         )
-        handle(self._fit_button.click, partial(self._on_click, fit=True), inputs, what="Fit to my card", **options)
+        add_handler(
+            self._fit_button.click, partial(self._on_click, fit=True), inputs, what="Fit to my card", **options
+        )
 
     async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
         context, values = self._context, self._form.values(inputs)
         try:
             settings = training_settings({**values, "name": values.get("name") or "one-step"})
-            context.refuse_where_read_only()
+            context.check_writable()
             work = partial(context.engine.probe, settings, context.host)
             job = context.session.start("probe", "Testing one step", context.host, work)
         except TrainingProError as error:
-            async for message in refused(context.session, error):
+            async for message in follow_refusal(context.session, error):
                 yield {self._result: message}
             return
         message = ""
         yield {self._result: message}
-        async for events in news(job):
-            yield {self._result: (message := said_last(events, message))}
-        probed = next((e for e in job.log.since(0) if isinstance(e, Probed)), None)
+        async for events in follow_events(job):
+            yield {self._result: (message := latest_status(events, message))}
+        probed = next((e for e in job.log.since(0) if isinstance(e, ProbeDone)), None)
         if probed is not None:
             changes = probed.fitting if fit else {}
             made_from = context.made_from({**values, **changes})
             yield {
-                self._result: told(probed, values, fitted=fit),
+                self._result: probe_card(probed, values, fitted=fit),
                 self.made_from: made_from,
                 **self._form.updates(changes),
             }
 
 
-def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
+def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
     """The result of the probe, with a button for settings that fit unless they are already filled in."""
     figures = markup.figures(
         [
             ("a step", duration(probed.seconds)),
             (f"the run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
-            *((f"more for {what}", how_long) for what, how_long in probed.beside),
+            *((f"more for {what}", how_long) for what, how_long in probed.extra_time),
             *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
             *([("too many at once", str(probed.too_large))] if probed.too_large else []),
@@ -79,17 +92,18 @@ def told(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
         ]
     )
     advice = _advice(probed, values, fitted=fitted)
-    mood = markup.mood(probed.peak, probed.free)
+    mood = markup.usage_mood(probed.peak, probed.free)
     return markup.card("", outdated.notice("probe"), figures, advice, mood=mood)
 
 
-def _advice(probed: Probed, values: Mapping[str, Any], *, fitted: bool) -> str:
-    changes = presets.changes(values, probed.fitting)
+def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
+    changes = presets.describe_changes(values, probed.fitting)
     if not changes:
         return markup.paragraph("It fits as it is." if probed.fits else NOTHING_HELPS)
     if fitted:
         return markup.paragraph(f"Changed so that it fits: {'; '.join(changes)}.")
-    return f"<p>{'It fits.' if probed.fits else 'It does not fit.'} {use('; '.join(changes), probed.fitting)}</p>"
+    answer = "It fits." if probed.fits else "It does not fit."
+    return f"<p>{answer} {apply_button('; '.join(changes), probed.fitting)}</p>"
 
 
 NOTHING_HELPS = (

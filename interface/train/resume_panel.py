@@ -11,18 +11,18 @@ import gradio as gr
 
 from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
-from ...records.folder import PARAMETERS, CutOff, crashed_runs
+from ...records.folder import PARAMETERS, CrashedRun, crashed_runs
 from ...settings import files
 from ...settings.parsing import training_settings
-from ..base import Joined, handle, markup, on_load, private
+from ..base import PageContext, add_handler, markup, on_load, private_options
 
-Act = Callable[[CutOff, Folders], str]
+RunAction = Callable[[CrashedRun, Folders], str]
 
 
-class Unfinished:
+class ResumePanel:
     """A panel that is visible only if there are crashed runs."""
 
-    def __init__(self, context: Joined) -> None:
+    def __init__(self, context: PageContext) -> None:
         self._context = context
 
     def draw(self) -> None:
@@ -46,57 +46,61 @@ class Unfinished:
             (self._delete_button, self._delete),
         ):
             outputs = [self._message, *panel]
-            options = {"what": button.value, "says": self._message, **private()}
-            handle(button.click, partial(self._on_click, action), {self._menu}, outputs, **options)
+            options = {"what": button.value, "says": self._message, **private_options()}
+            add_handler(button.click, partial(self._on_click, action), {self._menu}, outputs, **options)
         load_options = {"what": "Looking for runs that were cut off", "says": self._description}
         on_load(
-            self._panel_updates, panel, **load_options, clears={self._card: gr.update(visible=True)}, **private()
+            self._panel_updates,
+            panel,
+            **load_options,
+            clears={self._card: gr.update(visible=True)},
+            **private_options(),
         )
 
     def _panel_updates(self) -> tuple[Any, str, Any]:
         runs = self._crashed_runs()
-        card = markup.card("Cut off", markup.bullets(map(in_words, runs)), mood="fair") if runs else ""
+        card = markup.card("Cut off", markup.bullets(map(describe_crashed_run, runs)), mood="fair") if runs else ""
         names = [run.name for run in runs]
         return gr.update(visible=bool(runs)), card, gr.update(choices=names, value=names[0] if names else None)
 
-    def _crashed_runs(self) -> list[CutOff]:
-        if self._context.host_says_read_only():
+    def _crashed_runs(self) -> list[CrashedRun]:
+        if self._context.read_only_reason():
             return []
         try:
-            runs = crashed_runs.cut_off_runs(self._context.host.folders)
+            runs = crashed_runs.find_crashed_runs(self._context.host.folders)
         except (TrainingProError, OSError):
             return []
-        return [run for run in runs if not self._context.trains(run.name)]
+        return [run for run in runs if not self._context.is_training(run.name)]
 
-    def _on_click(self, action: Act, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
+    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
         def run_action(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
                 raise SavingError("That run is not cut off any more. Open the page anew.")
             return action(run, folders)
 
-        return (self._context.said_of(run_action), *self._panel_updates())
+        return (self._context.run_disk_action(run_action), *self._panel_updates())
 
-    def _resume(self, run: CutOff, folders: Folders) -> str:
+    def _resume(self, run: CrashedRun, folders: Folders) -> str:
         """Resume the run with its own settings, bit for bit as if it had not crashed."""
         context = self._context
-        loaded = files.load(run.folder / PARAMETERS, folders.datasets)
+        loaded = files.load_settings(run.folder / PARAMETERS, folders.datasets)
         # The name comes from the folder, because the user may have renamed it.
         settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume="newest")
         context.session.train(run.name, context.host, work)
         return f"{run.name} goes on."
 
-    def _keep(self, run: CutOff, folders: Folders) -> str:
-        crashed_runs.keep(run, folders)
+    def _keep(self, run: CrashedRun, folders: Folders) -> str:
+        crashed_runs.keep_run(run, folders)
         return f"{run.name} is a LoRA as of step {run.safe_step}."
 
-    def _delete(self, run: CutOff, folders: Folders) -> str:
-        crashed_runs.throw_away(run, folders)
+    def _delete(self, run: CrashedRun, folders: Folders) -> str:
+        crashed_runs.discard_run(run, folders)
         return f"{run.name} is thrown away."
 
 
-def in_words(run: CutOff) -> str:
+def describe_crashed_run(run: CrashedRun) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
     steps = f" of {run.steps}" if run.steps else ""
     return f"{run.name} was cut off at {when}, at step {run.step}{steps}. It can go on: {run.lost}."

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...core.errors import TrainingProError
-from ...data.report import is_known, parts_of
+from ...data.report import is_known_architecture, target_layers
 from ...settings import presets
-from ...settings.definitions import SETTINGS, Lora
+from ...settings.definitions import SETTINGS, LoraSettings
 from ...settings.parsing import training_settings
 from ...train_utils import ModelShape, StepPlan, plural, size
-from ..base import way_back
+from ..base import reset_button
 from ..run import plan_svg
 
-STEPS = ("batch_size", "accumulation", "epochs", "max_steps")
-NO_DATA_YET = 400  # examples, to draw the schedule before any data are chosen
+STEP_KEYS = ("batch_size", "accumulation", "epochs", "max_steps")
+ASSUMED_EXAMPLES = 400  # examples, to draw the schedule before any data are chosen
 
 
-def together(values: Mapping[str, Any], examples: int) -> str:
+def step_summary(values: Mapping[str, Any], examples: int) -> str:
     """Examples per step and the number of steps; empty while a number is half-typed."""
-    parsed = _parse(values, STEPS)
+    parsed = _parse(values, STEP_KEYS)
     if not parsed:
         return ""
     per_step = parsed["batch_size"] * parsed["accumulation"]
@@ -29,13 +29,13 @@ def together(values: Mapping[str, Any], examples: int) -> str:
     return f"Together {per_step} {plural(per_step, 'example')} a step{steps}."
 
 
-def strength(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def lora_summary(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Alpha and strength of the LoRA, and the size of its file."""
     parsed = _parse(values, ("rank", "alpha", "rslora", "targets"))
     if not parsed:
         return ""
     file_note = _file_size_note(config, parsed["rank"], parsed["targets"])
-    return f"LoRA alpha {parsed['alpha']:g}, strength {Lora(**parsed).strength:.3g}{file_note}."
+    return f"LoRA alpha {parsed['alpha']:g}, strength {LoraSettings(**parsed).strength:.3g}{file_note}."
 
 
 def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:
@@ -43,19 +43,19 @@ def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:
     shape = ModelShape.of(config)
     if shape is None:
         return ""
-    if not is_known(config, targets):
+    if not is_known_architecture(config, targets):
         return ", its file: Check says how large"
-    return f", its file about {size(4 * shape.lora_weights(rank, parts_of(targets)))}"
+    return f", its file about {size(4 * shape.lora_weights(rank, target_layers(targets)))}"
 
 
-def schedule(values: Mapping[str, Any], examples: int) -> str:
+def schedule_svg(values: Mapping[str, Any], examples: int) -> str:
     """A small chart of the schedule; empty while a setting is half-typed."""
     try:
         settings = training_settings({**values, "name": "look", "data": ["look"]})
     except TrainingProError:
         return ""
-    plan = StepPlan(examples or NO_DATA_YET, **_parse(values, STEPS))
-    return plan_svg.small_curve(settings, plan)
+    plan = StepPlan(examples or ASSUMED_EXAMPLES, **_parse(values, STEP_KEYS))
+    return plan_svg.small_lr_svg(settings, plan)
 
 
 def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -66,16 +66,18 @@ def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
         return {}
 
 
-def changed(values: Mapping[str, Any]) -> str:
+def reset_buttons(values: Mapping[str, Any]) -> str:
     """Reset buttons of all settings that differ from their defaults."""
-    keys = [key for key in values if key not in presets.UNTOUCHED]
-    changed_keys = presets.apart({key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys})
-    return "".join(way_back(key, presets.shown(key, SETTINGS[key].default)) for key in changed_keys)
+    keys = [key for key in values if key not in presets.EXCLUDED_KEYS]
+    changed_keys = presets.differing_keys(
+        {key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys}
+    )
+    return "".join(reset_button(key, presets.format_value(key, SETTINGS[key].default)) for key in changed_keys)
 
 
-def title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:
+def part_title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:
     """The title of a folded part, with its settings that differ from their defaults."""
     keys = [key for row in rows for key in row if key in values]
     defaults = {key: SETTINGS[key].default for key in keys}
-    changed = presets.changes(defaults, {key: values[key] for key in keys})
+    changed = presets.describe_changes(defaults, {key: values[key] for key in keys})
     return f"{name}: {'; '.join(changed)}" if changed else name

@@ -11,50 +11,50 @@ import gradio as gr
 from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...settings import presets
-from ...settings.definitions import keys_of
+from ...settings.definitions import section_keys
 from ..base import (
-    FOLDED,
-    LIVE,
-    LORA,
-    MEMORY,
-    TABLES,
-    VISIBLE,
+    FOLDED_ROWS,
+    LIVE_PART,
+    LORA_PART,
+    MEMORY_PART,
+    PRESET_TABLES,
+    VISIBLE_ROWS,
     Form,
-    Joined,
-    handle,
+    PageContext,
+    add_handler,
+    describe_existing_name,
     markup,
     on_load,
     outdated,
     part_id,
-    private,
+    private_options,
     status_line,
-    taken,
 )
 from ..run import RunPanel
 from . import data_menu, field_visibility, summary
-from .data_preview import DataLook, look
-from .js_bridge import Clicks
-from .layers import Layers
-from .presets_panel import StartFrom
-from .probe_panel import OneStep
-from .resume_panel import Unfinished
+from .data_preview import DataPreview, preview_data
+from .js_bridge import JsBridge
+from .layers import LayerPicker
+from .presets_panel import PresetsPanel
+from .probe_panel import ProbePanel
+from .resume_panel import ResumePanel
 
-CUTTING = ("data", *keys_of("text", "rows"), "eval_data", "eval_share", "seed")
+EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed")
 """Settings that change the examples."""
 
 
 class TrainTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: Joined) -> None:
+    def __init__(self, context: PageContext) -> None:
         self._context = context
         self._form = Form()
-        self._js_bridge = Clicks(self._form)
-        self._presets = StartFrom(context, self._form)
+        self._js_bridge = JsBridge(self._form)
+        self._presets = PresetsPanel(context, self._form)
         self._run_panel = RunPanel(context, self._form)
-        self._probe_panel = OneStep(context, self._form)
-        self._resume_panel = Unfinished(context)
-        self._layer_picker = Layers(context, self._form)
+        self._probe_panel = ProbePanel(context, self._form)
+        self._resume_panel = ResumePanel(context)
+        self._layer_picker = LayerPicker(context, self._form)
         self._folded_parts: dict[str, gr.Accordion] = {}
 
     @property
@@ -79,36 +79,38 @@ class TrainTab:
         self._form.draw_row("name", "if_exists")
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
-            self._form.draw("data", choices=data_menu.choices(self._context), allow_custom_value=True, scale=7)
+            self._form.draw(
+                "data", choices=data_menu.dataset_choices(self._context), allow_custom_value=True, scale=7
+            )
             with gr.Column(scale=2, min_width=110):
                 self._add_button = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
         self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
-        self._data_note = gr.HTML(look({}, self._context).html, elem_id="tp-data-said")
-        for keys in VISIBLE:
+        self._data_note = gr.HTML(preview_data({}, self._context).html, elem_id="tp-data-said")
+        for keys in VISIBLE_ROWS:
             self._form.draw_row(*keys)
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
         self._summary = gr.HTML(elem_id="tp-together")
-        for title, rows in FOLDED.items():
+        for title, rows in FOLDED_ROWS.items():
             with gr.Accordion(title, open=False, elem_id=part_id(title)) as part:
-                if title in TABLES:
-                    self._presets.draw_table(TABLES[title])
+                if title in PRESET_TABLES:
+                    self._presets.draw_table(PRESET_TABLES[title])
                 for keys in rows:
                     self._form.draw_row(*keys, **self._choices_for(keys))
-                if title == LORA:
+                if title == LORA_PART:
                     self._layer_picker.draw()
-                if title == LIVE:
+                if title == LIVE_PART:
                     self._run_panel.draw_live()
-                if title == MEMORY:
+                if title == MEMORY_PART:
                     self._probe_panel.draw()
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
-            self._presets.draw_keeping()
-        self._preview = gr.State(DataLook())
+            self._presets.draw_saving()
+        self._preview = gr.State(DataPreview())
         self._chosen_data = gr.State({})
         self._form_state = gr.HTML(
-            field_visibility.style(field_visibility.beside_the_point({}, ())), elem_id="tp-marks"
+            field_visibility.style(field_visibility.irrelevant_keys({}, ())), elem_id="tp-marks"
         )
         self._js_bridge.draw()
 
@@ -116,7 +118,7 @@ class TrainTab:
         """The data menu of a row, if it has one: datasets for evaluation are chosen like those for training."""
         if keys != ("eval_data",):
             return {}
-        return {"choices": data_menu.choices(self._context), "allow_custom_value": True}
+        return {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
 
     def _connect(self, tab: gr.Tab) -> None:
         parts = self._form.components
@@ -127,25 +129,27 @@ class TrainTab:
         self._layer_picker.connect()
         self._run_panel.connect(self._status_line)
         # In two steps: Gradio 4 stores the selection by index, and new files shift the indices.
-        list_options = {"what": "Listing the data", **private()}
+        list_options = {"what": "Listing the data", **private_options()}
         outputs = self._data_outputs()
-        cleared = handle(
+        cleared = add_handler(
             self._refresh_button.click, self._clear_data, {data, parts["eval_data"]}, outputs, **list_options
         )
-        refreshed = handle(cleared.then, self._refresh_data, {self._chosen_data}, outputs[1:], **list_options)
-        add_options = {"what": "Add files", "says": self._add_message, **private()}
-        handle(
+        refreshed = add_handler(cleared.then, self._refresh_data, {self._chosen_data}, outputs[1:], **list_options)
+        add_options = {"what": "Add files", "says": self._add_message, **private_options()}
+        add_handler(
             self._add_button.upload,
             self._on_upload,
             {self._add_button, data},
             [data, self._add_message],
             **add_options,
         )
-        handle([data.input, self._refresh_button.click], lambda: "", None, self._add_message, **add_options)
-        handle(data.change, self._suggest_name, {data, name}, name, what="Finding a name", **private())
+        add_handler([data.input, self._refresh_button.click], lambda: "", None, self._add_message, **add_options)
+        add_handler(
+            data.change, self._suggest_name, {data, name}, name, what="Finding a name", **private_options()
+        )
         name_inputs = {name, parts["if_exists"], parts["method"]}
-        name_options = {"what": "Looking at the name", "says": self._name_note, **private()}
-        handle(
+        name_options = {"what": "Looking at the name", "says": self._name_note, **private_options()}
+        add_handler(
             [part.change for part in name_inputs],
             self._describe_name,
             name_inputs,
@@ -157,14 +161,14 @@ class TrainTab:
             self._restore_form,
             [*parts.values(), self._presets.menu],
             what="Filling in the form as it was left",
-            **private(),
+            **private_options(),
         )
         self._js_bridge.connect()
 
     def _connect_consequences(self, refreshed: Any) -> None:
         """Update the summaries after every change of the form, and the preview after a change of the data."""
         parts, form = self._form.components, self._form.inputs()
-        latest = {"trigger_mode": "always_last", **private()}
+        latest = {"trigger_mode": "always_last", **private_options()}
         consequences = {
             "inputs": {*form, self._preview, *self._result_inputs().values()},
             "outputs": [self._summary, self._schedule_chart, self._form_state, *self._folded_parts.values()],
@@ -177,60 +181,63 @@ class TrainTab:
             "outputs": [self._data_note, self._preview],
             "what": "Looking at the data",
             "says": self._data_note,
-            "clears": {self._preview: DataLook()},
+            "clears": {self._preview: DataPreview()},
         }
-        handle([c.change for c in parts.values()], self._on_change, **consequences, **latest)
-        previewed = handle([parts[key].change for key in CUTTING], self._preview_data, **preview, **latest)
-        handle(refreshed.then, self._preview_data, **preview, **private())
-        handle(previewed.then, self._on_change, **consequences, **private())
+        add_handler([c.change for c in parts.values()], self._on_change, **consequences, **latest)
+        previewed = add_handler(
+            [parts[key].change for key in EXAMPLE_KEYS], self._preview_data, **preview, **latest
+        )
+        add_handler(refreshed.then, self._preview_data, **preview, **private_options())
+        add_handler(previewed.then, self._on_change, **consequences, **private_options())
         # With another model the same data have other tokens. The form has not changed and is not saved.
-        model_changed = handle(self._run_panel.model.change, self._preview_data, **preview, **latest)
-        for event in (model_changed, self._run_panel.checking):
-            handle(event.then, self._consequences, **consequences, **private())
+        model_changed = add_handler(self._run_panel.model.change, self._preview_data, **preview, **latest)
+        for event in (model_changed, self._run_panel.check_event):
+            add_handler(event.then, self._consequences, **consequences, **private_options())
 
-    def _result_inputs(self) -> dict[outdated.Kind, Any]:
+    def _result_inputs(self) -> dict[outdated.ResultKind, Any]:
         """The states that hold the inputs of each result on the page."""
         return {
             "check": self._run_panel.made_from,
-            "example": self._run_panel.leafing.made_from,
+            "example": self._run_panel.example_browser.made_from,
             "probe": self._probe_panel.made_from,
         }
 
     def _restore_form(self) -> dict[Any, Any]:
         """Restore the form of the last visit, with the current datasets and LoRAs."""
-        choices = data_menu.choices(self._context)
+        choices = data_menu.dataset_choices(self._context)
         try:
-            values = presets.left_form(self._context.host.folders.form)
+            values = presets.load_form(self._context.host.folders.form)
         except TrainingProError:
             values = {}
         menus = {}
         for key in ("data", "eval_data"):
             last = values.pop(key, None)
-            chosen = {} if last is None else {"value": data_menu.still_there(last, choices)}
+            chosen = {} if last is None else {"value": data_menu.existing_entries(last, choices)}
             menus[self._form.components[key]] = gr.update(choices=choices, **chosen)
-        return {**self._form.updates(values), **menus, self._presets.menu: self._presets.refreshed()}
+        return {**self._form.updates(values), **menus, self._presets.menu: self._presets.refresh_menu()}
 
     def _on_change(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Save the form, and update what follows from it."""
-        if not self._context.host_says_read_only():
+        if not self._context.read_only_reason():
             with suppress(TrainingProError, OSError):  # the page works without a saved form
-                presets.leave_form(self._context.host.folders.form, self._form.values(inputs))
+                presets.save_form(self._context.host.folders.form, self._form.values(inputs))
         return self._consequences(inputs)
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Updates of the parts that follow from the form."""
         values, preview = self._form.values(inputs), inputs[self._preview]
         titles = {
-            part: gr.update(label=summary.title(name, FOLDED[name], values))
+            part: gr.update(label=summary.part_title(name, FOLDED_ROWS[name], values))
             for name, part in self._folded_parts.items()
         }
-        text = f"{summary.together(values, preview.examples)} {summary.strength(values, self._config())}".strip()
-        hidden = field_visibility.beside_the_point(values, preview.kinds)
+        steps, lora = summary.step_summary(values, preview.examples), summary.lora_summary(values, self._config())
+        text = f"{steps} {lora}".strip()
+        hidden = field_visibility.irrelevant_keys(values, preview.kinds)
         return {
             self._summary: markup.paragraph(text, quiet=True),
-            self._schedule_chart: summary.schedule(values, preview.examples),
+            self._schedule_chart: summary.schedule_svg(values, preview.examples),
             self._form_state: field_visibility.style(hidden)
-            + summary.changed(values)
+            + summary.reset_buttons(values)
             + self._outdated_style(inputs),
             **titles,
         }
@@ -245,16 +252,16 @@ class TrainTab:
 
     def _config(self) -> Mapping[str, Any]:
         """The config of the loaded or chosen model; empty if there is none."""
-        if self._context.host.standing().problem:
+        if self._context.host.model_status().problem:
             return {}
         try:
             return self._context.host.card().config
         except TrainingProError:
             return {}
 
-    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, DataLook]:
+    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, DataPreview]:
         """Preview the chosen data."""
-        preview = look(self._form.values(inputs), self._context)
+        preview = preview_data(self._form.values(inputs), self._context)
         return preview.html, preview
 
     def _data_outputs(self) -> list[Any]:
@@ -267,30 +274,32 @@ class TrainTab:
         return [inputs[menu] or [] for menu in menus], gr.update(value=[]), gr.update(value=[])
 
     def _refresh_data(self, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
-        choices = data_menu.choices(self._context)
-        chosen = (data_menu.still_there(names, choices) for names in inputs[self._chosen_data])
+        choices = data_menu.dataset_choices(self._context)
+        chosen = (data_menu.existing_entries(names, choices) for names in inputs[self._chosen_data])
         return tuple(gr.update(choices=choices, value=names) for names in chosen)
 
     def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add uploaded files to the datasets, and select them."""
-        added: list[data_menu.Taken] = []
+        added: list[data_menu.AddedFile] = []
 
         def add_files(folders: Folders) -> str:
-            added.extend(data_menu.take_in(folders, inputs[self._add_button] or []))
+            added.extend(data_menu.add_files(folders, inputs[self._add_button] or []))
             return " ".join(file.words for file in added)
 
-        message = self._context.said_of(add_files)
-        chosen = data_menu.chosen_with(inputs[self._form.components["data"]] or [], added)
-        return gr.update(choices=data_menu.choices(self._context), value=chosen), message
+        message = self._context.run_disk_action(add_files)
+        chosen = data_menu.merge_chosen(inputs[self._form.components["data"]] or [], added)
+        return gr.update(choices=data_menu.dataset_choices(self._context), value=chosen), message
 
     def _suggest_name(self, inputs: Mapping[Any, Any]) -> Any:
         """Suggest a name from data and model, if none is typed."""
         parts = self._form.components
         if inputs[parts["name"]] or not inputs[parts["data"]]:
             return gr.update()
-        return data_menu.name_for(inputs[parts["data"]][0], self._context.host.standing().model)
+        return data_menu.suggest_lora_name(inputs[parts["data"]][0], self._context.host.model_status().model)
 
     def _describe_name(self, inputs: Mapping[Any, Any]) -> str:
         """Describe an existing LoRA of this name, unless it is being trained right now."""
         parts = self._form.components
-        return taken(self._context, *(inputs[parts[key]] or "" for key in ("name", "if_exists", "method")))
+        return describe_existing_name(
+            self._context, *(inputs[parts[key]] or "" for key in ("name", "if_exists", "method"))
+        )

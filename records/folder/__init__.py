@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-from . import crashed_runs, inventory, loras, notes, retention, samples, training_log, trash
-from .crashed_runs import CutOff
-from .filenames import DATA_SAMPLE, GRAPH, LOG, PARAMETERS, PICTURE, REPORT, STATE, TALKING, is_hidden, run_of
-from .heartbeat import Pulse
-from .inventory import Kept
-from .promote_checkpoint import as_lora
-from .prompt_file import how_to_talk
-from .run_folder import RunFolder, choose_run_folder, under_its_name
-from .run_lock import in_progress, is_in_progress, refuse_in_progress
-from .samples import read_samples
+from . import crashed_runs, inventory, loras, retention, run_files, trash
+from .crashed_runs import CrashedRun
+from .filenames import (
+    DATA_SAMPLE,
+    GRAPH,
+    GRAPH_IMAGE,
+    LOG,
+    PARAMETERS,
+    REPORT,
+    STATE,
+    TRAINING_PROMPT,
+    is_hidden,
+    run_folder_of,
+)
+from .heartbeat import Heartbeat
+from .inventory import LoraEntry
+from .promote_checkpoint import copy_as_lora
+from .run_files import read_samples, read_training_prompt
+from .run_folder import RunFolder, choose_run_folder, with_final_name
+from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress
 
 __all__ = [
     "DATA_SAMPLE",
     "GRAPH",
+    "GRAPH_IMAGE",
     "LOG",
     "PARAMETERS",
-    "PICTURE",
     "REPORT",
     "STATE",
-    "TALKING",
-    "CutOff",
-    "Kept",
-    "Pulse",
+    "TRAINING_PROMPT",
+    "CrashedRun",
+    "Heartbeat",
+    "LoraEntry",
     "RunFolder",
-    "as_lora",
     "choose_run_folder",
+    "copy_as_lora",
     "crashed_runs",
-    "how_to_talk",
-    "in_progress",
+    "hold_run_lock",
     "inventory",
     "is_hidden",
     "is_in_progress",
     "loras",
-    "notes",
     "read_samples",
+    "read_training_prompt",
     "refuse_in_progress",
     "retention",
-    "run_of",
-    "samples",
-    "training_log",
+    "run_files",
+    "run_folder_of",
     "trash",
-    "under_its_name",
+    "with_final_name",
 ]

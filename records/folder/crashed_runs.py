@@ -14,15 +14,15 @@ from ...core.host import Folders
 from ...train_utils import duration
 from . import loras
 from .filenames import GRAPH, LOG, STATE
-from .heartbeat import Beat, last_beat
+from .heartbeat import HeartbeatState, read_heartbeat
 from .loras import Checkpoint
+from .run_files import log_entry
 from .run_folder import RunFolder
 from .run_lock import is_in_progress
-from .training_log import log_entry
 
 
 @dataclass(frozen=True)
-class CutOff:
+class CrashedRun:
     """A crashed run. It can resume from `safe_step`; `at` is the time of its last heartbeat or checkpoint."""
 
     name: str
@@ -46,7 +46,7 @@ class CutOff:
         return f"{steps} lost, about {duration(self.lost_seconds)} of work"
 
 
-def cut_off_runs(folders: Folders) -> list[CutOff]:
+def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
     """Return the crashed runs that are not being trained now, the latest first."""
     parents = [parent for parent in (folders.loras, folders.models) if parent.is_dir()]
     paths = [path for parent in parents for path in parent.iterdir() if path.is_dir()]
@@ -55,15 +55,15 @@ def cut_off_runs(folders: Folders) -> list[CutOff]:
     return sorted(runs, key=lambda run: -run.at)
 
 
-def keep(run: CutOff, folders: Folders) -> Path:
+def keep_run(run: CrashedRun, folders: Folders) -> Path:
     """Make the LoRA of the last complete checkpoint the LoRA of the run, and mark the run as stopped."""
-    checkpoints = loras.to_go_on_from(run.folder)
+    checkpoints = loras.resumable_checkpoints(run.folder)
     if not checkpoints:
         raise SavingError(f"{run.name!r} was cut off before its first checkpoint: there is nothing to keep.")
     state = _read_state(checkpoints[-1])
     folder = RunFolder(run.folder, folders.logs)
     (folder.aside / "lora").mkdir(parents=True, exist_ok=True)
-    for file in loras.itself(checkpoints[-1].folder):
+    for file in loras.weight_files(checkpoints[-1].folder):
         shutil.copyfile(file, folder.aside / "lora" / file.name)
     folder.keep(folder.aside / "lora")
     graph = state.get("graph") or [{}]
@@ -72,27 +72,27 @@ def keep(run: CutOff, folders: Folders) -> Path:
     return run.folder
 
 
-def throw_away(run: CutOff, folders: Folders) -> None:
+def discard_run(run: CrashedRun, folders: Folders) -> None:
     """Restore the folder as it was before the run: empty, an earlier LoRA, or the run before it was resumed."""
-    beat = last_beat(run.folder) or Beat(0, 0, 0, 0)
-    checkpoints = [c for c in loras.to_go_on_from(run.folder) if c.step == beat.began_at_step]
+    beat = read_heartbeat(run.folder) or HeartbeatState(0, 0, 0, 0)
+    checkpoints = [c for c in loras.resumable_checkpoints(run.folder) if c.step == beat.began_at_step]
     if beat.began_at_step and not checkpoints:
         raise SavingError(f"{run.name!r}: the checkpoint that it went on from is gone. Delete the LoRA instead.")
     start = checkpoints[0] if checkpoints else None
     RunFolder(run.folder, folders.logs, start=start).discard()
 
 
-def _crashed_run(folder: Path) -> CutOff | None:
-    beat, checkpoints = last_beat(folder), loras.to_go_on_from(folder)
-    ended = loras.standing(folder) not in ("cut off", "nothing")
+def _crashed_run(folder: Path) -> CrashedRun | None:
+    beat, checkpoints = read_heartbeat(folder), loras.resumable_checkpoints(folder)
+    ended = loras.run_status(folder) not in ("cut off", "nothing")
     if ended or (beat is None and not checkpoints):
         return None
     step = checkpoints[-1].step if checkpoints else 0
     last_seen = max([beat.at if beat else 0.0, *((c.folder / STATE).stat().st_mtime for c in checkpoints)])
     if beat is None:
-        return CutOff(folder.name, folder, last_seen, step, 0, step, 0.0)
+        return CrashedRun(folder.name, folder, last_seen, step, 0, step, 0.0)
     lost = beat.unsaved_seconds if beat.step > step else 0.0
-    return CutOff(folder.name, folder, last_seen, max(step, beat.step), beat.steps, step, lost)
+    return CrashedRun(folder.name, folder, last_seen, max(step, beat.step), beat.steps, step, lost)
 
 
 def _read_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def _log_values(run: CutOff, checkpoint: Checkpoint, last_entry: dict[str, Any]) -> dict[str, Any]:
+def _log_values(run: CrashedRun, checkpoint: Checkpoint, last_entry: dict[str, Any]) -> dict[str, Any]:
     return {
         **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
         "current_steps": checkpoint.step,

@@ -8,16 +8,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...core.files import write_json
-from .filenames import PART
+from ...core.files import PART_SUFFIX, write_json
 from .run_folder import RunFolder
 
-FILE = "pulse.json"
-SECONDS = 15.0
+HEARTBEAT_FILE = "pulse.json"
+INTERVAL_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class Beat:
+class HeartbeatState:
     """Progress of a run, the time since its last checkpoint, and the step at which it began."""
 
     step: int
@@ -27,7 +26,7 @@ class Beat:
     began_at_step: int = 0
 
 
-class Pulse:
+class Heartbeat:
     """Writes the heartbeat of a run, at most once per interval; errors of the disk are ignored."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -39,19 +38,19 @@ class Pulse:
         """Reset the time since the last checkpoint."""
         self._saved_at = time.monotonic()
 
-    def beat(self, step: int, steps: int) -> None:
+    def record_step(self, step: int, steps: int) -> None:
         now = time.monotonic()
-        if now - self._written_at < SECONDS:
+        if now - self._written_at < INTERVAL_SECONDS:
             return
         self._written_at = now
         folder = self._folder
-        beat = Beat(step, steps, time.time(), now - self._saved_at, folder.began_at)
+        beat = HeartbeatState(step, steps, time.time(), now - self._saved_at, folder.start_step)
         with suppress(OSError):
-            write_json(folder.aside / FILE, asdict(beat))
+            write_json(folder.aside / HEARTBEAT_FILE, asdict(beat))
 
 
-def last_beat(folder: Path) -> Beat | None:
+def read_heartbeat(folder: Path) -> HeartbeatState | None:
     try:
-        return Beat(**json.loads((folder / PART / FILE).read_text(encoding="utf-8")))
+        return HeartbeatState(**json.loads((folder / PART_SUFFIX / HEARTBEAT_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None

@@ -14,39 +14,39 @@ from ...core.files import read_json, safe_paths
 from ...core.host import Folders
 from ...train_utils import checkpoint_step, natural_key
 from . import loras, retention
-from .filenames import BEST, EARLIER, HIDDEN, LOG, PARAMETERS, STATE, TIMED
-from .loras import Standing
-from .notes import note
+from .filenames import BACKUP_FOLDER, BEST_SUFFIX, HIDDEN_SUFFIX, LOG, PARAMETERS, REPLACED_PREFIX, STATE
+from .loras import RunStatus
+from .run_files import read_note
 from .run_lock import is_in_progress
 
-Kind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
+PartKind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
 
 
 @dataclass(frozen=True)
-class Part:
+class LoraPart:
     """A folder in that of a LoRA: a complete or slim checkpoint, a timed backup, or a replaced LoRA."""
 
     name: str
-    kind: Kind
+    kind: PartKind
     step: int | None
     size: int
     folder: Path
 
 
 @dataclass(frozen=True)
-class Kept:
+class LoraEntry:
     """A LoRA or unfinished run on disk, with its checkpoints and backups."""
 
     name: str
     folder: Path
-    standing: Standing | Literal["in progress"]
+    standing: RunStatus | Literal["in progress"]
     model: str
     step: int
     steps: int
     loss: float | None
     when: float
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[LoraPart, ...]
     note: str
 
     @property
@@ -61,22 +61,22 @@ class Kept:
         return {**asdict(self), "folder": str(self.folder), "when": _iso_time(self.when), "parts": parts}
 
 
-def kept(folders: Folders) -> list[Kept]:
+def list_entries(folders: Folders) -> list[LoraEntry]:
     """Return all LoRAs and unfinished runs, in natural order."""
     if not folders.loras.is_dir():
         return []
-    run_folders = [p for p in folders.loras.iterdir() if p.is_dir() and loras.is_ours(p) and _is_run_folder(p)]
-    return [one(p, folders) for p in sorted(run_folders, key=lambda p: natural_key(p.name))]
+    run_folders = [p for p in folders.loras.iterdir() if p.is_dir() and loras.is_listed(p) and _is_run_folder(p)]
+    return [read_entry(p, folders) for p in sorted(run_folders, key=lambda p: natural_key(p.name))]
 
 
-def one(folder: Path, folders: Folders) -> Kept:
+def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
     log, state = read_json(folder / LOG, {}), _newest_state(folder)
     values = log or state
-    return Kept(
+    return LoraEntry(
         name=folder.name,
         folder=folder,
-        standing="in progress" if is_in_progress(folder.name, folders) else loras.standing(folder),
+        standing="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
         model=str(log.get("base_model_name") or _base_model_name(folder)),
         step=int(values.get("current_steps") or values.get("step") or 0),
         steps=int(log.get("steps") or 0),
@@ -84,20 +84,20 @@ def one(folder: Path, folders: Folders) -> Kept:
         when=_end_time(folder, log),
         size=loras.size_on_disk(folder),
         parts=tuple(_parts(folder)),
-        note=note(folder),
+        note=read_note(folder),
     )
 
 
-def as_named(typed: str) -> str:
+def normalize_name(typed: str) -> str:
     """Normalize a typed name: a console may put backslashes between folders and a slash at the end."""
     return typed.replace("\\", "/").rstrip("/")
 
 
-def named(name: str, folders: Folders) -> Path:
+def find_folder(name: str, folders: Folders) -> Path:
     """Return the folder of 'story' or 'story/checkpoint-40'; a SavingError suggests similar names."""
-    lora, _, part = as_named(name).partition("/")
+    lora, _, part = normalize_name(name).partition("/")
     names = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
-    if lora not in [n for n in names if not n.endswith(HIDDEN)]:
+    if lora not in [n for n in names if not n.endswith(HIDDEN_SUFFIX)]:
         raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_similar_names_hint(lora, names)}")
     folder = safe_paths.child(folders.loras, lora, "LoRA")
     if not part:
@@ -109,45 +109,45 @@ def named(name: str, folders: Folders) -> Path:
     return parts[part]
 
 
-def to_slim(folder: Path) -> list[Path]:
+def slimmable_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints that may be slimmed."""
     checkpoints = loras.checkpoints(folder)
-    best = next((c.step for c in checkpoints if c.folder.name.endswith(BEST)), 0)
-    return [c.folder for c in retention.too_many(checkpoints, keep=1, best=best)]
+    best = next((c.step for c in checkpoints if c.folder.name.endswith(BEST_SUFFIX)), 0)
+    return [c.folder for c in retention.surplus_checkpoints(checkpoints, keep=1, best=best)]
 
 
 def _is_run_folder(folder: Path) -> bool:
     return loras.has_lora(folder) or (folder / PARAMETERS).is_file() or any(_parts(folder))
 
 
-def _parts(folder: Path) -> Iterator[Part]:
+def _parts(folder: Path) -> Iterator[LoraPart]:
     """Yield checkpoints by their step, then backups, then replaced LoRAs."""
     subfolders = _subfolders(folder)
-    backup_folder = folder / TIMED
+    backup_folder = folder / BACKUP_FOLDER
     subfolders += _subfolders(backup_folder) if backup_folder in subfolders else []
-    parts = [Part(p.name, kind, checkpoint_step(p.name), 0, p) for p in subfolders if (kind := _kind(p))]
+    parts = [LoraPart(p.name, kind, checkpoint_step(p.name), 0, p) for p in subfolders if (kind := _kind(p))]
     kinds = ("checkpoint", "LoRA only", "backup", "earlier")
     for part in sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name))):
-        yield Part(part.name, part.kind, part.step, loras.size_on_disk(part.folder), part.folder)
+        yield LoraPart(part.name, part.kind, part.step, loras.size_on_disk(part.folder), part.folder)
 
 
 def _subfolders(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_dir() and not safe_paths.leads_out(path)]
 
 
-def _kind(folder: Path) -> Kind | None:
-    if folder.name.startswith(EARLIER):
+def _kind(folder: Path) -> PartKind | None:
+    if folder.name.startswith(REPLACED_PREFIX):
         return "earlier"
     if checkpoint_step(folder.name) is None:
         return None
     if (folder / STATE).is_file():
-        return "backup" if folder.parent.name == TIMED else "checkpoint"
+        return "backup" if folder.parent.name == BACKUP_FOLDER else "checkpoint"
     return "LoRA only" if loras.has_lora(folder) else None
 
 
 def _newest_state(folder: Path) -> dict[str, Any]:
     """Return the state in the newest checkpoint or backup, for a run without a log."""
-    checkpoints = loras.to_go_on_from(folder)
+    checkpoints = loras.resumable_checkpoints(folder)
     return read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
 
 
@@ -176,5 +176,5 @@ def _iso_time(moment: float) -> str:
 
 
 def _similar_names_hint(name: str, names: list[str]) -> str:
-    matches = difflib.get_close_matches(name, [n for n in names if not n.endswith(HIDDEN)], n=3)
+    matches = difflib.get_close_matches(name, [n for n in names if not n.endswith(HIDDEN_SUFFIX)], n=3)
     return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import cleared_away, moved, read_json, safe_paths
+from ...core.files import PART_SUFFIX, move_atomically, read_json, remove_folder, safe_paths
 from ...train_utils import checkpoint_step, natural_key
-from .filenames import LOG, PART, STATE, TIMED, earlier, is_hidden
+from .filenames import BACKUP_FOLDER, LOG, STATE, is_hidden, replaced_folders
 
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-ITSELF = ("adapter_config.json", *WEIGHTS)
-WHOLE = ("model.safetensors", "model.safetensors.index.json")
-OF_TRAINING = (
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+ADAPTER_FILES = ("adapter_config.json", *ADAPTER_WEIGHTS)
+MODEL_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+TRAINING_STATE_PREFIXES = (
     "optimizer.",
     "scheduler.",
     "scaler.",
@@ -24,7 +24,7 @@ OF_TRAINING = (
     "run_state.",
 )
 
-Standing = Literal["nothing", "finished", "stopped", "failed", "cut off", "made elsewhere"]
+RunStatus = Literal["nothing", "finished", "stopped", "failed", "cut off", "made elsewhere"]
 
 
 @dataclass(frozen=True)
@@ -35,83 +35,87 @@ class Checkpoint:
     folder: Path
 
 
-def listed(loras: Path) -> list[str]:
+def list_loras(loras: Path) -> list[str]:
     """Return the names of the LoRAs that can be loaded, in natural order."""
     if not loras.is_dir():
         return []
-    names = [p.name for p in loras.iterdir() if has_lora(p) and is_ours(p)]
+    names = [p.name for p in loras.iterdir() if has_lora(p) and is_listed(p)]
     return sorted(names, key=natural_key)
 
 
-def to_try(loras: Path) -> list[str]:
+def list_loadable(loras: Path) -> list[str]:
     """Return everything that can be loaded: the LoRAs, each followed by its checkpoints and backups."""
     if not loras.is_dir():
         return []
-    runs = sorted((p for p in loras.iterdir() if p.is_dir() and is_ours(p)), key=_natural_name)
+    runs = sorted((p for p in loras.iterdir() if p.is_dir() and is_listed(p)), key=_natural_name)
     folders = [folder for run in runs for folder in (run, *_checkpoint_folders(run))]
     return [p.relative_to(loras).as_posix() for p in folders if has_lora(p) and not safe_paths.leads_out(p)]
 
 
-def is_ours(folder: Path) -> bool:
+def is_listed(folder: Path) -> bool:
     """Return whether a folder among the LoRAs is listed: not if it is hidden or a link to another place."""
     return not is_hidden(folder) and not safe_paths.leads_out(folder)
 
 
 def _checkpoint_folders(run: Path) -> list[Path]:
-    return sorted((*run.glob("checkpoint-*"), *run.glob(f"{TIMED}/checkpoint-*")), key=_natural_name)
+    return sorted((*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*")), key=_natural_name)
 
 
 def _natural_name(path: Path) -> list[tuple[int, int, str]]:
     return natural_key(path.name)
 
 
-def named(name: str, loras: Path) -> Path:
+def find_lora(name: str, loras: Path) -> Path:
     """Return the folder of a LoRA by its name, or of a checkpoint or backup of it (NAME/checkpoint-40)."""
     path = name.replace("\\", "/").rstrip("/")
     folder = safe_paths.descendant(loras, path, "LoRA")
     run = loras / path.partition("/")[0]
-    if not is_hidden(run) and has_lora(folder) and folder in (run, *_checkpoint_folders(run), *earlier(run)):
+    if (
+        not is_hidden(run)
+        and has_lora(folder)
+        and folder in (run, *_checkpoint_folders(run), *replaced_folders(run))
+    ):
         return folder
-    names = ", ".join(listed(loras)) or "none"
+    names = ", ".join(list_loras(loras)) or "none"
     raise SavingError(f"There is no LoRA {name!r} in {loras}. There are: {names}.")
 
 
 def has_lora(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in WEIGHTS)
+    return any((folder / name).is_file() for name in ADAPTER_WEIGHTS)
 
 
 def has_weights(folder: Path) -> bool:
     """Return whether a folder holds a LoRA or a whole model."""
-    return has_lora(folder) or any((folder / name).is_file() for name in WHOLE)
+    return has_lora(folder) or any((folder / name).is_file() for name in MODEL_WEIGHTS)
 
 
-def itself(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """Return the files of the LoRA or the whole model in a checkpoint, without the training state."""
     if has_lora(folder):
-        return [folder / name for name in ITSELF if (folder / name).is_file()]
-    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(OF_TRAINING)]
+        return [folder / name for name in ADAPTER_FILES if (folder / name).is_file()]
+    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(TRAINING_STATE_PREFIXES)]
 
 
-def standing(folder: Path) -> Standing:
+def run_status(folder: Path) -> RunStatus:
     """Return the status of the run in this folder."""
     if ended := _logged_status(folder):
         return ended
-    if to_go_on_from(folder):
+    if resumable_checkpoints(folder):
         return "cut off"
     if has_weights(folder):
         return "made elsewhere"
     return "nothing"
 
 
-def kind(folder: Path) -> Literal["LoRA", "model"]:
+def output_kind(folder: Path) -> Literal["LoRA", "model"]:
     """Return whether this folder is for a LoRA or a whole model."""
     return "model" if has_weights(folder) and not has_lora(folder) else "LoRA"
 
 
-def what_stands(folder: Path) -> str:
+def describe_folder(folder: Path) -> str:
     """Describe a folder: 'a finished LoRA'."""
-    noun = kind(folder)
-    words: dict[Standing, str] = {
+    noun = output_kind(folder)
+    words: dict[RunStatus, str] = {
         "finished": f"a finished {noun}",
         "stopped": f"the {noun} of a run that was stopped",
         "failed": f"the {noun} of a run that broke down",
@@ -119,27 +123,27 @@ def what_stands(folder: Path) -> str:
         "made elsewhere": f"a {noun} made elsewhere",
         "nothing": "a folder",
     }
-    return words[standing(folder)]
+    return words[run_status(folder)]
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedSteps:
     """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
 
     steps: int
     planned: int
 
 
-def finished(folder: Path) -> Finished | None:
+def finished_steps(folder: Path) -> FinishedSteps | None:
     """Return the steps of a finished run, or None if it is not finished."""
-    if standing(folder) != "finished":
+    if run_status(folder) != "finished":
         return None
     log = _log(folder)
     steps = int(log.get("current_steps") or 0)
-    return Finished(steps, int(log.get("steps") or steps))
+    return FinishedSteps(steps, int(log.get("steps") or steps))
 
 
-def _logged_status(folder: Path) -> Standing | None:
+def _logged_status(folder: Path) -> RunStatus | None:
     ended = _log(folder).get("ended")
     if ended == "finished":
         return "finished"
@@ -167,52 +171,54 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 
 def backups(folder: Path) -> list[Checkpoint]:
     """Return the timed backups of a run, oldest first."""
-    return checkpoints(folder / TIMED)
+    return checkpoints(folder / BACKUP_FOLDER)
 
 
-def to_go_on_from(folder: Path) -> list[Checkpoint]:
+def resumable_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all checkpoints and backups from which a run can resume, oldest first."""
     return sorted([*backups(folder), *checkpoints(folder)], key=lambda c: c.step)
 
 
-def of_step(folder: Path, step: int) -> list[Path]:
+def folders_of_step(folder: Path, step: int) -> list[Path]:
     """Return the folders of this step: complete and slim checkpoints, and backups."""
-    folders = [*folder.glob(f"checkpoint-{step}*"), *folder.glob(f"{TIMED}/checkpoint-{step}*")]
+    folders = [*folder.glob(f"checkpoint-{step}*"), *folder.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*")]
     return [path for path in folders if checkpoint_step(path.name) == step]
 
 
-def with_weights(folder: Path) -> list[Path]:
+def checkpoints_with_weights(folder: Path) -> list[Path]:
     """Return complete and slim checkpoints and backups, oldest first."""
-    folders = [p for p in (*folder.glob("checkpoint-*"), *folder.glob(f"{TIMED}/checkpoint-*")) if has_weights(p)]
+    folders = [
+        p for p in (*folder.glob("checkpoint-*"), *folder.glob(f"{BACKUP_FOLDER}/checkpoint-*")) if has_weights(p)
+    ]
     return sorted(folders, key=lambda path: checkpoint_step(path.name) or 0)
 
 
-def remove(checkpoint: Path) -> None:
+def remove_checkpoint(checkpoint: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that a kill in between leaves nothing that looks complete."""
-    cleared_away(moved(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART}")))
+    remove_folder(move_atomically(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART_SUFFIX}")))
 
 
-def slim(checkpoint: Path) -> int:
+def slim_checkpoint(checkpoint: Path) -> int:
     """Reduce a checkpoint to its LoRA, to load but not to resume from. Return the bytes freed."""
     if not has_weights(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA, so nothing would be left of it. Delete it instead.")
     before, state = size_on_disk(checkpoint), checkpoint / STATE
-    marker = state.with_name(state.name + PART)
+    marker = state.with_name(state.name + PART_SUFFIX)
     if state.is_file():  # marks it as complete; after a kill in between, its new name says what to finish
-        moved(state, marker)
-    for item in [p for p in checkpoint.iterdir() if p != marker and p.name.startswith(OF_TRAINING)]:
+        move_atomically(state, marker)
+    for item in [p for p in checkpoint.iterdir() if p != marker and p.name.startswith(TRAINING_STATE_PREFIXES)]:
         item.unlink()
     marker.unlink(missing_ok=True)
     return before - size_on_disk(checkpoint)
 
 
-def finish_going(folder: Path) -> None:
+def finish_interrupted(folder: Path) -> None:
     """Finish what a kill interrupted: removing or slimming a checkpoint."""
-    for parent in (folder, folder / TIMED):
-        for leftover in parent.glob(f".checkpoint-*{PART}"):
-            cleared_away(leftover)
-        for marker in parent.glob(f"checkpoint-*/{STATE}{PART}"):
-            slim(marker.parent)
+    for parent in (folder, folder / BACKUP_FOLDER):
+        for leftover in parent.glob(f".checkpoint-*{PART_SUFFIX}"):
+            remove_folder(leftover)
+        for marker in parent.glob(f"checkpoint-*/{STATE}{PART_SUFFIX}"):
+            slim_checkpoint(marker.parent)
 
 
 def size_on_disk(folder: Path) -> int:

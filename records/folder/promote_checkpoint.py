@@ -9,18 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import read_json, safe_paths, write_json, written_whole
+from ...core.files import PART_SUFFIX, atomic_write, read_json, safe_paths, write_json
 from ...core.host import Folders
 from ...settings.name_rules import name_problem
 from ...train_utils import checkpoint_step
 from . import loras
-from .filenames import DATA_SAMPLE, GRAPH, HIDDEN, LOG, PARAMETERS, PART, SAMPLES, STATE, TALKING, run_of
-from .training_log import log_entry
+from .filenames import (
+    DATA_SAMPLE,
+    GRAPH,
+    HIDDEN_SUFFIX,
+    LOG,
+    PARAMETERS,
+    SAMPLES,
+    STATE,
+    TRAINING_PROMPT,
+    run_folder_of,
+)
+from .run_files import log_entry
 
-ALONG = (TALKING, DATA_SAMPLE)
+COPIED_RECORDS = (TRAINING_PROMPT, DATA_SAMPLE)
 
 
-def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
+def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
     """Copy the LoRA of a checkpoint to `loras/NAME`; the checkpoint stays."""
     if problem := name_problem(name):
         raise SavingError(f"Name: {problem}")
@@ -29,9 +39,9 @@ def as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
         raise SavingError(f"Name: {name!r} exists already. Choose another one.")
     if not loras.has_lora(checkpoint):
         raise SavingError(f"{checkpoint} holds no LoRA. Choose another checkpoint.")
-    hidden = f"{name}{PART}{HIDDEN}"  # hidden until it is complete
+    hidden = f"{name}{PART_SUFFIX}{HIDDEN_SUFFIX}"  # hidden until it is complete
     try:
-        with written_whole(target, hidden) as partial:
+        with atomic_write(target, hidden) as partial:
             _copy(checkpoint, partial, name)
     except OSError as error:
         raise SavingError(f"{target} cannot be written: {error.strerror or error}.") from error
@@ -42,7 +52,9 @@ def _copy(checkpoint: Path, partial: Path, name: str) -> None:
     run = _records_folder(checkpoint)
     step = checkpoint_step(checkpoint.name) or int(read_json(run / LOG, {}).get("current_steps") or 0)
     partial.mkdir()
-    for file in [checkpoint / filename for filename in loras.ITSELF] + [run / filename for filename in ALONG]:
+    for file in [checkpoint / filename for filename in loras.ADAPTER_FILES] + [
+        run / filename for filename in COPIED_RECORDS
+    ]:
         if file.is_file():
             shutil.copy2(file, partial / file.name)
     graph = [e for e in _read_graph(checkpoint, run) if int(e.get("current_steps") or 0) <= step]
@@ -59,7 +71,7 @@ def _records_folder(checkpoint: Path) -> Path:
     """Return the folder with the records of its run; a backup of a whole LoRA has its own."""
     if (checkpoint / PARAMETERS).is_file():
         return checkpoint
-    return run_of(checkpoint)
+    return run_folder_of(checkpoint)
 
 
 def _read_graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:

@@ -6,42 +6,42 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...core.errors import SavingError
-from ...core.files import moved
+from ...core.files import move_atomically
 from ...train_utils import checkpoint_name, checkpoint_step
 from . import loras
-from .filenames import BEST, BY_HAND
+from .filenames import BEST_SUFFIX, MANUAL_SUFFIX
 from .loras import Checkpoint
 
 BACKUPS_KEPT = 2
 
 
-def thinned(folder: Path, keep: int, best: int, since: int = 0) -> None:
+def thin_checkpoints(folder: Path, keep: int, best: int, since: int = 0) -> None:
     """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step.
 
     Checkpoints up to the step `since` are left alone: a run that resumes from it may still be discarded.
     """
     for backup in _after_step(since, loras.backups(folder))[:-BACKUPS_KEPT]:
-        loras.remove(backup.folder)
+        loras.remove_checkpoint(backup.folder)
     _rename_former_best(folder, best, since)
-    for checkpoint in too_many(_after_step(since, loras.checkpoints(folder)), keep, best):
-        loras.slim(checkpoint.folder)
+    for checkpoint in surplus_checkpoints(_after_step(since, loras.checkpoints(folder)), keep, best):
+        loras.slim_checkpoint(checkpoint.folder)
 
 
-def too_many(checkpoints: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
+def surplus_checkpoints(checkpoints: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
     """Return the checkpoints to slim, of a list from old to new."""
-    removable = [c for c in checkpoints if not c.folder.name.endswith(BY_HAND) and c.step != best]
+    removable = [c for c in checkpoints if not c.folder.name.endswith(MANUAL_SUFFIX) and c.step != best]
     return removable[: max(0, len(removable) - keep)]
 
 
-def make_room(folder: Path, start: Checkpoint | None) -> None:
+def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
     """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
     step = start.step if start else 0
     with suppress(OSError, SavingError):  # deleting may fail on a full disk too
         for backup in loras.backups(folder)[:-1]:
             if backup != start:
-                loras.remove(backup.folder)
-        for checkpoint in too_many(loras.checkpoints(folder), keep=1, best=step):
-            loras.slim(checkpoint.folder)
+                loras.remove_checkpoint(backup.folder)
+        for checkpoint in surplus_checkpoints(loras.checkpoints(folder), keep=1, best=step):
+            loras.slim_checkpoint(checkpoint.folder)
 
 
 def _after_step(step: int, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
@@ -50,7 +50,7 @@ def _after_step(step: int, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 def _rename_former_best(folder: Path, best: int, since: int) -> None:
     """Remove the suffix of best from checkpoints that are no longer the best."""
-    for path in folder.glob(f"checkpoint-*{BEST}"):
+    for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
         step = checkpoint_step(path.name)
         if step is not None and step > since and step != best:
-            moved(path, folder / checkpoint_name(step, ""))
+            move_atomically(path, folder / checkpoint_name(step, ""))

@@ -9,18 +9,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import SavingError, SettingsError
-from ...core.files import cleared_away, moved, patiently, read_json, safe_paths, why_not_written, write_json
+from ...core.files import (
+    PART_SUFFIX,
+    move_atomically,
+    read_json,
+    remove_folder,
+    safe_paths,
+    with_retries,
+    write_error_reason,
+    write_json,
+)
 from ...core.host import Folders
 from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import checkpoint_name, checkpoint_step
 from . import loras
-from .filenames import DATA_SAMPLE, EARLIER, LOG, PARAMETERS, PART, RECORDS, TIMED, WRITTEN, earlier
-from .loras import Checkpoint, Finished
+from .filenames import (
+    BACKUP_FOLDER,
+    DATA_SAMPLE,
+    LOG,
+    PARAMETERS,
+    RECORDS,
+    REPLACED_PREFIX,
+    RUN_FILES,
+    replaced_folders,
+)
+from .loras import Checkpoint, FinishedSteps
 
-EXISTS = SETTINGS["if_exists"]
+IF_EXISTS = SETTINGS["if_exists"]
 
-BEFORE, BACKUP = "before", "backup.json"
+EARLIER_RECORDS, BACKUP_FILE = "before", "backup.json"
 """In the folder for partial files: the records from before the run was resumed, and the name of its backup."""
 
 
@@ -31,10 +49,10 @@ class RunFolder:
     path: Path
     logs: Path
     start: Checkpoint | None = None
-    goes_on: bool = False
+    resumes: bool = False
     replaces: bool = False
     is_open: bool = False
-    begins_with: Path | None = None
+    initial_lora: Path | None = None
     """A finished LoRA that is trained further: this run begins with its weights."""
 
     @property
@@ -44,28 +62,28 @@ class RunFolder:
     @property
     def aside(self) -> Path:
         """The folder for files that are not complete yet."""
-        return self.path / PART
+        return self.path / PART_SUFFIX
 
     @property
-    def began_at(self) -> int:
+    def start_step(self) -> int:
         """The step from which it resumes; 0 for a new run."""
         return self.start.step if self.start else 0
 
     def checkpoint(self, step: int, reason: str) -> Path:
         """Return the path for a checkpoint. The reason is part of its name; backups have a folder of their own."""
-        if reason == TIMED:
-            return self.path / TIMED / checkpoint_name(step, "")
+        if reason == BACKUP_FOLDER:
+            return self.path / BACKUP_FOLDER / checkpoint_name(step, "")
         return self.path / checkpoint_name(step, reason)
 
-    def finished(self) -> Finished | None:
+    def finished(self) -> FinishedSteps | None:
         """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
-        return loras.finished(self.path) if self.goes_on and self.begins_with is None else None
+        return loras.finished_steps(self.path) if self.resumes and self.initial_lora is None else None
 
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
-        if self.goes_on and self.start is None and self.begins_with is None and loras.has_weights(self.path):
-            advice = f"choose continue under {EXISTS.label} ({EXISTS.flag})"
-            if (noun := loras.kind(self.path)) == "model":
+        if self.resumes and self.start is None and self.initial_lora is None and loras.has_weights(self.path):
+            advice = f"choose continue under {IF_EXISTS.label} ({IF_EXISTS.flag})"
+            if (noun := loras.output_kind(self.path)) == "model":
                 advice = "load it as the model, and give the run another name"
             raise SavingError(
                 f"{self.name!r} is a {noun} without a checkpoint to go on from. To train it further {advice}, "
@@ -76,11 +94,11 @@ class RunFolder:
         """Create the folder, and move what the run replaces into a backup inside it. A failure changes nothing."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.tidy()
+            self.clean_up()
             self._back_up_replaced()
             self._begin(settings)
         except OSError as error:
-            reason = why_not_written(error, self.path)
+            reason = write_error_reason(error, self.path)
             raise SavingError(
                 f"{self.path} cannot be written: {reason}. Mend that, or choose another name."
             ) from error
@@ -91,26 +109,26 @@ class RunFolder:
         if not items:
             return
         backup = _free_backup_path(self.path)
-        write_json(self.aside / BACKUP, {"name": backup.name})
+        write_json(self.aside / BACKUP_FILE, {"name": backup.name})
         try:
             _move_into_backup(backup, sorted(items, key=lambda item: item.name == LOG))
         except SavingError:
-            self.sweep()
+            self.remove_partial_files()
             raise
 
     def _begin(self, settings: TrainingSettings) -> None:
         try:
             self._move_records_aside()
-            self.keep_settings(settings)
+            self.write_settings(settings)
         except OSError:
             self.discard()
             raise
 
-    def keep_settings(self, settings: TrainingSettings) -> None:
+    def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
         write_json(self.path / PARAMETERS, files.as_file(settings))
 
-    def keep_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
+    def write_data_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
         """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
         for folder in (self.path, self.logs):
             write_json(folder / DATA_SAMPLE, list(sample))
@@ -121,7 +139,7 @@ class RunFolder:
             return []
         return [
             path
-            for parent in (self.path, self.path / TIMED)
+            for parent in (self.path, self.path / BACKUP_FOLDER)
             for path in parent.glob("checkpoint-*")
             if (checkpoint_step(path.name) or 0) > self.start.step
         ]
@@ -129,27 +147,27 @@ class RunFolder:
     def keep(self, written: Path) -> None:
         """Move complete files to their place, the weights first: if they are held open, nothing has changed."""
         files = [f for f in written.iterdir() if f.is_file()]
-        for file in sorted(files, key=lambda f: (f.name not in loras.WEIGHTS, f.name)):
-            moved(file, self.path / file.name)
-        self.sweep()
+        for file in sorted(files, key=lambda f: (f.name not in loras.ADAPTER_WEIGHTS, f.name)):
+            move_atomically(file, self.path / file.name)
+        self.remove_partial_files()
 
-    def drop_unfinished(self) -> None:
+    def remove_partial_checkpoints(self) -> None:
         """Remove checkpoints that could not be written completely."""
         for leftover in self.aside.glob("checkpoint-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         """Clean up after a kill, also after one at the very end of a run."""
-        self.sweep()
-        for name in WRITTEN:
-            (self.path / f"{name}{PART}").unlink(missing_ok=True)
-        loras.finish_going(self.path)
-        if loras.finished(self.path):
-            self.drop_backups()
+        self.remove_partial_files()
+        for name in RUN_FILES:
+            (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
+        loras.finish_interrupted(self.path)
+        if loras.finished_steps(self.path):
+            self.remove_backups()
 
-    def drop_backups(self) -> None:
+    def remove_backups(self) -> None:
         """Remove the timed backups, which are not needed after a good end."""
-        shutil.rmtree(self.path / TIMED, ignore_errors=True)
+        shutil.rmtree(self.path / BACKUP_FOLDER, ignore_errors=True)
 
     def discard(self) -> None:
         """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
@@ -158,42 +176,42 @@ class RunFolder:
         else:
             _remove_all(_files_to_replace(self.path))
             self._restore_backup()
-        self.sweep()
+        self.remove_partial_files()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def _discard_later(self) -> None:
         """Remove the checkpoints after the start, all written by this run; restore the earlier ones."""
         for checkpoint in self._later_checkpoints():
-            loras.remove(checkpoint)
-        earlier_records = self.aside / BEFORE
+            loras.remove_checkpoint(checkpoint)
+        earlier_records = self.aside / EARLIER_RECORDS
         for file in earlier_records.iterdir() if earlier_records.is_dir() else ():
-            moved(file, self.path / file.name)
+            move_atomically(file, self.path / file.name)
         self._restore_backup()
 
     def _restore_backup(self) -> None:
         """Move the backup of this run back. It is found by its name, since a clock may have been set back."""
-        name = read_json(self.aside / BACKUP, {}).get("name", "")
-        for backup in [path for path in earlier(self.path) if path.name == name]:
+        name = read_json(self.aside / BACKUP_FILE, {}).get("name", "")
+        for backup in [path for path in replaced_folders(self.path) if path.name == name]:
             for item in list(backup.iterdir()):
-                moved(item, self.path / item.name)
+                move_atomically(item, self.path / item.name)
             backup.rmdir()
 
-    def moved_to(self, place: RunFolder) -> None:
+    def copy_records_to(self, place: RunFolder) -> None:
         """Copy the records to another folder, to which the LoRA was saved."""
         for name in RECORDS:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place.path / name)
-        self.sweep()
+        self.remove_partial_files()
 
     def _move_records_aside(self) -> None:
         """Keep the records from before the run was resumed, in case it is discarded."""
         records = [self.path / name for name in RECORDS if (self.path / name).is_file()]
         for file in records:
-            (self.aside / BEFORE).mkdir(parents=True, exist_ok=True)
-            moved(file, self.aside / BEFORE / file.name)
+            (self.aside / EARLIER_RECORDS).mkdir(parents=True, exist_ok=True)
+            move_atomically(file, self.aside / EARLIER_RECORDS / file.name)
 
-    def sweep(self) -> None:
+    def remove_partial_files(self) -> None:
         """Remove partial files."""
         shutil.rmtree(self.aside, ignore_errors=True)
 
@@ -205,9 +223,9 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
     if_exists = settings.what.if_exists
     if resume or if_exists == "continue":
         start = _find_start(path, resume)
-        if not resume and loras.has_lora(path) and (start is None or loras.standing(path) == "finished"):
-            return RunFolder(path, folders.logs, goes_on=True, replaces=True, begins_with=path)
-        return RunFolder(path, folders.logs, start, goes_on=True, replaces=start is None and _has_files(path))
+        if not resume and loras.has_lora(path) and (start is None or loras.run_status(path) == "finished"):
+            return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=path)
+        return RunFolder(path, folders.logs, start, resumes=True, replaces=start is None and _has_files(path))
     if not path.exists() or not any(path.iterdir()):
         return RunFolder(path, folders.logs)
     if if_exists == "new_name":
@@ -217,20 +235,20 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
     raise SettingsError([_exists_problem(path)])
 
 
-def under_its_name(settings: TrainingSettings, folders: Folders) -> TrainingSettings:
+def with_final_name(settings: TrainingSettings, folders: Folders) -> TrainingSettings:
     """Return the settings with the final name of the LoRA, which is another one if a new name was asked for."""
     if settings.what.if_exists != "new_name":
         return settings
-    return settings.called(choose_run_folder(settings, folders, "").name)
+    return settings.with_name(choose_run_folder(settings, folders, "").name)
 
 
 def _find_start(path: Path, resume: str) -> Checkpoint | None:
-    checkpoints = loras.to_go_on_from(path)
+    checkpoints = loras.resumable_checkpoints(path)
     if resume not in ("", "newest"):
         matches = [c for c in checkpoints if c.folder.name == Path(resume).name]
         if not matches:
             names = ", ".join(c.folder.name for c in checkpoints) or "none"
-            is_slim = Path(resume).name in [checkpoint.name for checkpoint in loras.with_weights(path)]
+            is_slim = Path(resume).name in [checkpoint.name for checkpoint in loras.checkpoints_with_weights(path)]
             reason = "is slimmed to the LoRA itself and cannot be gone on from" if is_slim else "is not there"
             raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. There are: {names}.")
         return matches[0]
@@ -239,8 +257,8 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _exists_problem(path: Path) -> str:
     return (
-        f"Name: {path.name!r} exists already: {loras.what_stands(path)}. Choose under {EXISTS.label} "
-        f"({EXISTS.flag}): continue (go on with it), replace (a backup is kept) or new_name."
+        f"Name: {path.name!r} exists already: {loras.describe_folder(path)}. Choose under {IF_EXISTS.label} "
+        f"({IF_EXISTS.flag}): continue (go on with it), replace (a backup is kept) or new_name."
     )
 
 
@@ -250,7 +268,7 @@ def _has_files(path: Path) -> bool:
 
 
 def _files_to_replace(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if not p.name.startswith(EARLIER) and p.name != PART]
+    return [p for p in path.iterdir() if not p.name.startswith(REPLACED_PREFIX) and p.name != PART_SUFFIX]
 
 
 def _move_into_backup(backup: Path, items: Sequence[Path]) -> None:
@@ -260,25 +278,25 @@ def _move_into_backup(backup: Path, items: Sequence[Path]) -> None:
     moved_items: list[Path] = []
     try:
         for item in items:
-            moved(item, backup / item.name)
+            move_atomically(item, backup / item.name)
             moved_items.append(item)
     except OSError as error:
         for item in moved_items:
-            moved(backup / item.name, item)
+            move_atomically(backup / item.name, item)
         backup.rmdir()
         raise SavingError(
-            f"What stands in {path} cannot be moved into a backup: {why_not_written(error, path)}. Close what "
+            f"What stands in {path} cannot be moved into a backup: {write_error_reason(error, path)}. Close what "
             "uses this LoRA, or choose another name."
         ) from error
 
 
 def _remove_all(items: Sequence[Path]) -> None:
     for item in items:
-        cleared_away(item) if item.is_dir() else patiently(item.unlink)
+        remove_folder(item) if item.is_dir() else with_retries(item.unlink)
 
 
 def _free_backup_path(path: Path) -> Path:
-    name = f"{EARLIER}{datetime.date.today().isoformat()}"
+    name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
     number, backup = 2, path / name
     while backup.exists():
         backup, number = path / f"{name}-{number}", number + 1

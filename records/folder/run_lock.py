@@ -8,16 +8,16 @@ from pathlib import Path
 
 from ...core import dist_env
 from ...core.errors import BusyError
-from ...core.files import is_locked, lock, removed, safe_paths
+from ...core.files import is_locked, lock, remove_lock_file, safe_paths
 from ...core.host import Folders
 
-LOCK = ".lock"
+LOCK_SUFFIX = ".lock"
 
 
 @contextmanager
-def in_progress(name: str, folders: Folders) -> Iterator[None]:
+def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     """Hold the lock of a LoRA, so that no other process trains or deletes it."""
-    if not dist_env.is_first():
+    if not dist_env.is_main_process():
         yield
         return
     path = _lock_path(name, folders)
@@ -27,18 +27,18 @@ def in_progress(name: str, folders: Folders) -> Iterator[None]:
         try:
             yield
         finally:
-            removed(path)
+            remove_lock_file(path)
 
 
 def refuse_in_progress(name: str, folders: Folders) -> None:
     """Raise BusyError if a LoRA is being trained, before data is read for a run that could not start."""
-    if dist_env.is_first() and is_in_progress(name, folders):
+    if dist_env.is_main_process() and is_in_progress(name, folders):
         raise _busy_error(name)
 
 
 def is_in_progress(name: str, folders: Folders) -> bool:
     """Return whether a LoRA is being trained; False for a name that no LoRA can have."""
-    return not safe_paths.name_fault(f"{name}{LOCK}") and is_locked(_lock_path(name, folders))
+    return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and is_locked(_lock_path(name, folders))
 
 
 def _busy_error(name: str) -> BusyError:
@@ -46,4 +46,4 @@ def _busy_error(name: str) -> BusyError:
 
 
 def _lock_path(name: str, folders: Folders) -> Path:
-    return safe_paths.child(folders.training, f"{name}{LOCK}", "Name")
+    return safe_paths.child(folders.training, f"{name}{LOCK_SUFFIX}", "Name")

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import BusyError, SavingError
-from ...core.files import cleared_away, moved, safe_paths
+from ...core.files import move_atomically, remove_folder, safe_paths
 from ...core.host import Folders
 from . import inventory
-from .filenames import HIDDEN, TIMED
+from .filenames import BACKUP_FOLDER, HIDDEN_SUFFIX
 from .loras import free_name, size_on_disk
 from .run_lock import is_in_progress
 
-TRASH = f"trash{HIDDEN}"
-LORA, PART = "lora", "part"
+TRASH_FOLDER = f"trash{HIDDEN_SUFFIX}"
+LORA_FOLDER, PART_FOLDER = "lora", "part"
 
 
 @dataclass(frozen=True)
-class Thrown:
+class TrashItem:
     """An item in the trash: 'story' or 'story/checkpoint-40', and when it was moved there."""
 
     name: str
@@ -36,23 +36,27 @@ class Thrown:
         return size_on_disk(self.folder)
 
 
-def thrown(folders: Folders) -> list[Thrown]:
+def list_trash(folders: Folders) -> list[TrashItem]:
     """Return the items in the trash, the latest first."""
-    trash = safe_paths.child(folders.loras, TRASH, "Trash")
-    paths = [*trash.glob(f"*/{LORA}/*"), *trash.glob(f"*/{PART}/*/*"), *trash.glob(f"*/{PART}/*/{TIMED}/*")]
-    paths = [p for p in paths if p.name != TIMED]
-    items = [Thrown(p.relative_to(trash).as_posix().split("/", 2)[2], _time_of(p, trash), p) for p in paths]
+    trash = safe_paths.child(folders.loras, TRASH_FOLDER, "Trash")
+    paths = [
+        *trash.glob(f"*/{LORA_FOLDER}/*"),
+        *trash.glob(f"*/{PART_FOLDER}/*/*"),
+        *trash.glob(f"*/{PART_FOLDER}/*/{BACKUP_FOLDER}/*"),
+    ]
+    paths = [p for p in paths if p.name != BACKUP_FOLDER]
+    items = [TrashItem(p.relative_to(trash).as_posix().split("/", 2)[2], _time_of(p, trash), p) for p in paths]
     return sorted(items, key=lambda item: (item.when, item.name), reverse=True)
 
 
-def throw_away(name: str, folders: Folders, *, on: Collection[str] = ()) -> Thrown:
+def move_to_trash(name: str, folders: Folders, *, on: Collection[str] = ()) -> TrashItem:
     """Move a LoRA or a part of one ('story/checkpoint-40') to the trash. `on` are the LoRAs on the model."""
-    folder = inventory.named(name, folders)
+    folder = inventory.find_folder(name, folders)
     name = folder.relative_to(folders.loras).as_posix()
     refuse_in_use(name, folders, on)
-    time_folder = _new_time_folder(safe_paths.child(folders.loras, TRASH, "Trash"))
-    target = time_folder / (PART if "/" in name else LORA) / name
-    return Thrown(name, time_folder.name, _move(folder, target, folders))
+    time_folder = _new_time_folder(safe_paths.child(folders.loras, TRASH_FOLDER, "Trash"))
+    target = time_folder / (PART_FOLDER if "/" in name else LORA_FOLDER) / name
+    return TrashItem(name, time_folder.name, _move(folder, target, folders))
 
 
 def refuse_in_use(name: str, folders: Folders, on: Collection[str] = ()) -> None:
@@ -64,7 +68,7 @@ def refuse_in_use(name: str, folders: Folders, on: Collection[str] = ()) -> None
         raise BusyError(f"{in_use!r} is on the model just now. Take it off first.")
 
 
-def restore(item: Thrown, folders: Folders) -> Path:
+def restore_item(item: TrashItem, folders: Folders) -> Path:
     """Move an item back to its place, under a free name if that is taken."""
     target = safe_paths.descendant(folders.loras, item.name, "LoRA")
     lora, _, part = item.name.partition("/")
@@ -77,10 +81,10 @@ def restore(item: Thrown, folders: Folders) -> Path:
     return restored
 
 
-def empty(folders: Folders, name: str = "") -> int:
+def empty_trash(folders: Folders, name: str = "") -> int:
     """Delete all items in the trash, or those of this name; return the bytes freed."""
     freed = 0
-    for item in [item for item in thrown(folders) if name in ("", item.name)]:
+    for item in [item for item in list_trash(folders) if name in ("", item.name)]:
         freed += item.size
         _delete(item.folder)
         _remove_empty_folders(item.folder.parent, folders)
@@ -99,7 +103,7 @@ def _new_time_folder(trash: Path) -> Path:
 def _move(folder: Path, target: Path, folders: Folders) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        return moved(folder, target)
+        return move_atomically(folder, target)
     except OSError as error:
         _remove_empty_folders(target.parent, folders)
         raise _in_use_error(folder, error) from error
@@ -107,7 +111,7 @@ def _move(folder: Path, target: Path, folders: Folders) -> Path:
 
 def _delete(folder: Path) -> None:
     try:
-        folder.unlink() if folder.is_symlink() else cleared_away(folder)
+        folder.unlink() if folder.is_symlink() else remove_folder(folder)
     except OSError as error:
         raise _in_use_error(folder, error) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .queue import Done, Queue, Waiting, name_problem
-from .queue_runner import InLine
+from .queue import EndedRun, Queue, QueuedRun, name_conflict
+from .queue_runner import QueueRunner
 
-__all__ = ["Done", "InLine", "Queue", "Waiting", "name_problem"]
+__all__ = ["EndedRun", "Queue", "QueueRunner", "QueuedRun", "name_conflict"]

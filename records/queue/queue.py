@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import lock, patiently, why_not_written, write_json
+from ...core.files import lock, with_retries, write_error_reason, write_json
 from ...settings.definitions import SETTINGS
 
-REMEMBERED = 20  # ended runs
+MAX_ENDED_RUNS = 20  # ended runs
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedRun:
     """A run in the queue: `values` are its settings, `model` is the name of the model it was added for."""
 
     number: int
@@ -37,7 +37,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Done:
+class EndedRun:
     """A run of the queue that has ended; `text` says how."""
 
     name: str
@@ -51,16 +51,16 @@ class Done:
 class Queue:
     """The runs that wait, those in progress (one for each program), and those that have ended."""
 
-    waiting: tuple[Waiting, ...] = ()
-    begun: tuple[Waiting, ...] = ()
-    done: tuple[Done, ...] = ()
+    waiting: tuple[QueuedRun, ...] = ()
+    begun: tuple[QueuedRun, ...] = ()
+    done: tuple[EndedRun, ...] = ()
     numbered: int = 0
     """The last number in use. Numbers are never reused, since a page may show an older list."""
 
-    def with_one_more(self, name: str, model: str, values: Mapping[str, Any], steps: int) -> Queue:
+    def with_run(self, name: str, model: str, values: Mapping[str, Any], steps: int) -> Queue:
         """Add a run at the end. If no run waits or is in progress, the ended ones are forgotten."""
         numbers = [run.number for run in (*self.waiting, *self.begun)]
-        run = Waiting(max(self.numbered, *numbers, 0) + 1, name, model, values, steps)
+        run = QueuedRun(max(self.numbered, *numbers, 0) + 1, name, model, values, steps)
         done = self.done if numbers else ()
         return replace(self, waiting=(*self.waiting, run), done=done, numbered=run.number)
 
@@ -76,18 +76,18 @@ class Queue:
         waiting.insert(max(0, position + places), self.waiting[position])
         return replace(self, waiting=tuple(waiting))
 
-    def after_skipping(self, reasons: Mapping[int, str]) -> Queue:
+    def with_skip_reasons(self, reasons: Mapping[int, str]) -> Queue:
         """Set for each run why it is skipped now; empty if it is not."""
         waiting = (replace(run, skipped=reasons.get(run.number, "")) for run in self.waiting)
         return replace(self, waiting=tuple(waiting))
 
-    def beginning(self, run: Waiting) -> Queue:
+    def with_started(self, run: QueuedRun) -> Queue:
         return replace(self.without(run.number), begun=(*self.begun, replace(run, skipped="")))
 
     def ended(self, number: int, outcome: str, text: str) -> Queue:
         """Move a run in progress to those that have ended."""
-        done = (Done(run.name, outcome, text, run.values) for run in self.begun if run.number == number)
-        return replace(self._without_begun(number), done=(*self.done, *done)[-REMEMBERED:])
+        done = (EndedRun(run.name, outcome, text, run.values) for run in self.begun if run.number == number)
+        return replace(self._without_begun(number), done=(*self.done, *done)[-MAX_ENDED_RUNS:])
 
     def put_back(self, number: int) -> Queue:
         """Move a run in progress back to the front of those that wait."""
@@ -98,7 +98,7 @@ class Queue:
         return replace(self, begun=tuple(run for run in self.begun if run.number != number))
 
 
-def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
+def name_conflict(name: str, if_exists: str, earlier: Sequence[str]) -> str:
     """Return why a name conflicts with these earlier runs, unless the user has chosen what to do then.
 
     Windows has one folder for 'Story' and 'story'.
@@ -110,7 +110,7 @@ def name_problem(name: str, if_exists: str, earlier: Sequence[str]) -> str:
 
 
 @contextmanager
-def alone_with(path: Path) -> Iterator[None]:
+def lock_queue(path: Path) -> Iterator[None]:
     """Hold the lock of the queue. The lock file is never removed, since another program may wait for it."""
     with lock(path.with_name(f"{path.name}.lock"), patience=PATIENCE_SECONDS) as acquired:
         if not acquired:
@@ -124,7 +124,7 @@ def alone_with(path: Path) -> Iterator[None]:
 def load(path: Path) -> Queue:
     """Read the queue; return an empty one if there is no file, and raise SavingError if it cannot be read."""
     try:
-        return _from_json(json.loads(patiently(lambda: path.read_text(encoding="utf-8-sig"))))
+        return _from_json(json.loads(with_retries(lambda: path.read_text(encoding="utf-8-sig"))))
     except FileNotFoundError:
         return Queue()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -136,15 +136,15 @@ def save(path: Path, queue: Queue) -> None:
     try:
         write_json(path, asdict(queue))
     except OSError as error:
-        reason = why_not_written(error, path.parent)
+        reason = write_error_reason(error, path.parent)
         raise SavingError(f"The queue cannot be kept in {path}: {reason}. Mend that, then try again.") from error
 
 
 def _from_json(values: Mapping[str, Any]) -> Queue:
     begun = values.get("begun") or ()
     return Queue(
-        tuple(Waiting(**run) for run in values.get("waiting", ())),
-        tuple(Waiting(**run) for run in ([begun] if isinstance(begun, dict) else begun)),
-        tuple(Done(**run) for run in values.get("done", ())),
+        tuple(QueuedRun(**run) for run in values.get("waiting", ())),
+        tuple(QueuedRun(**run) for run in ([begun] if isinstance(begun, dict) else begun)),
+        tuple(EndedRun(**run) for run in values.get("done", ())),
         int(values.get("numbered", 0)),
     )

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from . import curve_png, graph_file
-from .curve_svg import AsideLoss, Mark, Point, svg
-from .graph_file import aside_losses, best_of, evaluations_of, number, points_of, steps_of
-from .report import Story, page
-from .time_estimate import expected_time
+from .curve_svg import Mark, Point, ValidationLoss, draw_curve
+from .graph_file import (
+    best_evaluation,
+    number_or_nan,
+    read_evaluations,
+    step_entries,
+    step_points,
+    validation_losses,
+)
+from .report import ReportData, render_report
+from .time_estimate import estimate_time
 from .verdict import judge_run, read_verdict
 
 __all__ = [
-    "AsideLoss",
     "Mark",
     "Point",
-    "Story",
-    "aside_losses",
-    "best_of",
+    "ReportData",
+    "ValidationLoss",
+    "best_evaluation",
     "curve_png",
-    "evaluations_of",
-    "expected_time",
+    "draw_curve",
+    "estimate_time",
     "graph_file",
     "judge_run",
-    "number",
-    "page",
-    "points_of",
+    "number_or_nan",
+    "read_evaluations",
     "read_verdict",
-    "steps_of",
-    "svg",
+    "render_report",
+    "step_entries",
+    "step_points",
+    "validation_losses",
 ]

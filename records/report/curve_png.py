@@ -11,20 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.files import written_whole
+from ...core.files import atomic_write
 from .curve_svg import Mark
-from .graph_file import evaluations_of, steps_of
+from .graph_file import read_evaluations, step_entries
 
 Graph = Sequence[Mapping[str, Any]]
 
 
-def is_possible() -> bool:
+def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(graph: Graph, title: str, path: Path, marks: Sequence[Mark] = (), *, cache: Path | None = None) -> bool:
+def draw_graph(
+    graph: Graph, title: str, path: Path, marks: Sequence[Mark] = (), *, cache: Path | None = None
+) -> bool:
     """Draw losses, learning rate, evaluations, phases and marks; return False if matplotlib is not installed."""
-    if not is_possible():
+    if not has_matplotlib():
         return False
     with _font_cache_in(cache):
         _draw_figure(graph, title, path, marks)
@@ -55,26 +57,26 @@ def _draw_figure(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) ->
     _plot_losses(loss, graph)
     rate = loss.twinx()
     _plot_rates(rate, graph)
-    for mark in [*phases(graph), *marks]:
+    for mark in [*phase_marks(graph), *marks]:
         _draw_mark(loss, mark)
     loss.set_title(title, fontsize=10, parse_math=False)  # a name may contain two $
     lines = [line for line in (*loss.get_lines(), *rate.get_lines()) if not str(line.get_label()).startswith("_")]
     loss.legend(lines, [str(line.get_label()) for line in lines], loc="upper right")
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         figure.savefig(partial, format="png", dpi=110)
 
 
-def phases(graph: Graph) -> list[Mark]:
+def phase_marks(graph: Graph) -> list[Mark]:
     """Return the step at which each phase of the order begins, if there are phases."""
     marks: list[Mark] = []
-    for entry in steps_of(graph):
+    for entry in step_entries(graph):
         if "phase" in entry and (not marks or marks[-1].text != entry["phase"]):
             marks.append(Mark(entry["current_steps"], entry["phase"]))
     return marks
 
 
 def _plot_losses(axes: Any, graph: Graph) -> None:
-    entries, evaluations = steps_of(graph), evaluations_of(graph)
+    entries, evaluations = step_entries(graph), read_evaluations(graph)
     steps = [entry["current_steps"] for entry in entries]
     axes.plot(steps, _floats(e["loss"] for e in entries), color="#9db8d9", linewidth=1, label="loss")
     smoothed = _floats(e["smoothed_loss"] for e in entries)
@@ -93,7 +95,7 @@ def _floats(values: Any) -> list[float]:
 
 
 def _plot_rates(axes: Any, graph: Graph) -> None:
-    entries = steps_of(graph)
+    entries = step_entries(graph)
     steps, rates = [e["current_steps"] for e in entries], [e["learning_rate"] for e in entries]
     axes.plot(steps, rates, color="#c77d1a", linestyle="--", label="learning rate")
     axes.set_ylabel("learning rate")

@@ -12,8 +12,8 @@ from ...train_utils import plural
 
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
-MOST_POINTS = 600
-BETWEEN_MARKS = 14.0
+MAX_POINTS = 600
+MIN_MARK_DISTANCE = 14.0
 
 
 class Point(NamedTuple):
@@ -35,15 +35,18 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class AsideLoss:
+class ValidationLoss:
     """The loss on the validation split after a step."""
 
     step: int
     loss: float
 
 
-def svg(
-    points: Sequence[Point], rates: Sequence[float], marks: Sequence[Mark] = (), kept: Sequence[AsideLoss] = ()
+def draw_curve(
+    points: Sequence[Point],
+    rates: Sequence[float],
+    marks: Sequence[Mark] = (),
+    kept: Sequence[ValidationLoss] = (),
 ) -> str:
     """Draw the losses and the learning rate, also as planned for the rest of the run."""
     steps = max(len(rates), points[-1].step if points else 0, 1)
@@ -55,12 +58,12 @@ def svg(
         parts += _loss_lines(points, validation, x)
     parts += [_mark_line(mark, x) for mark in _spaced(marks, x)]
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(described(points, steps))}" '
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(describe_curve(points, steps))}" '
         f'class="tp-curve" preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
     )
 
 
-def described(points: Sequence[Point], steps: int) -> str:
+def describe_curve(points: Sequence[Point], steps: int) -> str:
     """Describe the curve in a sentence, for screen readers."""
     if not points:
         return f"Planned: {steps} {plural(steps, 'step')}."
@@ -71,7 +74,7 @@ def described(points: Sequence[Point], steps: int) -> str:
     )
 
 
-def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def thin_points(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
     """Reduce the points without a visible difference: keep the lowest and the highest loss of each interval."""
     if len(points) <= most:
         return list(points)
@@ -89,9 +92,9 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def _loss_lines(
-    points: Sequence[Point], validation: Sequence[AsideLoss], x: Callable[[float], float]
+    points: Sequence[Point], validation: Sequence[ValidationLoss], x: Callable[[float], float]
 ) -> list[str]:
-    drawn = thinned([p for p in points if math.isfinite(p.loss)])
+    drawn = thin_points([p for p in points if math.isfinite(p.loss)])
     if not drawn and not validation:
         return []
     low, high = _value_range([*(p.loss for p in drawn), *(p.loss for p in validation)])
@@ -106,7 +109,7 @@ def _loss_lines(
 
 
 def _validation_line(
-    validation: Sequence[AsideLoss], x: Callable[[float], float], y: Callable[[float], float]
+    validation: Sequence[ValidationLoss], x: Callable[[float], float], y: Callable[[float], float]
 ) -> list[str]:
     """Draw the loss on the validation split: a line, and a dot for each evaluation."""
     if not validation:
@@ -134,7 +137,7 @@ def _hover_dot(point: Point, x: float, y: float) -> str:
 
 
 def _rate_line(rates: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    stride = max(1, len(rates) // MOST_POINTS)
+    stride = max(1, len(rates) // MAX_POINTS)
     steps = list(range(0, len(rates), stride))
     if rates and steps[-1] != len(rates) - 1:
         steps.append(len(rates) - 1)
@@ -149,7 +152,7 @@ def _spaced(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Mark]:
     """Drop marks that are too close to the next one; the last one is always kept."""
     visible: list[Mark] = []
     for mark in sorted(marks, key=lambda m: -m.step):
-        if not visible or x(visible[-1].step) - x(mark.step) >= BETWEEN_MARKS:
+        if not visible or x(visible[-1].step) - x(mark.step) >= MIN_MARK_DISTANCE:
             visible.append(mark)
     return visible[::-1]
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ...core.jobs import Evaluated
-from .curve_svg import AsideLoss, Point
+from ...core.jobs import EvaluationDone
+from .curve_svg import Point, ValidationLoss
 
-By = Literal["loss", "accuracy"]
-Entry = Mapping[str, Any]
+BestBy = Literal["loss", "accuracy"]
+GraphEntry = Mapping[str, Any]
 
 
-def entry(evaluated: Evaluated, kept_aside: str) -> dict[str, Any]:
+def evaluation_entry(evaluated: EvaluationDone, kept_aside: str) -> dict[str, Any]:
     """Return the entry of an evaluation; `kept_aside` is a fingerprint of the validation split."""
     return {
         "current_steps": evaluated.step,
@@ -30,56 +30,60 @@ def entry(evaluated: Evaluated, kept_aside: str) -> dict[str, Any]:
     }
 
 
-def steps_of(graph: Iterable[Entry]) -> list[Entry]:
+def step_entries(graph: Iterable[GraphEntry]) -> list[GraphEntry]:
     """Return the entries of steps, without those of evaluations."""
     return [entry for entry in graph if "loss" in entry]
 
 
-def points_of(graph: Iterable[Entry]) -> list[Point]:
+def step_points(graph: Iterable[GraphEntry]) -> list[Point]:
     """Return the steps as points of the curve; a step without a smoothed loss uses its loss."""
-    return [_point(entry) for entry in steps_of(graph)]
+    return [_point(entry) for entry in step_entries(graph)]
 
 
-def _point(entry: Entry) -> Point:
-    loss, rate = number(entry["loss"]), entry.get("learning_rate")
-    return Point(int(entry["current_steps"]), loss, number(entry.get("smoothed_loss", loss)), float(rate or 0))
+def _point(entry: GraphEntry) -> Point:
+    loss, rate = number_or_nan(entry["loss"]), entry.get("learning_rate")
+    return Point(
+        int(entry["current_steps"]), loss, number_or_nan(entry.get("smoothed_loss", loss)), float(rate or 0)
+    )
 
 
-def aside_losses(graph: Iterable[Entry]) -> list[AsideLoss]:
+def validation_losses(graph: Iterable[GraphEntry]) -> list[ValidationLoss]:
     """Return the evaluations as points of the curve."""
     return [
-        AsideLoss(entry["current_steps"], number(entry["eval_loss"])) for entry in graph if "eval_loss" in entry
+        ValidationLoss(entry["current_steps"], number_or_nan(entry["eval_loss"]))
+        for entry in graph
+        if "eval_loss" in entry
     ]
 
 
-def evaluations_of(graph: Iterable[Entry], kept_aside: str = "") -> list[Evaluated]:
+def read_evaluations(graph: Iterable[GraphEntry], kept_aside: str = "") -> list[EvaluationDone]:
     """Read the evaluations; with `kept_aside` only those on this validation split, since others do not compare."""
     entries = (entry for entry in graph if "eval_loss" in entry)
     return [_evaluated(entry) for entry in entries if not kept_aside or entry["kept_aside"] == kept_aside]
 
 
-def _evaluated(entry: Entry) -> Evaluated:
+def _evaluated(entry: GraphEntry) -> EvaluationDone:
     """Read an evaluation, in which NaN is stored as null."""
-    return Evaluated(
+    return EvaluationDone(
         step=entry["current_steps"],
         epoch=entry["epoch"],
         why=entry["why"],
-        loss=number(entry["eval_loss"]),
-        perplexity=number(entry["eval_perplexity"]),
-        accuracy=number(entry["eval_accuracy"]),
+        loss=number_or_nan(entry["eval_loss"]),
+        perplexity=number_or_nan(entry["eval_perplexity"]),
+        accuracy=number_or_nan(entry["eval_accuracy"]),
         tokens=entry["eval_tokens"],
         seconds=entry["eval_seconds"],
-        by_source={name: number(loss) for name, loss in entry["eval_by_source"].items()},
+        by_source={name: number_or_nan(loss) for name, loss in entry["eval_by_source"].items()},
         context_gain=entry["context_gain"],
     )
 
 
-def number(value: float | None) -> float:
+def number_or_nan(value: float | None) -> float:
     """Convert a number from a file, in which NaN is stored as null."""
     return math.nan if value is None else value
 
 
-def best_of(evaluations: Sequence[Evaluated], by: By = "loss") -> Evaluated | None:
+def best_evaluation(evaluations: Sequence[EvaluationDone], by: BestBy = "loss") -> EvaluationDone | None:
     """Return the evaluation with the lowest loss, or with the highest accuracy and then the lowest loss.
 
     The first of equal ones; None if no loss is finite.

@@ -12,29 +12,38 @@ from typing import Any
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
-    Ended,
-    Evaluated,
+    EvaluationDone,
     Event,
-    LiveChanged,
-    Narrator,
+    EventFormatter,
+    JobEnded,
+    LiveSettingsChanged,
     Note,
-    Planned,
+    PlanChanged,
     Progress,
-    Replanned,
-    Sampled,
-    most_memory,
+    RunPlanned,
+    SampleGenerated,
+    peak_memory_of,
 )
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, size
-from ..folder import Kept
-from .curve_svg import Mark, svg
-from .graph_file import aside_losses, evaluations_of, number, points_of, steps_of
+from ..folder import LoraEntry
+from .curve_svg import Mark, draw_curve
+from .graph_file import number_or_nan, read_evaluations, step_entries, step_points, validation_losses
 from .report_style import CSS
 from .verdict import judge_run, read_verdict
 
-TOLD = (Planned, Note, Advice, CheckpointSaved, Evaluated, Replanned, LiveChanged, Ended)
-NAMED_APART = ("name", "data")
+LISTED_EVENTS = (
+    RunPlanned,
+    Note,
+    Advice,
+    CheckpointSaved,
+    EvaluationDone,
+    PlanChanged,
+    LiveSettingsChanged,
+    JobEnded,
+)
+KEYS_SHOWN_ELSEWHERE = ("name", "data")
 CURVES = (
     ("--smoothed", "smoothed loss"),
     ("--loss", "loss"),
@@ -45,23 +54,23 @@ CURVES = (
 
 
 @dataclass(frozen=True)
-class Story:
+class ReportData:
     """The data of a report: the events of a run, and the records in its folder."""
 
     events: Sequence[Event]
-    ended: Ended
+    ended: JobEnded
     graph: Sequence[Mapping[str, Any]]
-    samples: Sequence[Sampled] = ()
+    samples: Sequence[SampleGenerated] = ()
     log: Mapping[str, Any] = field(default_factory=dict)
-    kept: Kept | None = None
+    kept: LoraEntry | None = None
 
     @property
-    def plan(self) -> Planned:
+    def plan(self) -> RunPlanned:
         """The last plan of the run."""
-        return next(event for event in reversed(self.events) if isinstance(event, Planned))
+        return next(event for event in reversed(self.events) if isinstance(event, RunPlanned))
 
 
-def page(story: Story) -> str:
+def render_report(story: ReportData) -> str:
     """Render the report as HTML."""
     name = escape(story.plan.name)
     sections = [
@@ -86,9 +95,9 @@ def _section(title: str, content: str) -> str:
     return f"<section>\n<h2>{title}</h2>\n{content}\n</section>\n" if content else ""
 
 
-def _header(story: Story) -> str:
+def _header(story: ReportData) -> str:
     ended, plan = story.ended, story.plan
-    first = next(event.at for event in story.events if isinstance(event, Planned))
+    first = next(event.at for event in story.events if isinstance(event, RunPlanned))
     paragraphs = "".join(f"<p>{escape(line)}</p>" for line in _reasons(ended))
     time_span = f"On {escape(plan.model)}, {_format_time(first)} to {_format_time(ended.at)}"
     details = (
@@ -100,25 +109,29 @@ def _header(story: Story) -> str:
     )
 
 
-def _reasons(ended: Ended) -> list[str]:
+def _reasons(ended: JobEnded) -> list[str]:
     """Return why the run ended, without the verdict, which has a paragraph of its own."""
     lines = [line for line in ended.text.splitlines() if line.strip()]
     return lines[:1] if ended.verdict else lines
 
 
-def _verdict(story: Story) -> str:
+def _verdict(story: ReportData) -> str:
     """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
     text = read_verdict(story.log)
-    if not text and steps_of(story.graph):
+    if not text and step_entries(story.graph):
         text = judge_run(story.graph, {}, evaluates=bool(story.plan.evaluate_every)).text
     return f'<p class="verdict">{escape(text)}</p>' if text else ""
 
 
-def _figures(story: Story) -> str:
-    steps = steps_of(story.graph)
+def _figures(story: ReportData) -> str:
+    steps = step_entries(story.graph)
     if not steps:
         return ""
-    first, last, seconds = steps[0], steps[-1], sum(number(e.get("seconds")) for e in steps if e.get("seconds"))
+    first, last, seconds = (
+        steps[0],
+        steps[-1],
+        sum(number_or_nan(e.get("seconds")) for e in steps if e.get("seconds")),
+    )
     tokens = sum(int(e.get("tokens") or 0) for e in steps)
     pairs = [
         ("steps", f"{last['current_steps']} of {_planned_steps(story)}"),
@@ -126,52 +139,52 @@ def _figures(story: Story) -> str:
         ("smoothed loss", f"{_loss_text(first.get('smoothed_loss'))} → {_loss_text(last.get('smoothed_loss'))}"),
         *(
             (("kept aside", f"{_loss_text(k[0].loss)} → {_loss_text(k[-1].loss)}"),)
-            if (k := evaluations_of(story.graph))
+            if (k := read_evaluations(story.graph))
             else ()
         ),
         ("spent on training", duration(seconds)),
         ("a step", duration(seconds / len(steps))),
         ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
-        *((("memory at most", size(most)),) if (most := most_memory(story.events)) else ()),
+        *((("memory at most", size(most)),) if (most := peak_memory_of(story.events)) else ()),
         *((("on disk", size(story.kept.size)),) if story.kept else ()),
     ]
     items = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(v)}</dd></div>" for n, v in pairs)
     return f'<dl class="figures">{items}</dl>'
 
 
-def _planned_steps(story: Story) -> int:
-    step_counts = [event.steps for event in story.events if isinstance(event, Replanned)]
+def _planned_steps(story: ReportData) -> int:
+    step_counts = [event.steps for event in story.events if isinstance(event, PlanChanged)]
     return step_counts[-1] if step_counts else story.plan.steps
 
 
-def _curve_section(story: Story) -> str:
+def _curve_section(story: ReportData) -> str:
     """Draw the curve as in the interface, with the steps from before the run was resumed."""
-    points = points_of(story.graph)
+    points = step_points(story.graph)
     if not points:
         return ""
-    rates = next((e.rates for e in reversed(story.events) if isinstance(e, (Planned, Replanned))), ())
+    rates = next((e.rates for e in reversed(story.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
     marks = [
         Mark(p.step, p.name) for p in (story.kept.parts if story.kept else ()) if p.step and p.kind != "backup"
     ]
-    validation = aside_losses(story.graph)
+    validation = validation_losses(story.graph)
     has_curve = {"--kept": bool(validation), "--mark": bool(marks), "--rate": bool(rates)}
     legend = "".join(
         f'<span><i style="background:var({color})"></i>{words}</span>'
         for color, words in CURVES
         if has_curve.get(color, True)
     )
-    return f'{svg(points, rates, marks, validation)}\n<p class="key">{legend}</p>'
+    return f'{draw_curve(points, rates, marks, validation)}\n<p class="key">{legend}</p>'
 
 
-def _all_samples(samples: Sequence[Sampled]) -> str:
+def _all_samples(samples: Sequence[SampleGenerated]) -> str:
     """Show the answers to each prompt with and without the LoRA; earlier ones are collapsed."""
-    by_prompt: dict[str, list[Sampled]] = {}
+    by_prompt: dict[str, list[SampleGenerated]] = {}
     for sample in samples:
         by_prompt.setdefault(sample.prompt, []).append(sample)
     return "\n".join(_prompt_samples(prompt, answers) for prompt, answers in by_prompt.items())
 
 
-def _prompt_samples(prompt: str, samples: Sequence[Sampled]) -> str:
+def _prompt_samples(prompt: str, samples: Sequence[SampleGenerated]) -> str:
     *earlier_samples, last = sorted(samples, key=lambda sample: sample.step)
     earlier_answers = "".join(
         f"<h4>After step {s.step}</h4>{_answer(s.text)}" for s in reversed(earlier_samples) if s.step
@@ -192,21 +205,21 @@ def _answer(text: str) -> str:
     return f'<p class="answer">{escape(printable) or "<em>nothing</em>"}</p>'
 
 
-def _event_table(story: Story) -> str:
+def _event_table(story: ReportData) -> str:
     """List the events with time and step, in the words of the console."""
-    narrator, step, rows = Narrator(), 0, []
+    narrator, step, rows = EventFormatter(), 0, []
     for event in [*story.events, story.ended]:
         if isinstance(event, Progress):
             step = event.step
-        elif isinstance(event, TOLD) and (line := narrator.line(event)):
-            text = line.partition("\n")[0] if isinstance(event, Ended) else line
-            kind = "advice" if isinstance(event, (Advice, Ended)) else ""
+        elif isinstance(event, LISTED_EVENTS) and (line := narrator.line(event)):
+            text = line.partition("\n")[0] if isinstance(event, JobEnded) else line
+            kind = "advice" if isinstance(event, (Advice, JobEnded)) else ""
             rows.append(_row(("clock", _format_time(event.at, story)), ("number", str(step or "")), (kind, text)))
     return _table(("Time", "After step", ""), rows)
 
 
 def _evaluation_table(graph: Sequence[Mapping[str, Any]]) -> str:
-    evaluations = evaluations_of(graph)
+    evaluations = read_evaluations(graph)
     has_sources = any(e.by_source for e in evaluations)
     rows = [
         _row(
@@ -232,7 +245,7 @@ def _evaluation_table(graph: Sequence[Mapping[str, Any]]) -> str:
     return _table(head, rows)
 
 
-def _run_table(story: Story) -> str:
+def _run_table(story: ReportData) -> str:
     log, settings = story.log, story.plan.settings
     report = log.get("data")
     data: Mapping[str, Any] = report if isinstance(report, Mapping) else {}
@@ -257,7 +270,7 @@ def _run_table(story: Story) -> str:
 
 def _settings_table(values: Mapping[str, object]) -> str:
     """List the settings that differ from their defaults, by label, in the order of the form."""
-    changed_keys = presets.apart({key: setting.default for key, setting in SETTINGS.items()}, values)
+    changed_keys = presets.differing_keys({key: setting.default for key, setting in SETTINGS.items()}, values)
     rows = [
         _row(
             ("quiet", SETTINGS[key].label),
@@ -265,12 +278,12 @@ def _settings_table(values: Mapping[str, object]) -> str:
             ("quiet", _format_value(key, SETTINGS[key].default)),
         )
         for key in SETTINGS
-        if key in changed_keys and key not in NAMED_APART
+        if key in changed_keys and key not in KEYS_SHOWN_ELSEWHERE
     ]
     return _table(("Setting", "Here", "Default"), rows) or "<p>None: everything is as it comes.</p>"
 
 
-def _disk_table(kept: Kept | None) -> str:
+def _disk_table(kept: LoraEntry | None) -> str:
     if kept is None:
         return ""
     kinds = {"checkpoint": "whole checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
@@ -302,7 +315,7 @@ def _cell(kind: str, text: str) -> str:
     return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
 
 
-def _format_time(at: float, story: Story | None = None) -> str:
+def _format_time(at: float, story: ReportData | None = None) -> str:
     """Format a time; without the date if `story` is given and its run began and ended on the same day."""
     with_date = story is None or {time.localtime(e.at)[:3] for e in story.events} != {
         time.localtime(story.ended.at)[:3]
@@ -311,7 +324,7 @@ def _format_time(at: float, story: Story | None = None) -> str:
 
 
 def _loss_text(value: object) -> str:
-    loss = number(value) if isinstance(value, (int, float)) else math.nan
+    loss = number_or_nan(value) if isinstance(value, (int, float)) else math.nan
     return f"{loss:.4f}" if math.isfinite(loss) else "no number"
 
 
@@ -328,4 +341,4 @@ def _format_value(key: str, value: object) -> str:
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return presets.shown(key, value) or "empty"
+    return presets.format_value(key, value) or "empty"

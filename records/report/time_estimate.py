@@ -10,12 +10,12 @@ from ...core.files import read_json
 from ...core.host import ModelCard
 from ...train_utils import duration
 from ..folder import GRAPH, LOG, is_hidden
-from .graph_file import steps_of
+from .graph_file import step_entries
 
-FEWEST_STEPS = 3
+MIN_STEPS = 3
 
 
-def expected_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> Iterator[str]:
+def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> Iterator[str]:
     """Yield an estimate by the last run with the same model, loading and method, if there is one."""
     for name, log in _similar_runs(card, method, runs_folder):
         if speed := _tokens_per_second(runs_folder / name / GRAPH):
@@ -37,7 +37,7 @@ def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple
 
 def _tokens_per_second(graph: Path) -> float:
     """Return the speed of all steps but the first, which includes the setup; 0 if there are too few."""
-    steps = [e for e in steps_of(read_json(graph, [])) if e.get("tokens") and e.get("seconds")]
-    if len(steps) < FEWEST_STEPS:
+    steps = [e for e in step_entries(read_json(graph, [])) if e.get("tokens") and e.get("seconds")]
+    if len(steps) < MIN_STEPS:
         return 0.0
     return float(sum(e["tokens"] for e in steps[1:]) / sum(e["seconds"] for e in steps[1:]))

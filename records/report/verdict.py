@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...core.jobs import Evaluated
+from ...core.jobs import EvaluationDone
 from ...train_utils import plural
-from .graph_file import best_of, evaluations_of, number, steps_of
+from .graph_file import best_evaluation, number_or_nan, read_evaluations, step_entries
 
-Kind = Literal[
+VerdictKind = Literal[
     "could learn more", "about right", "did not learn", "began to memorize", "became worse", "not known"
 ]
-NOTEWORTHY = 0.01
+MIN_CHANGE = 0.01
 """A relative change of a loss that is more than chance."""
-LAST_PART = 0.25
+LAST_SHARE = 0.25
 """The share of the run that is judged if there are only training losses."""
-FEW = 8
+MIN_STEPS = 8
 """Fewer steps than this show no trend."""
 
 
@@ -26,7 +26,7 @@ FEW = 8
 class Verdict:
     """The verdict in words, the step it refers to, the better checkpoint if there is one, and the figures."""
 
-    kind: Kind
+    kind: VerdictKind
     text: str
     step: int
     better: str
@@ -50,10 +50,10 @@ def judge_run(
     `kept` is the step whose weights were kept, if it is not the last one. Without evaluations the verdict rests on
     the training losses alone; `evaluates` or the fingerprint `kept_aside` say that evaluations were planned.
     """
-    steps = steps_of(graph)
-    evaluations = [e for e in evaluations_of(graph, kept_aside) if math.isfinite(e.loss)]
+    steps = step_entries(graph)
+    evaluations = [e for e in read_evaluations(graph, kept_aside) if math.isfinite(e.loss)]
     if not steps or len(evaluations) < 2:
-        reason = ONCE if evaluations else TOO_SOON if kept_aside or evaluates else NEVER
+        reason = ONE_EVALUATION if evaluations else NO_EVALUATION_YET if kept_aside or evaluates else NO_VALIDATION
         return _judge_training_losses(steps, reason)
     return _Judge(steps, evaluations, checkpoints, kept).verdict()
 
@@ -64,38 +64,38 @@ def read_verdict(log: Mapping[str, Any]) -> str:
     return str(verdict.get("text") or "") if isinstance(verdict, Mapping) else ""
 
 
-NEVER = "Nothing was kept aside"
-ONCE = "The part kept aside was gone through only once"
-TOO_SOON = "The run ended before the part kept aside was gone through"
+NO_VALIDATION = "Nothing was kept aside"
+ONE_EVALUATION = "The part kept aside was gone through only once"
+NO_EVALUATION_YET = "The run ended before the part kept aside was gone through"
 
 
 class _Judge:
     def __init__(
         self,
         steps: Sequence[Mapping[str, Any]],
-        evaluations: Sequence[Evaluated],
+        evaluations: Sequence[EvaluationDone],
         checkpoints: Mapping[int, str],
         kept: int,
     ) -> None:
-        self._smoothed = {int(e["current_steps"]): number(e["smoothed_loss"]) for e in steps}
+        self._smoothed = {int(e["current_steps"]): number_or_nan(e["smoothed_loss"]) for e in steps}
         self._evaluations, self._checkpoints, self._kept_step = evaluations, checkpoints, kept
         self._first, self._last, self._previous = evaluations[0], evaluations[-1], evaluations[-2]
-        best = best_of(evaluations)
+        best = best_evaluation(evaluations)
         assert best is not None
         self._best = best
 
     def verdict(self) -> Verdict:
-        if self._last.loss > self._best.loss * (1 + NOTEWORTHY):
+        if self._last.loss > self._best.loss * (1 + MIN_CHANGE):
             return self._after_best()
         drop = self._previous.loss - self._last.loss
-        if self._best is self._last and drop > NOTEWORTHY * self._previous.loss:
+        if self._best is self._last and drop > MIN_CHANGE * self._previous.loss:
             return self._make(
                 "could learn more",
                 f"The loss on the part kept aside was still falling at the end: {self._loss_at(self._previous)}, "
                 f"{self._loss_at(self._last)}. More epochs or a higher learning rate may bring more.",
                 self._last,
             )
-        if self._first.step == 0 and self._first.loss - self._best.loss <= NOTEWORTHY * self._first.loss:
+        if self._first.step == 0 and self._first.loss - self._best.loss <= MIN_CHANGE * self._first.loss:
             return self._make(
                 "did not learn",
                 f"The loss on the part kept aside is what it was before the start: {self._loss_at(self._first)}, "
@@ -132,17 +132,17 @@ class _Judge:
     def _better_checkpoint(self) -> str:
         """Return the name of the checkpoint with the lowest measured loss, if it is lower than at the end."""
         candidates = [e for e in self._evaluations if e.step in self._checkpoints and e.step != self._last.step]
-        best = best_of(candidates)
+        best = best_evaluation(candidates)
         return self._checkpoints[best.step] if best and best.loss < self._last.loss else ""
 
     def _training_loss(self, step: int) -> float:
         """Return the smoothed loss at a step; for step 0 that of the first step."""
         return self._smoothed.get(max(step, min(self._smoothed)), math.nan)
 
-    def _loss_at(self, evaluation: Evaluated) -> str:
+    def _loss_at(self, evaluation: EvaluationDone) -> str:
         return f"{evaluation.loss:.4f} (step {evaluation.step})"
 
-    def _make(self, kind: Kind, text: str, evaluation: Evaluated) -> Verdict:
+    def _make(self, kind: VerdictKind, text: str, evaluation: EvaluationDone) -> Verdict:
         evidence = {
             "kept_aside_first": self._first.loss,
             "kept_aside_lowest": self._best.loss,
@@ -155,8 +155,8 @@ class _Judge:
         return Verdict(kind, f"{_title(kind, evaluation.step)}. {text}", evaluation.step, better, evidence)
 
 
-def _title(kind: Kind, step: int) -> str:
-    words: dict[Kind, str] = {
+def _title(kind: VerdictKind, step: int) -> str:
+    words: dict[VerdictKind, str] = {
         "began to memorize": f"It began to memorize {f'at step {step}' if step else 'from the first step on'}",
         "became worse": "It became worse",
         "could learn more": "It could learn more",
@@ -166,15 +166,15 @@ def _title(kind: Kind, step: int) -> str:
 
 
 def _judge_training_losses(steps: Sequence[Mapping[str, Any]], reason: str) -> Verdict:
-    losses = [loss for e in steps if math.isfinite(loss := number(e["smoothed_loss"]))]
+    losses = [loss for e in steps if math.isfinite(loss := number_or_nan(e["smoothed_loss"]))]
     if not losses:
         return Verdict("not known", "No step has a loss that is a number.", 0, "", {})
     first, last = losses[0], losses[-1]
-    earlier = losses[-1 - int(LAST_PART * len(losses))]
-    falling = earlier - last > NOTEWORTHY * earlier
+    earlier = losses[-1 - int(LAST_SHARE * len(losses))]
+    falling = earlier - last > MIN_CHANGE * earlier
     fall = "was still falling" if last < first else "fell again"
     trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run."
-    if len(losses) < FEW:
+    if len(losses) < MIN_STEPS:
         trend = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
     text = (
         f"{reason}, so learning cannot be told from memorizing. The smoothed loss went from "

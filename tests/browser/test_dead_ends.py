@@ -107,8 +107,7 @@ def test_a_webui_without_the_required_names(webui, open_page):
 
 def test_errors_in_the_tab_never_reach_the_host(browser, tmp_path, open_page):
     damaged = servers.copied(tmp_path / "damaged")
-    (damaged / "interface" / "train" / "train_tab.py").write_text("raise RuntimeError('a part is damaged')\n")
-    (damaged / "interface" / "base" / "style.py").unlink()
+    (damaged / "interface" / "base" / "style.py").write_text("raise RuntimeError('a part is damaged')\n")
     with servers.webui(tmp_path / "webui", model=False, extension=damaged) as server:
         page = open_page(server, tab=OURS, whole=False)
         page.wait_for(lambda: "cannot draw its tab here" in page.everything(), "a sentence in the tab")

@@ -42,6 +42,6 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         page.wait_for_words("queue", "2 wait", "After a start of the program")
         page.press("queue on")
         page.wait_for_words("queue", "nothing waits", "c: finished", "b: finished")
-        assert [loras.standing(server.loras / name) for name in "abc"] == ["stopped", "finished", "finished"]
+        assert [loras.run_status(server.loras / name) for name in "abc"] == ["stopped", "finished", "finished"]
         page.reload()
         page.wait_for_words("queue", "b: finished")

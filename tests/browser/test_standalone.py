@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from training_pro.tests.browser import servers
 from training_pro.tests.browser.line import proxy_to
-from training_pro.tests.tiny import tree
+from training_pro.tests.tiny import read_tree
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
 
@@ -136,7 +136,7 @@ def test_a_page_that_lost_its_stream_reconnects(demo, open_page):
 
 def test_all_problems_of_a_form_are_shown_at_once_and_nothing_is_written(demo, open_page):
     page = open_page(demo)
-    before = tree(demo.loras) if demo.loras.exists() else {}
+    before = read_tree(demo.loras) if demo.loras.exists() else {}
     for button in ("check", "start"):
         page.fill(name="", learning_rate="abc", cutoff="0")
         page.press(button)
@@ -147,7 +147,7 @@ def test_all_problems_of_a_form_are_shown_at_once_and_nothing_is_written(demo, o
         page.wait_for(lambda: "things to mend" not in page.words("answer"), "an answer of its own")
         assert "Data" in page.words("answer")
     page.wait_for(lambda: page.can_press("start"), "Start can be pressed again")
-    assert (tree(demo.loras) if demo.loras.exists() else {}) == before
+    assert (read_tree(demo.loras) if demo.loras.exists() else {}) == before
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from training_pro.core.host import Folders
 from training_pro.records.folder.run_folder import choose_run_folder
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import hostile
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, made
-from training_pro.tests.tiny import tree
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, write_files
+from training_pro.tests.tiny import read_tree
 
 ACTS = (("--delete",), ("--slim",), ("--note", "n"), ("--as", "new"), ("--restore",))
 
@@ -20,19 +20,21 @@ ACTS = (("--delete",), ("--slim",), ("--note", "n"), ("--as", "new"), ("--restor
 @pytest.fixture
 def folders(tmp_path) -> Folders:
     """LoRAs, a model, and a folder beside the working folder to which a link leads."""
-    found = made_folders(tmp_path / "root")
-    made(found.loras, "story", FINISHED)
-    made(found.loras, "night", CUT_OFF)
-    made(found.models, "tiny", {"config.json": {}})
-    made(tmp_path, "outside", FINISHED)
-    hostile.planted(found.loras, tmp_path / "outside")
-    assert all(hostile.is_harmless(value, found.loras, tmp_path) for value in hostile.values(tmp_path / "outside"))
+    found = make_folders(tmp_path / "root")
+    write_files(found.loras, "story", FINISHED)
+    write_files(found.loras, "night", CUT_OFF)
+    write_files(found.models, "tiny", {"config.json": {}})
+    write_files(tmp_path, "outside", FINISHED)
+    hostile.plant_link(found.loras, tmp_path / "outside")
+    assert all(
+        hostile.is_harmless(value, found.loras, tmp_path) for value in hostile.hostile_values(tmp_path / "outside")
+    )
     return found
 
 
 def names(folders):
     """Those that a command line can hold; with blanks around or a slash behind, a console has put them there."""
-    return [name for name in hostile.values(folders.loras.parent.parent / "outside") if "\x00" not in name]
+    return [name for name in hostile.hostile_values(folders.loras.parent.parent / "outside") if "\x00" not in name]
 
 
 def ended(*words):
@@ -46,18 +48,18 @@ def ended(*words):
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act[0])
 def test_runs_touches_nothing(folders, act, capsys):
     root = folders.loras.parent
-    before = tree(root.parent)
+    before = read_tree(root.parent)
     for name in names(folders):
         assert ended(name, *act, "--user-data", str(root)) in (1, 2), name
-    assert tree(root.parent) == before
+    assert read_tree(root.parent) == before
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_name_for_a_copy(folders, capsys):
-    before = tree(folders.loras.parent.parent)
+    before = read_tree(folders.loras.parent.parent)
     for name in names(folders):
         assert ended("story", "--as", name, "--user-data", str(folders.loras.parent)) in (1, 2), name
-    assert tree(folders.loras.parent.parent) == before
+    assert read_tree(folders.loras.parent.parent) == before
 
 
 def test_the_name_of_a_run(folders):
@@ -74,14 +76,14 @@ def test_the_checkpoint_that_a_run_goes_on_from(folders):
     for name in filter(lambda name: name and not name.endswith(theirs), names(folders)):
         with pytest.raises(SavingError, match="The checkpoint"):
             choose_run_folder(settings, folders, name)
-    assert choose_run_folder(settings, folders, "checkpoint-4-epoch-1").began_at == 4
+    assert choose_run_folder(settings, folders, "checkpoint-4-epoch-1").start_step == 4
 
 
 def test_a_lora_is_a_name_else_a_path_of_the_command_lines(folders, tmp_path):
-    elsewhere = made(tmp_path, "elsewhere", lora())
-    assert options.lora("story", folders) == "story"
-    assert options.lora("story/checkpoint-4-epoch-1", folders) == "story/checkpoint-4-epoch-1"
-    assert options.lora("night/backup/checkpoint-5", folders) == "night/backup/checkpoint-5"
-    assert options.lora(str(elsewhere), folders) == elsewhere
+    elsewhere = write_files(tmp_path, "elsewhere", lora())
+    assert options.find_lora("story", folders) == "story"
+    assert options.find_lora("story/checkpoint-4-epoch-1", folders) == "story/checkpoint-4-epoch-1"
+    assert options.find_lora("night/backup/checkpoint-5", folders) == "night/backup/checkpoint-5"
+    assert options.find_lora(str(elsewhere), folders) == elsewhere
     with pytest.raises(SavingError, match=r"There is no LoRA '\.\./models/tiny'"):
-        options.lora("../models/tiny", folders)
+        options.find_lora("../models/tiny", folders)

@@ -8,8 +8,10 @@ import pytest
 from training_pro.commands import options
 
 
-@pytest.mark.parametrize(("system", "said"), [("linux", ""), ("darwin", ""), ("win32", options.UNSAVED + "\n")])
+@pytest.mark.parametrize(
+    ("system", "said"), [("linux", ""), ("darwin", ""), ("win32", options.CLOSING_WARNING + "\n")]
+)
 def test_only_on_windows_a_window_that_is_closed_would_save_nothing(monkeypatch, capsys, system, said):
     monkeypatch.setattr(sys, "platform", system)
-    options.say_what_saves()
+    options.warn_about_closing()
     assert capsys.readouterr().err == said

@@ -6,7 +6,7 @@ import argparse
 import socket
 
 import pytest
-from training_pro.commands.page import add_serving, refuse_taken, say_where
+from training_pro.commands.page import add_server_options, print_addresses, refuse_used_port
 from training_pro.core.errors import SettingsError
 
 
@@ -16,19 +16,19 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence():
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(SettingsError, match=rf"^Port {port} cannot be had .* \(--port {port + 1}\)\.$"):
-            refuse_taken(port)
-    refuse_taken(port)
+            refuse_used_port(port)
+    refuse_used_port(port)
 
 
 @pytest.mark.parametrize("port", [-1, 70000])
 def test_a_number_that_is_no_port_is_refused_too(port):
     with pytest.raises(SettingsError, match=f"^Port {port} cannot be had"):
-        refuse_taken(port)
+        refuse_used_port(port)
 
 
 def asked(*words):
     parser = argparse.ArgumentParser()
-    add_serving(parser)
+    add_server_options(parser)
     return parser.parse_args(words)
 
 
@@ -37,7 +37,7 @@ def asked(*words):
     [((), False, False), (("--listen",), True, True), (("--listen", "--password", "x"), True, False)],
 )
 def test_who_can_reach_the_page_is_said(capsys, words, known, warned):
-    say_where(asked(*words))
+    print_addresses(asked(*words))
     said = capsys.readouterr().err
     assert (socket.gethostname() in said, "--password WORD" in said) == (known, warned)
 

@@ -9,15 +9,15 @@ import sys
 import pytest
 from training_pro.commands.main import main
 from training_pro.records.folder import inventory
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
 
 @pytest.fixture
 def loras(tmp_path):
-    folder = made_folders(tmp_path).loras  # the same places as a working folder's: tmp_path/loras
-    made(folder, "story", FINISHED)
-    made(folder, "night", CUT_OFF)
+    folder = make_folders(tmp_path).loras  # the same places as a working folder's: tmp_path/loras
+    write_files(folder, "story", FINISHED)
+    write_files(folder, "night", CUT_OFF)
     return folder
 
 
@@ -106,7 +106,7 @@ def test_a_disk_that_does_not_let_us_is_a_sentence(runs, monkeypatch):
     def full(*_):
         raise OSError(30, "Read-only file system", "/loras/story")
 
-    monkeypatch.setattr("training_pro.commands.runs.loras.slim", full)
+    monkeypatch.setattr("training_pro.commands.runs.loras.slim_checkpoint", full)
     assert runs("story", "--slim")[::2] == (1, "/loras/story: Read-only file system.")
 
 
@@ -166,6 +166,6 @@ def test_an_error_of_the_same_number_that_is_no_reader_gone_is_said(runs, monkey
     def broken(*_):
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(inventory, "kept", broken)
+    monkeypatch.setattr(inventory, "list_entries", broken)
     code, out, err = runs()
     assert (code, out) == (1, "") and "Invalid argument" in err

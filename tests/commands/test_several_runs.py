@@ -9,7 +9,7 @@ import pytest
 from training_pro.commands.main import main
 from training_pro.records.folder import loras
 from training_pro.tests.commands.test_train import CLOCK, started, wait_for
-from training_pro.tests.tiny import QUICK, tree
+from training_pro.tests.tiny import QUICK, read_tree
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_one_that_fails_stops_nobody_and_each_has_a_line(place, capsys, file):
 
 
 def test_all_are_checked_before_the_first_begins(with_lora, capsys, file):
-    before = tree(with_lora.folders.user_data)
+    before = read_tree(with_lora.folders.user_data)
     files = [file("b"), file("again", name="b"), file("a"), file("d", data=["missing.txt"])]
     assert train(with_lora, *files) == 1
     said = capsys.readouterr().err.splitlines()[-3:]
@@ -60,7 +60,7 @@ def test_all_are_checked_before_the_first_begins(with_lora, capsys, file):
     assert train(with_lora, file("e", rank=0), file("f", epochs="many")) == 1
     said = capsys.readouterr().err.splitlines()[-2:]
     assert [line.partition(":")[0] for line in said] == ["e.json", "f.json"]
-    assert tree(with_lora.folders.user_data) == before
+    assert read_tree(with_lora.folders.user_data) == before
 
 
 def test_what_is_finished_already_is_passed_over_with_resume(with_lora, capsys, file):
@@ -87,4 +87,4 @@ def test_ctrl_c_stops_the_one_that_goes_and_begins_no_other(place, file):
     stopped, not_begun = rest.splitlines()[-2:]
     assert stopped.startswith("stopped    a  'a' stopped at step ")
     assert not_begun == "not begun  a"
-    assert loras.standing(place.lora()) == "stopped"
+    assert loras.run_status(place.lora()) == "stopped"

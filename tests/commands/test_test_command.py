@@ -25,8 +25,8 @@ def started(monkeypatch):
         seen.update(words=words, cwd=cwd, env=env)
         return 5
 
-    monkeypatch.setattr(command, "ready", ready)
-    monkeypatch.setattr(command, "wait_for", wait_for)
+    monkeypatch.setattr(command, "ensure_environment", ready)
+    monkeypatch.setattr(command, "run_program", wait_for)
     monkeypatch.setenv("PYTHONPATH", "theirs")
     return seen
 
@@ -41,9 +41,9 @@ def test_pytest_runs_the_short_tests_in_the_projects_folder(started):
 
 def test_files_go_side_by_side_where_none_is_named(started):
     command.run([])
-    assert started["words"] == [*PYTEST, *command.SIDE_BY_SIDE, "-m", "not long"]
+    assert started["words"] == [*PYTEST, *command.PARALLEL_OPTIONS, "-m", "not long"]
     command.run(["-k", "memory"])
-    assert started["words"] == [*PYTEST, *command.SIDE_BY_SIDE, "-m", "not long", "-k", "memory"]
+    assert started["words"] == [*PYTEST, *command.PARALLEL_OPTIONS, "-m", "not long", "-k", "memory"]
     for named in ("tests/hosts", "conftest.py", "tests/test_dementor.py::test_x"):
         command.run([named])
         assert started["words"] == [*PYTEST, "-m", "not long", named]
@@ -65,17 +65,17 @@ def test_the_wished_torch_is_not_pytests(started):
 
 @pytest.mark.parametrize("own", [["-m", "long"], ["-mlong"], ["-qm", "long or browser"]])
 def test_marks_of_the_user_win(own):
-    assert command.with_marks(own) == own
+    assert command.add_marks(own) == own
 
 
 @pytest.mark.parametrize("other", [["--maxfail=1"], ["-k", "memory"], ["-kmemory"], ["tests/m"], []])
 def test_what_is_no_mark_leaves_the_long_ones_out(other):
-    assert command.with_marks(other) == ["-m", "not long", *other]
+    assert command.add_marks(other) == ["-m", "not long", *other]
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["no/such/folder"], 4)])
 def test_the_exit_code_is_pytests(monkeypatch, arguments, code):
-    monkeypatch.setattr(command, "ready", lambda *_, **__: None)
+    monkeypatch.setattr(command, "ensure_environment", lambda *_, **__: None)
     assert command.run(arguments) == code
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from training_pro.commands.main import main
-from training_pro.core.jobs.events import Ended
+from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import SESSION
 from training_pro.records.folder import loras
-from training_pro.tests.tiny import Place, tree
+from training_pro.tests.tiny import Workspace, read_tree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLOCK = re.compile(r"^(\d\d:\d\d:\d\d| {8})  ")
@@ -37,7 +37,7 @@ JSON_KEYS = [
 ]
 
 
-def words(place: Place, command: str, *more: str, **settings: object) -> list[str]:
+def words(place: Workspace, command: str, *more: str, **settings: object) -> list[str]:
     """A command line for the tiny model in this working folder."""
     asked = {
         "name": "a",
@@ -76,7 +76,7 @@ def test_a_run_from_the_command_line(place, capsys):
     assert f"The LoRA is in {place.lora()}" in lines[-2]
     assert "Nothing was kept aside" in lines[-1]
     assert f"How it went, on one page: {place.lora() / 'report.html'}" in err
-    assert loras.standing(place.lora()) == "finished"
+    assert loras.run_status(place.lora()) == "finished"
 
 
 def test_settings_come_from_a_file_and_flags_win(place, capsys, tmp_path):
@@ -89,7 +89,7 @@ def test_settings_come_from_a_file_and_flags_win(place, capsys, tmp_path):
 
 
 def test_check_as_json_is_one_object_on_standard_output(place, capsys):
-    before = tree(place.folders.user_data)
+    before = read_tree(place.folders.user_data)
     assert main(words(place, "check", "--json")) == 0
     out, err = capsys.readouterr()
     known = json.loads(out)
@@ -97,7 +97,7 @@ def test_check_as_json_is_one_object_on_standard_output(place, capsys):
     assert known["verdict"] == "ready"
     assert (known["examples"], known["cutoff"], known["problems"]) == (16, 32, [])
     assert "Working folder" in err
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before
 
 
 def test_check_in_words(place, capsys):
@@ -195,7 +195,7 @@ def test_bad_input_is_one_clear_sentence_and_nothing_is_written(place, capsys, c
     elif changed.get("model") == "t5":
         t5 = shutil.copytree(place.tiny, place.folders.models / "t5")
         (t5 / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}')
-    before = tree(place.folders.user_data)
+    before = read_tree(place.folders.user_data)
     quick = [] if "cutoff" in changed else QUICK
     asked = words(place, command, **changed)
     asked = asked[: len(asked) - len(QUICK)] + quick
@@ -206,10 +206,10 @@ def test_bad_input_is_one_clear_sentence_and_nothing_is_written(place, capsys, c
     assert len(named) == 1, said
     assert named[0].startswith(sentence)
     assert "Traceback" not in out + err
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before
 
 
-def started(place: Place, *more: str) -> subprocess.Popen[str]:
+def started(place: Workspace, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "script.py"), *words(place, "train", *more)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
@@ -233,7 +233,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nothing_had_been(place,
     out, rest = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, ""), said + rest
     assert "Stopping after this step, with a checkpoint. Once more stops at once." in rest
-    assert loras.standing(place.lora()) == "stopped"
+    assert loras.run_status(place.lora()) == "stopped"
     (checkpoint,) = loras.checkpoints(place.lora())
     assert checkpoint.step < 120
     assert main(words(place, "train", "--resume", *more)) == 0
@@ -260,7 +260,7 @@ def test_a_window_that_is_closed_is_a_wish_to_stop(place):
         said += os.read(us, 1000)
     os.close(us)
     process.wait(timeout=120)
-    assert loras.standing(place.lora()) == "stopped"
+    assert loras.run_status(place.lora()) == "stopped"
     assert len(loras.checkpoints(place.lora())) == 1
 
 
@@ -324,7 +324,7 @@ def test_a_console_that_never_returns_does_not_hold_the_run_up(place):
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout == "True finished", done.stderr
-    assert loras.standing(place.lora()) == "finished"
+    assert loras.run_status(place.lora()) == "finished"
 
 
 def test_a_second_run_is_refused_while_one_goes_on(place, capsys):
@@ -333,7 +333,7 @@ def test_a_second_run_is_refused_while_one_goes_on(place, capsys):
 
     def work(job):
         go_on.wait(30)
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
     job = SESSION.train("first", FakeHost(), work)
     try:

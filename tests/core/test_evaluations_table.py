@@ -6,9 +6,9 @@ import csv
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.evaluations_table import COLUMNS, Row, add
+from training_pro.core.evaluations_table import COLUMNS, EvaluationRow, add_row
 
-ROW = Row("tiny", "a, b", "story.txt", 12.5, 16, 32, "2026-11-21 12:00:00", 'said "so"')
+ROW = EvaluationRow("tiny", "a, b", "story.txt", 12.5, 16, 32, "2026-11-21 12:00:00", 'said "so"')
 
 
 def rows(logs):
@@ -17,8 +17,8 @@ def rows(logs):
 
 
 def test_the_columns_are_those_of_the_webui(tmp_path):
-    add(ROW, tmp_path / "logs")
-    add(ROW, tmp_path / "logs")
+    add_row(ROW, tmp_path / "logs")
+    add_row(ROW, tmp_path / "logs")
     head = (tmp_path / "logs" / "evaluations.csv").read_text(encoding="utf-8").splitlines()[0]
     assert head == "Model,LoRAs,Dataset,Perplexity,stride,max_length,Date,Comment"
     first, second = rows(tmp_path / "logs")
@@ -31,7 +31,7 @@ def test_the_columns_are_those_of_the_webui(tmp_path):
 
 def test_what_others_wrote_stays(tmp_path):
     (tmp_path / "evaluations.csv").write_text("Model,Mine\nold,x\n", encoding="utf-8")
-    add(ROW, tmp_path)
+    add_row(ROW, tmp_path)
     old, new = rows(tmp_path)
     assert (old["Model"], old["Mine"], old["Comment"]) == ("old", "x", "")
     assert (new["Mine"], new["Model"]) == ("", "tiny")
@@ -41,5 +41,5 @@ def test_what_others_wrote_stays(tmp_path):
 def test_what_is_no_table_is_left_alone(tmp_path):
     (tmp_path / "evaluations.csv").write_text("a\n1,2,3\n", encoding="utf-8")
     with pytest.raises(SavingError, match="more cells than columns"):
-        add(ROW, tmp_path)
+        add_row(ROW, tmp_path)
     assert (tmp_path / "evaluations.csv").read_text(encoding="utf-8") == "a\n1,2,3\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from training_pro.core.gguf_header import base_model, header
+from training_pro.core.gguf_header import find_base_model, read_header
 
 REPOSITORY = "general.base_model.0.repo_url"
 
@@ -41,8 +41,8 @@ def test_a_repository_goes_before_a_name(tmp_path):
         REPOSITORY: "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct/",
     }
     file = written(tmp_path / "m.gguf", pairs)
-    assert base_model(file) == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    read = header(file)
+    assert find_base_model(file) == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    read = read_header(file)
     assert read["general.architecture"] == "llama"
     assert read["llama.rope.freq_base"] == 10000.0
     assert read["tokenizer.ggml.tokens"] is None
@@ -58,11 +58,11 @@ def test_a_repository_goes_before_a_name(tmp_path):
     ],
 )
 def test_what_else_it_may_say(tmp_path, pairs, said):
-    assert base_model(written(tmp_path / "m.gguf", pairs)) == said
+    assert find_base_model(written(tmp_path / "m.gguf", pairs)) == said
 
 
 @pytest.mark.parametrize("data", [b"", b"GGUF", b"GGUF\x03\x00\x00\x00", b"PK\x03\x04" + b"\x00" * 60])
 def test_another_file_says_nothing(tmp_path, data):
     (tmp_path / "m.gguf").write_bytes(data)
-    assert base_model(tmp_path / "m.gguf") == ""
-    assert base_model(tmp_path / "not-there.gguf") == ""
+    assert find_base_model(tmp_path / "m.gguf") == ""
+    assert find_base_model(tmp_path / "not-there.gguf") == ""

@@ -17,7 +17,7 @@ from training_pro.data import arrow_store, build_examples, example_cache, prepar
 from training_pro.data.rows import row_dataset
 from training_pro.engine.tokenizer import tokenizer as tokenizing
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import as_json, chat, family
 from training_pro.tests.test_architecture import imports
 
@@ -42,7 +42,7 @@ CACHED_MESSAGE = "was prepared before"
 
 @pytest.fixture
 def folders(tmp_path):
-    result = replace(made_folders(tmp_path), examples=EXAMPLES)
+    result = replace(make_folders(tmp_path), examples=EXAMPLES)
     (result.datasets / "rows.jsonl").write_text(as_json("a.jsonl", ROWS), encoding="utf-8")
     (result.datasets / "book.txt").write_text(BOOK, encoding="utf-8")
     return result
@@ -84,7 +84,7 @@ def all_of(data):
         ]
         for split in (data.examples, data.kept_aside)
     ]
-    neighbours = [split.neighbours() for split in (data.examples, data.kept_aside)]
+    neighbours = [split.successors() for split in (data.examples, data.kept_aside)]
     return splits, neighbours, data.examples.digest(), data.plan, data.report, data.report.text()
 
 
@@ -115,7 +115,7 @@ def all_of(data):
 )
 def test_data_are_bit_equal_with_and_without_the_store(folders, values):
     without, _ = prepare_data(folders, keep=False, **values)
-    assert not folders.prepared.exists()
+    assert not folders.prepared_data.exists()
     first, cached = prepare_data(folders, **values)
     assert cached == []
     second, cached = prepare_data(folders, **values)
@@ -133,10 +133,10 @@ def test_the_second_start_encodes_nothing(folders, monkeypatch):
     def refused(*_):
         raise AssertionError("prepared again")
 
-    monkeypatch.setattr(row_dataset, "row_set", refused)
-    monkeypatch.setattr(example_cache, "slices", refused)
-    monkeypatch.setattr(example_cache.documents, "read", refused)
-    monkeypatch.setattr(build_examples, "Inspector", refused)
+    monkeypatch.setattr(row_dataset, "load_row_dataset", refused)
+    monkeypatch.setattr(example_cache, "slice_text", refused)
+    monkeypatch.setattr(example_cache.documents, "read_document", refused)
+    monkeypatch.setattr(build_examples, "TextInspector", refused)
     assert len(prepare_data(folders, data=data)[1]) == len(data)
 
 
@@ -166,7 +166,7 @@ def test_another_tokenizer_or_content_is_prepared_again_and_other_settings_are_n
     assert len(prepare_data(folders, learning_rate=1e-3, epochs=5, batch_size=2, rank=4)[1]) == 2
     (folders.datasets / "rows.jsonl").write_text(as_json("a.jsonl", ROWS[:-1]), encoding="utf-8")
     assert [text.split()[0] for text in prepare_data(folders)[1]] == ["book.txt"]
-    folders.refusals.write_text("never again", encoding="utf-8")
+    folders.refusal_phrases.write_text("never again", encoding="utf-8")
     assert [text.split()[0] for text in prepare_data(folders)[1]] == [
         "book.txt"
     ]  # its slices; its words are inspected again
@@ -181,7 +181,7 @@ def imported_files(file):
 
 
 def test_every_file_that_affects_examples_is_part_of_the_key():
-    hashed = {path.relative_to(arrow_store.ROOT) for path in [*arrow_store.code_files(), *tokenizing.CODE]}
+    hashed = {path.relative_to(arrow_store.ROOT) for path in [*arrow_store.code_files(), *tokenizing.SOURCE_FILES]}
     files = {
         file.relative_to(arrow_store.ROOT) for file in (arrow_store.ROOT / "data").rglob("*") if file.is_file()
     }
@@ -209,7 +209,10 @@ def test_changed_tables_or_tokenizer_code_are_prepared_again(folders, tmp_path, 
     prepare_data(folders)
     table = tmp_path / "table.json"
     table.write_text("[]")
-    for place, name, value in ((arrow_store, "code_files", lambda: [table]), (tokenizing, "CODE", (table,))):
+    for place, name, value in (
+        (arrow_store, "code_files", lambda: [table]),
+        (tokenizing, "SOURCE_FILES", (table,)),
+    ):
         monkeypatch.setattr(place, name, value)
         clear_caches()
         assert prepare_data(folders)[1] == [] and len(prepare_data(folders)[1]) == 2
@@ -217,7 +220,7 @@ def test_changed_tables_or_tokenizer_code_are_prepared_again(folders, tmp_path, 
 
 def test_broken_or_foreign_files_are_ignored_and_replaced(folders):
     before, _ = prepare_data(folders)
-    files = sorted(folders.prepared.glob("*.arrow"))
+    files = sorted(folders.prepared_data.glob("*.arrow"))
     assert len(files) == 3
     intact = [file.read_bytes() for file in files]
     for damage in (
@@ -233,14 +236,14 @@ def test_broken_or_foreign_files_are_ignored_and_replaced(folders):
         assert all_of(after) == all_of(before)
         assert len(prepare_data(folders)[1]) == 2
         assert [file.read_bytes() for file in files] == intact
-    assert list(folders.prepared.glob(".*")) == []
+    assert list(folders.prepared_data.glob(".*")) == []
 
 
 @pytest.mark.parametrize("part", ["metadata", "arrays"])
 def test_a_single_changed_byte_is_noticed(tmp_path, part):
     """The metadata count as much as the arrays; a wrong number in Arrow's own could end the program."""
-    store, key = arrow_store.Store(tmp_path), arrow_store.key("a")
-    store.save(key, arrow_store.Entry({"ids": np.arange(40, dtype=np.int32)}, {"text": "Nobody came."}))
+    store, key = arrow_store.Store(tmp_path), arrow_store.cache_key("a")
+    store.save(key, arrow_store.StoreEntry({"ids": np.arange(40, dtype=np.int32)}, {"text": "Nobody came."}))
     (file,) = tmp_path.iterdir()
     data = file.read_bytes()
     assert store.load(key).metadata == {"text": "Nobody came."}
@@ -252,7 +255,7 @@ def test_a_single_changed_byte_is_noticed(tmp_path, part):
 
 def test_the_oldest_are_removed_and_foreign_files_stay(folders):
     prepare_data(folders)
-    folder = folders.prepared
+    folder = folders.prepared_data
     (folder / "notes.txt").write_text("mine")
     ages = {path: number for number, path in enumerate(sorted(folder.glob("*.arrow")))}
     for path, age in ages.items():
@@ -261,34 +264,34 @@ def test_the_oldest_are_removed_and_foreign_files_stay(folders):
     room = sum(path.stat().st_size for path in others)
     arrow_store._remove_oldest(folder, room)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*(path.name for path in others), "notes.txt"])
-    entry = arrow_store.Entry({}, "x" * room)
+    entry = arrow_store.StoreEntry({}, "x" * room)
     arrow_store.Store(folder, room // 2).save("a", entry)
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
 def test_its_size_is_known_and_it_can_be_cleared(folders):
-    assert (arrow_store.size(folders), arrow_store.clear(folders)) == (0, 0)
+    assert (arrow_store.store_size(folders), arrow_store.clear_store(folders)) == (0, 0)
     prepare_data(folders)
-    size = sum(path.stat().st_size for path in folders.prepared.iterdir())
-    assert arrow_store.size(folders) == size > 0
-    assert arrow_store.clear(folders) == size
-    assert list(folders.prepared.iterdir()) == []
+    size = sum(path.stat().st_size for path in folders.prepared_data.iterdir())
+    assert arrow_store.store_size(folders) == size > 0
+    assert arrow_store.clear_store(folders) == size
+    assert list(folders.prepared_data.iterdir()) == []
 
 
 def test_without_pyarrow_or_a_writable_folder_results_are_the_same(folders, monkeypatch):
     expected = all_of(prepare_data(folders, keep=False)[0])
-    folders.prepared.write_text("a file in the way")
+    folders.prepared_data.write_text("a file in the way")
     assert all_of(prepare_data(folders)[0]) == expected
-    folders.prepared.unlink()
+    folders.prepared_data.unlink()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert all_of(prepare_data(folders)[0]) == expected
-    assert not folders.prepared.exists()
+    assert not folders.prepared_data.exists()
 
 
 def test_rows_that_stop_a_run_are_not_stored(folders):
     (folders.datasets / "rows.jsonl").write_text('{"text": "a b c"}\n{"text": 5}\n', encoding="utf-8")
     data, _ = prepare_data(folders, data=["rows.jsonl"])
-    assert data.report.problems and not folders.prepared.exists()
+    assert data.report.problems and not folders.prepared_data.exists()
     for _ in range(2):
         data, cached = prepare_data(folders, data=["rows.jsonl", "ferry-answers.csv"], bad_rows="skip")
         assert data.report.problems[0].startswith("rows.jsonl, line 2")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.core.engine import Showing
-from training_pro.core.host import Memory, ModelCard
-from training_pro.data.prepare import checked
-from training_pro.data.report.memory_estimate import weights_as
-from training_pro.data.report.preview import shown
-from training_pro.data.report.suggestions import Suggestion, padding
+from training_pro.core.engine import PreviewQuery
+from training_pro.core.host import DeviceMemory, ModelCard
+from training_pro.data.prepare import check_datasets
+from training_pro.data.report.memory_estimate import weight_precision
+from training_pro.data.report.preview import preview_examples
+from training_pro.data.report.suggestions import Suggestion, padding_shares
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.chapters import CHAPTERS
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.rowing import chat, family, made, with_template
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.rowing import chat, family, prepare_rows, with_template
 
 CHATML = family("ChatML")
 SMOL = {
@@ -34,7 +34,7 @@ def pair(words):
 
 
 def suggested(tmp_path, rows, **values):
-    data = made(tmp_path, CHATML, {"rows.json": rows}, **values)
+    data = prepare_rows(tmp_path, CHATML, {"rows.json": rows}, **values)
     return {suggestion.key: suggestion.value for suggestion in data.report.suggestions}
 
 
@@ -43,10 +43,10 @@ def test_good_settings_get_no_suggestions(tmp_path):
 
 
 def test_a_cutoff_that_truncates_rows(tmp_path):
-    data = made(
+    data = prepare_rows(
         tmp_path, CHATML, {"rows.json": [pair(n % 90 + 1) for n in range(99)]}, cutoff=64, too_long="cut_end"
     )
-    untruncated = made(tmp_path / "b", CHATML, {"rows.json": [pair(90)]}).report
+    untruncated = prepare_rows(tmp_path / "b", CHATML, {"rows.json": [pair(90)]}).report
     assert data.report.suggestions[0] == Suggestion(
         "cutoff", untruncated.cutoff, f"The longest row has {untruncated.longest} tokens, the cutoff is 64."
     )
@@ -67,39 +67,39 @@ def test_suggestions(tmp_path, rows, values, expected):
 
 def test_padding_under_each_order():
     lengths = [10, 20, 10, 20, 10, 20, 10, 20]
-    shares = padding(lengths, 2, 1)
+    shares = padding_shares(lengths, 2, 1)
     assert (shares["sequential"], shares["by_length"], shares["packed"]) == (0.25, 0.0, 0.0)
     assert 0 <= shares["shuffled"] <= 0.25
-    assert padding([5, 5, 5], 2, 1) == {"shuffled": 0, "by_length": 0, "sequential": 0, "packed": 0}
+    assert padding_shares([5, 5, 5], 2, 1) == {"shuffled": 0, "by_length": 0, "sequential": 0, "packed": 0}
 
 
 def test_rows_that_stop_and_rows_that_do_not(tmp_path):
-    data = made(tmp_path / "a", CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 3})
+    data = prepare_rows(tmp_path / "a", CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 3})
     assert (data.report.stops.stopping, data.report.stops.of) == (3, 3)
     plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     without = with_template(CHATML.tokenizer, plain)
-    data = made(tmp_path / "b", without, {"rows.jsonl": [chat("Hi", "No.", "You", "Yes.")]})
+    data = prepare_rows(tmp_path / "b", without, {"rows.jsonl": [chat("Hi", "No.", "You", "Yes.")]})
     assert (data.report.stops.stopping, data.report.stops.of) == (0, 1)
     assert any("0 of 1 examples end in a stop token" in sentence for sentence in data.report.advice)
 
 
 def test_ends_of_sections_that_stop(tmp_path):
     text = "One is here. Two is here.\n\n\nThree is here."
-    data = made(tmp_path / "a", CHATML, {"a.txt": text})
+    data = prepare_rows(tmp_path / "a", CHATML, {"a.txt": text})
     assert (data.report.stops.stopping, data.report.stops.of) == (2, 2)
-    data = made(tmp_path / "b", CHATML, {"a.txt": text}, add_eos="never")
+    data = prepare_rows(tmp_path / "b", CHATML, {"a.txt": text}, add_eos="never")
     assert (data.report.stops.stopping, data.report.stops.of) == (0, 2)
 
 
 def test_a_long_text_with_one_end_token_gets_advice(tmp_path):
     text = "A sentence of a few words is here. " * 300
-    (sentence,) = made(tmp_path, CHATML, {"a.txt": text}, cutoff=64).report.advice
+    (sentence,) = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64).report.advice
     assert sentence.startswith("a.txt: no hard cut was found, so an end token stands only at the end")
 
 
 def test_advice_where_the_only_end_token_is_in_the_validation_data(tmp_path):
     text = "A sentence of a few words is here. " * 300
-    report = made(tmp_path, CHATML, {"a.txt": text}, cutoff=64, eval_share=0.1).report
+    report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64, eval_share=0.1).report
     assert (report.stops.stopping, report.stops.of) == (0, 0)
     assert any(
         sentence.startswith("a.txt: no hard cut was found, and its end is kept") for sentence in report.advice
@@ -122,18 +122,18 @@ def test_advice_where_the_only_end_token_is_in_the_validation_data(tmp_path):
 def test_a_repeated_divider_is_suggested_as_the_hard_cut(tmp_path, line, mark):
     parts = (f"{line.format(n)}\n\nIt rained. The cat slept on.\n" for n in range(1, 5))
     text = {"a.txt": "".join(["Once.\n", *parts])}
-    suggestions = [s for s in made(tmp_path, CHATML, text).report.suggestions if s.key == "hard_cut"]
+    suggestions = [s for s in prepare_rows(tmp_path, CHATML, text).report.suggestions if s.key == "hard_cut"]
     assert [s.value for s in suggestions] == ([mark] if mark else [])
     if mark:
         assert "4 times at the beginning of a line" in suggestions[0].why
-        report = made(tmp_path / "b", CHATML, text, hard_cut=mark).report
+        report = prepare_rows(tmp_path / "b", CHATML, text, hard_cut=mark).report
         assert report.stops.of == 5
         assert not [s for s in report.suggestions if s.key == "hard_cut"]
 
 
 def test_examples_are_shown_with_what_is_learned(tmp_path):
-    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")], "a.txt": "One is here."})
-    row, text = shown(data.examples, Showing(5), CHATML.decode, CHATML.stops)
+    data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")], "a.txt": "One is here."})
+    row, text = preview_examples(data.examples, PreviewQuery(5), CHATML.decode, CHATML.stops)
     assert [(p.text, p.learned, p.special) for p in row.pieces] == [
         ("<|im_start|>", False, True),
         ("user\nHi", False, False),
@@ -155,42 +155,44 @@ def test_examples_are_shown_of_each_source_in_turn(tmp_path):
         "a.jsonl": [chat(f"A{n}", "No.") for n in range(5)],
         "b.jsonl": [chat(f"B{n}", "No.") for n in range(5)],
     }
-    data = made(tmp_path, CHATML, files)
-    places = [(s.source, s.place) for s in shown(data.examples, Showing(3), CHATML.decode, CHATML.stops)]
+    data = prepare_rows(tmp_path, CHATML, files)
+    places = [
+        (s.source, s.place) for s in preview_examples(data.examples, PreviewQuery(3), CHATML.decode, CHATML.stops)
+    ]
     assert places == [("a.jsonl", "line 1"), ("a.jsonl", "line 2"), ("b.jsonl", "line 1")]
 
 
 @pytest.mark.parametrize(
     ("query", "numbers"),
     [
-        (Showing(2, first=3), [3, 4]),
-        (Showing(9, first=5), [5]),
-        (Showing(9, first=6), []),
-        (Showing(2, first=3, back=True), [3, 2]),
-        (Showing(1, first=99, back=True), [5]),
-        (Showing(9, holding="a CAT"), [2, 4]),
-        (Showing(1, first=3, holding="a CAT"), [4]),
-        (Showing(1, first=3, holding="a CAT", back=True), [2]),
-        (Showing(1, first=5, holding="a CAT"), []),
+        (PreviewQuery(2, first=3), [3, 4]),
+        (PreviewQuery(9, first=5), [5]),
+        (PreviewQuery(9, first=6), []),
+        (PreviewQuery(2, first=3, back=True), [3, 2]),
+        (PreviewQuery(1, first=99, back=True), [5]),
+        (PreviewQuery(9, holding="a CAT"), [2, 4]),
+        (PreviewQuery(1, first=3, holding="a CAT"), [4]),
+        (PreviewQuery(1, first=3, holding="a CAT", back=True), [2]),
+        (PreviewQuery(1, first=5, holding="a CAT"), []),
     ],
 )
 def test_examples_are_browsed_by_number_and_by_words(tmp_path, query, numbers):
     rows = [chat(f"Row {n}", "No, a cat." if n % 2 == 0 else "Yes.") for n in range(1, 6)]
-    data = made(tmp_path, CHATML, {"a.jsonl": rows})
-    previews = shown(data.examples, query, CHATML.decode, CHATML.stops)
+    data = prepare_rows(tmp_path, CHATML, {"a.jsonl": rows})
+    previews = preview_examples(data.examples, query, CHATML.decode, CHATML.stops)
     assert [s.number for s in previews] == numbers
     assert all(s.place == f"line {s.number}" for s in previews)
 
 
 def test_memory_is_estimated_from_the_settings(tmp_path):
     def total(name, machine=None, loading="auto", **values):
-        folders = made_folders(tmp_path / name)
+        folders = make_folders(tmp_path / name)
         (folders.datasets / "a.txt").write_text("A sentence is here. " * 400, encoding="utf-8")
         settings = training_settings({"name": "a", "data": ["a.txt"], **values})
         card = ModelCard("toy", SMOL, CHATML.tokenizer, loading)
-        return checked(settings, folders, card, CHATML, lambda text, share: None, machine=machine).memory
+        return check_datasets(settings, folders, card, CHATML, lambda text, share: None, machine=machine).memory
 
-    card = Memory("A card", 0, 24 * 10**9)
+    card = DeviceMemory("A card", 0, 24 * 10**9)
     cpu, half, quarter = total("a"), total("b", card), total("c", card, "4bit")
     assert cpu.weights == 4 * 134_515_008
     assert half.weights == 2 * 134_515_008
@@ -213,15 +215,15 @@ def test_memory_is_estimated_from_the_settings(tmp_path):
     ],
 )
 def test_how_weights_are_held(loading, on_card, dtype):
-    assert weights_as(ModelCard("toy", SMOL, None, loading), on_card=on_card) == dtype
+    assert weight_precision(ModelCard("toy", SMOL, None, loading), on_card=on_card) == dtype
 
 
 def test_a_model_of_unknown_size_has_no_estimate(tmp_path):
-    assert made(tmp_path, CHATML, {"rows.json": [pair(3)]}).report.memory is None
+    assert prepare_rows(tmp_path, CHATML, {"rows.json": [pair(3)]}).report.memory is None
 
 
 def test_the_report_contains_all_of_it(tmp_path):
-    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 2}, config=SMOL)
+    data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")] * 2}, config=SMOL)
     text = data.report.text()
     for line in (
         "Suggestion: epochs = 10.",
@@ -237,7 +239,7 @@ def test_the_report_contains_all_of_it(tmp_path):
 
 
 def test_a_hard_cut_is_suggested_on_one_line_of_the_console(tmp_path):
-    report = made(tmp_path, CHATML, {"pride.txt": CHAPTERS}, cutoff=64).report
+    report = prepare_rows(tmp_path, CHATML, {"pride.txt": CHAPTERS}, cutoff=64).report
     (line,) = (line for line in report.text().splitlines() if line.startswith("Suggestion: hard_cut"))
     assert line.startswith(r"Suggestion: hard_cut = \nChapter. pride.txt: 'Chapter' stands 3 times")
 

@@ -6,14 +6,22 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.dataset_index import DataSet, files, found, from_here, listed, located, named_at
-from training_pro.data.examples.dataset_share import EVERYTHING
-from training_pro.tests.fakes import made_folders
+from training_pro.data.dataset_index import (
+    DatasetEntry,
+    absolute_path,
+    dataset_files,
+    dataset_name_at,
+    find_datasets,
+    list_datasets,
+    locate_dataset,
+)
+from training_pro.data.examples.dataset_share import WHOLE_DATASET
+from training_pro.tests.fakes import make_folders
 
 
 @pytest.fixture
 def folders(tmp_path):
-    result = made_folders(tmp_path)
+    result = make_folders(tmp_path)
     for name in ("chapter 10.txt", "chapter 2.txt", "notes.MD", "rows.jsonl", "table.csv", "picture.png"):
         (result.datasets / name).write_text("text")
     (result.datasets / "put-trainer-datasets-here.txt").write_text("")
@@ -30,14 +38,14 @@ def folders(tmp_path):
 
 def test_the_users_own_come_first_in_natural_order_then_the_examples_they_do_not_hide(folders):
     own, examples = folders.datasets, folders.examples
-    assert listed(folders) == [
-        DataSet("book/", own / "book"),
-        DataSet("chapter 2.txt", own / "chapter 2.txt"),
-        DataSet("chapter 10.txt", own / "chapter 10.txt"),
-        DataSet("notes.MD", own / "notes.MD"),
-        DataSet("rows.jsonl", own / "rows.jsonl"),
-        DataSet("table.csv", own / "table.csv"),
-        DataSet("story.txt", examples / "story.txt", example=True),
+    assert list_datasets(folders) == [
+        DatasetEntry("book/", own / "book"),
+        DatasetEntry("chapter 2.txt", own / "chapter 2.txt"),
+        DatasetEntry("chapter 10.txt", own / "chapter 10.txt"),
+        DatasetEntry("notes.MD", own / "notes.MD"),
+        DatasetEntry("rows.jsonl", own / "rows.jsonl"),
+        DatasetEntry("table.csv", own / "table.csv"),
+        DatasetEntry("story.txt", examples / "story.txt", example=True),
     ]
 
 
@@ -45,19 +53,19 @@ def test_without_a_folder_only_the_examples_are_listed(folders, tmp_path):
     for path in sorted(folders.datasets.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     folders.datasets.rmdir()
-    assert [data.name for data in listed(folders)] == ["notes.MD", "story.txt"]
+    assert [data.name for data in list_datasets(folders)] == ["notes.MD", "story.txt"]
 
 
 def test_names_are_searched_among_the_users_then_among_the_examples(folders):
     names = ["notes.MD", "story.txt", "book/", "book/part/one.txt"]
-    datasets = [replace(data, share=EVERYTHING) for data in found(names, folders)]
+    datasets = [replace(data, share=WHOLE_DATASET) for data in find_datasets(names, folders)]
     assert datasets == [
-        DataSet("notes.MD", folders.datasets / "notes.MD"),
-        DataSet("story.txt", folders.examples / "story.txt", example=True),
-        DataSet("book/", folders.datasets / "book"),
-        DataSet("book/part/one.txt", folders.datasets / "book" / "part" / "one.txt"),
+        DatasetEntry("notes.MD", folders.datasets / "notes.MD"),
+        DatasetEntry("story.txt", folders.examples / "story.txt", example=True),
+        DatasetEntry("book/", folders.datasets / "book"),
+        DatasetEntry("book/part/one.txt", folders.datasets / "book" / "part" / "one.txt"),
     ]
-    assert found(["book"], folders)[0].path == found(["book/"], folders)[0].path
+    assert find_datasets(["book"], folders)[0].path == find_datasets(["book/"], folders)[0].path
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,7 @@ def test_names_are_searched_among_the_users_then_among_the_examples(folders):
 def test_paths_out_of_the_folder_are_refused(folders, name):
     (folders.user_data / "training" / "secret.txt").write_text("secret")
     with pytest.raises(DataError) as refusal:
-        found([name], folders)
+        find_datasets([name], folders)
     assert str(refusal.value) == (
         f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}."
     )
@@ -85,13 +93,13 @@ def test_paths_out_of_the_folder_are_refused(folders, name):
 
 def test_a_dataset_named_twice_is_refused_with_how_to_learn_it_twice(folders):
     with pytest.raises(DataError, match=r"'book' is named twice. Name it once; book:200 learns from it twice."):
-        found(["book", "notes.MD", "book/"], folders)
-    assert [data.share.per_cent for data in found(["book:200"], folders)] == [200]
+        find_datasets(["book", "notes.MD", "book/"], folders)
+    assert [data.share.percent for data in find_datasets(["book:200"], folders)] == [200]
 
 
 def test_all_missing_datasets_are_named_at_once(folders):
     with pytest.raises(DataError) as refusal:
-        found(["missing.txt", "story.txt", "x" * 300], folders)
+        find_datasets(["missing.txt", "story.txt", "x" * 300], folders)
     existing = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
     assert str(refusal.value).splitlines() == [
         f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {existing}.",
@@ -120,14 +128,14 @@ def test_a_command_line_argument_is_a_dataset_else_a_path_else_an_example(folder
         "book/",
         str(current_folder / "mine.txt"),
     ]
-    paths = [located(name, folders) for name in names]
+    paths = [locate_dataset(name, folders) for name in names]
     assert paths[:3] == [own / "chapter 2.txt", current_folder / "chapter 2.txt", current_folder / "story.txt"]
     assert paths[3:] == [current_folder / "mine.txt", own / "book", current_folder / "mine.txt"]
     (current_folder / "story.txt").unlink()
-    assert located("story.txt", folders) == examples / "story.txt"
-    assert located("../here/mine.txt", folders) == current_folder / "mine.txt"
+    assert locate_dataset("story.txt", folders) == examples / "story.txt"
+    assert locate_dataset("../here/mine.txt", folders) == current_folder / "mine.txt"
     with pytest.raises(DataError) as error:
-        located("no.txt", folders)
+        locate_dataset("no.txt", folders)
     assert str(own) in str(error.value)
     assert str(current_folder / "no.txt") in str(error.value)
     assert "chapter 10.txt" in str(error.value)
@@ -137,25 +145,25 @@ def test_a_run_takes_a_path_into_the_datasets_by_its_name_and_refuses_one_elsewh
     folders, current_folder, monkeypatch
 ):
     (folders.datasets / "link.txt").symlink_to(current_folder / "mine.txt")
-    assert named_at("chapter 2.txt:50", folders) == "chapter 2.txt:50"
-    assert named_at(f"{folders.datasets / 'chapter 10.txt'}:50", folders) == "chapter 10.txt:50"
-    assert named_at(str(folders.datasets / "link.txt"), folders) == "link.txt"
-    assert named_at(str(folders.examples / "notes.MD"), folders) == "notes.MD"
+    assert dataset_name_at("chapter 2.txt:50", folders) == "chapter 2.txt:50"
+    assert dataset_name_at(f"{folders.datasets / 'chapter 10.txt'}:50", folders) == "chapter 10.txt:50"
+    assert dataset_name_at(str(folders.datasets / "link.txt"), folders) == "link.txt"
+    assert dataset_name_at(str(folders.examples / "notes.MD"), folders) == "notes.MD"
     monkeypatch.chdir(folders.datasets / "book")
-    assert named_at("part", folders) == "book/part"
-    assert named_at("../notes.MD", folders) == "notes.MD"
+    assert dataset_name_at("part", folders) == "book/part"
+    assert dataset_name_at("../notes.MD", folders) == "notes.MD"
     with pytest.raises(DataError, match=r"mine\.txt' is .*, and a run learns from what lies in .*Put it there"):
-        named_at(str(current_folder / "mine.txt"), folders)
+        dataset_name_at(str(current_folder / "mine.txt"), folders)
     with pytest.raises(DataError, match="asks for 0 per cent"):
-        named_at("notes.MD:0", folders)
-    assert from_here("x") == folders.datasets / "book" / "x"
+        dataset_name_at("notes.MD:0", folders)
+    assert absolute_path("x") == folders.datasets / "book" / "x"
 
 
 @pytest.mark.parametrize("name", ["~$ok.docx", "Thumbs.db", "ehthumbs.db", "._ok.docx"])
 def test_files_that_programs_leave_behind_are_not_listed(folders, name):
     """Files of Word with a document open, of Explorer and of Finder are neither documents nor databases."""
-    before = listed(folders)
+    before = list_datasets(folders)
     for folder in (folders.datasets, folders.datasets / "book"):
         (folder / name).write_bytes(b"\x00\x01\x02")
-    assert listed(folders) == before
-    assert [file.name for file in files(folders.datasets / "book")] == ["one.txt"]
+    assert list_datasets(folders) == before
+    assert [file.name for file in dataset_files(folders.datasets / "book")] == ["one.txt"]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.data.prepare import checked
+from training_pro.data.prepare import check_datasets
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import family
-from training_pro.tests.tiny import tree
+from training_pro.tests.tiny import read_tree
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOADS = ""
@@ -343,19 +343,19 @@ def test_there_are_ten_of_each_kind():
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("kind", "content", "message"), ALL)
 def test_it_loads_or_gets_its_message(tmp_path, kind, content, message):
-    folders = made_folders(tmp_path)
+    folders = make_folders(tmp_path)
     path = folders.datasets / f"a.{kind}"
     connection = content(path) if callable(content) else path.write_bytes(_bytes(content))
-    before, started = tree(tmp_path), time.monotonic()
+    before, started = read_tree(tmp_path), time.monotonic()
     tokenizer = family("ChatML")
     settings = training_settings({"name": "a", "data": [path.name], "too_long": "cut_end"})
-    report = checked(
+    report = check_datasets(
         settings, folders, ModelCard("toy", {}, tokenizer.tokenizer, "auto"), tokenizer, lambda *_: None
     )
     assert time.monotonic() - started < SLOWEST
     if isinstance(connection, sqlite3.Connection):
         connection.close()
-    assert tree(tmp_path) == before
+    assert read_tree(tmp_path) == before
     if message == LOADS:
         assert (report.problems, report.examples > 0) == ((), True)
         return

@@ -5,7 +5,7 @@ import random
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.rows import prompt_formats
-from training_pro.engine.tokenizer.tokenizer import working_tokenizer
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.rowing import (
     CHATML_TOKENS,
@@ -13,10 +13,10 @@ from training_pro.tests.rowing import (
     THINKING,
     chat,
     family,
-    learned,
     learned_parts,
-    made,
-    pieces,
+    learned_text,
+    prepare_rows,
+    token_strings,
     with_template,
 )
 
@@ -26,7 +26,7 @@ PLAIN = {"instruction": "Name a colour.", "output": "Blue, like the sea."}
 
 
 def first_example(tmp_path, name, rows, **values):
-    data = made(tmp_path, family(name), {"rows.jsonl": rows}, **values)
+    data = prepare_rows(tmp_path, family(name), {"rows.jsonl": rows}, **values)
     assert data.report.problems == ()
     return data.examples[0]
 
@@ -35,20 +35,20 @@ def first_example(tmp_path, name, rows, **values):
 def test_every_reply_with_its_stop_and_nothing_else(tmp_path, name):
     stop = STOPS[name]
     example = first_example(tmp_path, name, [chat(*CONVERSATION)])
-    assert learned(family(name), example) == f"{CONVERSATION[1]}{stop}|{CONVERSATION[3]}{stop}"
+    assert learned_text(family(name), example) == f"{CONVERSATION[1]}{stop}|{CONVERSATION[3]}{stop}"
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_last_reply_only(tmp_path, name):
     example = first_example(tmp_path, name, [chat(*CONVERSATION)], train_on="last_reply")
-    assert learned(family(name), example) == f"{CONVERSATION[3]}{STOPS[name]}"
+    assert learned_text(family(name), example) == f"{CONVERSATION[3]}{STOPS[name]}"
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_everything(tmp_path, name):
     tokenizer = family(name)
     example = first_example(tmp_path, name, [chat(*CONVERSATION)], train_on="everything")
-    assert example.trained.all()
+    assert example.loss_mask.all()
     assert example.labels.tolist() == [-100, *example.ids[1:].tolist()]
     assert tokenizer.decode(example.ids.tolist()) == example.text
 
@@ -59,7 +59,7 @@ def test_messages_with_flags_for_what_is_learned(tmp_path, name):
     row["messages"][1]["train"] = False
     row["messages"][2]["weight"] = 1
     example = first_example(tmp_path, name, [row])
-    text = learned(family(name), example)
+    text = learned_text(family(name), example)
     assert CONVERSATION[1] not in text
     assert CONVERSATION[2].split()[-1] in text
     assert text.endswith(f"{CONVERSATION[3]}{STOPS[name]}")
@@ -69,7 +69,7 @@ def test_a_message_of_weight_0_is_not_learned_with_everything(tmp_path):
     row = chat(*CONVERSATION)
     row["messages"][1]["weight"] = 0
     example = first_example(tmp_path, "ChatML", [row], train_on="everything")
-    text = learned(family("ChatML"), example)
+    text = learned_text(family("ChatML"), example)
     assert CONVERSATION[1] not in text and CONVERSATION[0] in text and CONVERSATION[3] in text
 
 
@@ -85,7 +85,7 @@ EXACT = {  # learned tokens are in parentheses
 def test_the_exact_tokens(tmp_path, name):
     """After '[/INST]', Mistral answers ' No.': the space is part of its first token."""
     example = first_example(tmp_path, name, [chat("Hi", "No.")])
-    tokens = zip(pieces(family(name), example.ids), example.labels.tolist(), strict=True)
+    tokens = zip(token_strings(family(name), example.ids), example.labels.tolist(), strict=True)
     assert " ".join(token if label == -100 else f"({token})" for token, label in tokens) == EXACT[name]
 
 
@@ -112,8 +112,8 @@ SHAPES = {
 @pytest.mark.parametrize("name", [*FAMILIES, "Mistral's own"])
 def test_the_learned_text_is_exactly_the_replies(tmp_path, name, shape):
     """With some tokenizers the first token of a reply includes the space before it; decoding may remove it."""
-    tokenizer = family(name) if name in FAMILIES else working_tokenizer(real_tokenizers.mistral_s_own())
-    (example,) = made(tmp_path, tokenizer, {"rows.jsonl": [SHAPES[shape]]}).examples
+    tokenizer = family(name) if name in FAMILIES else make_working_tokenizer(real_tokenizers.mistral_backend())
+    (example,) = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": [SHAPES[shape]]}).examples
     stop = STOPS.get(name, "</s>")
     replies = REPLIES if "messages" in SHAPES[shape] or "conversations" in SHAPES[shape] else REPLIES[1:]
     assert [part.removeprefix(" ") for part in learned_parts(tokenizer, example)] == [r + stop for r in replies]
@@ -126,16 +126,16 @@ SPELLED_STOPS = {"ChatML-format": "<|im_end|>", "llama3-format": "<|eot_id|>"}  
 
 
 @pytest.mark.parametrize("tokens", ["small byte-level", "Metaspace with byte fallback", "byte-level"])
-@pytest.mark.parametrize("format", sorted(path.stem for path in prompt_formats.SHIPPED.glob("*.json")))
+@pytest.mark.parametrize("format", sorted(path.stem for path in prompt_formats.SHIPPED_FORMATS.glob("*.json")))
 def test_the_learned_text_of_a_format_is_exactly_the_reply(tmp_path, format, tokens):
-    tokenizer = with_template(real_tokenizers.KINDS[tokens](), None)
+    tokenizer = with_template(real_tokenizers.TOKENIZERS[tokens](), None)
     rows = [
         {"instruction": "Name it.", "output": REPLIES[1]},
         {"instruction": "Name it.", "input": "a b", "output": "No."},
     ]
-    data = made(tmp_path, tokenizer, {"rows.json": rows}, format=format)
+    data = prepare_rows(tmp_path, tokenizer, {"rows.json": rows}, format=format)
     eos = tokenizer.decode([tokenizer.eos])
-    learned_texts = [learned(tokenizer, example) for example in data.examples]
+    learned_texts = [learned_text(tokenizer, example) for example in data.examples]
     without_eos = [text.removesuffix(eos) for text in learned_texts]
     stop = SPELLED_STOPS.get(format, "")
     assert [text.lstrip(" ") for text in without_eos] == [REPLIES[1] + stop, "No." + stop]
@@ -148,26 +148,26 @@ def test_the_learned_text_of_a_format_is_exactly_the_reply(tmp_path, format, tok
 def test_contents_that_also_occur_in_the_template(tmp_path):
     """Places come from the template, not from a search for the contents, which the headers contain too."""
     example = first_example(tmp_path, "ChatML", [chat("user", "assistant", "assistant", "user\n")])
-    assert learned(family("ChatML"), example) == "assistant<|im_end|>|user\n<|im_end|>"
+    assert learned_text(family("ChatML"), example) == "assistant<|im_end|>|user\n<|im_end|>"
 
 
 def test_a_template_that_looks_at_the_contents(tmp_path):
     tokenizer = with_template(real_tokenizers.small_byte_level(), THINKING, CHATML_TOKENS, "<|im_end|>")
     row = chat("One?", "<think>short</think>Yes.", "Two?", "<think>long</think>No.")
-    data = made(tmp_path, tokenizer, {"rows.jsonl": [row]}, train_on="last_reply")
-    text = learned(tokenizer, data.examples[0])
+    data = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": [row]}, train_on="last_reply")
+    text = learned_text(tokenizer, data.examples[0])
     assert text == "<think>long</think>\n\nNo.<|im_end|>"
 
 
 def test_replies_that_the_template_shortens(tmp_path):
     tokenizer = with_template(real_tokenizers.small_byte_level(), THINKING, CHATML_TOKENS, "<|im_end|>")
     row = chat("One?", "<think>short</think>Yes.", "Two?", "<think>long</think>No.")
-    data = made(tmp_path, tokenizer, {"rows.jsonl": [row]})
-    assert learned(tokenizer, data.examples[0]) == "Yes.<|im_end|>|<think>long</think>\n\nNo.<|im_end|>"
+    data = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": [row]})
+    assert learned_text(tokenizer, data.examples[0]) == "Yes.<|im_end|>|<think>long</think>\n\nNo.<|im_end|>"
 
 
 def test_a_system_message_where_the_template_takes_none(tmp_path):
-    data = made(tmp_path, family("Mistral"), {"rows.jsonl": [chat("Hi", "No.", system="Be brief.")]})
+    data = prepare_rows(tmp_path, family("Mistral"), {"rows.jsonl": [chat("Hi", "No.", system="Be brief.")]})
     assert "[INST] Be brief.\n\nHi [/INST] No.</s>" in data.examples[0].text
     (source,) = data.report.sources
     assert "in 1 row it stands before the first question" in source.notes[1]
@@ -175,7 +175,7 @@ def test_a_system_message_where_the_template_takes_none(tmp_path):
 
 def test_a_system_message_is_added_where_there_is_none(tmp_path):
     rows = [chat("Hi", "No."), chat("Hi", "No.", system="Own.")]
-    data = made(tmp_path, family("ChatML"), {"rows.jsonl": rows}, system="Given.")
+    data = prepare_rows(tmp_path, family("ChatML"), {"rows.jsonl": rows}, system="Given.")
     assert data.examples[0].text.startswith("<|im_start|>system\nGiven.<|im_end|>\n<|im_start|>user\nHi")
     assert data.examples[1].text.startswith("<|im_start|>system\nOwn.<|im_end|>\n<|im_start|>user\nHi")
 
@@ -194,28 +194,28 @@ def test_a_system_message_is_added_where_there_is_none(tmp_path):
 )
 def test_formats(tmp_path, format, text, reply):
     tokenizer = with_template(real_tokenizers.small_byte_level(), None)
-    data = made(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format)
+    data = prepare_rows(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format)
     (example,) = data.examples
     assert text is None or example.text == f"{text}<|end|>"
-    assert learned(tokenizer, example) == f"{reply}<|end|>"
+    assert learned_text(tokenizer, example) == f"{reply}<|end|>"
 
 
 @pytest.mark.parametrize("format", ["mistral-format", "llama2-chat-format"])
 def test_bos_and_eos_once_where_the_format_spells_them_out(tmp_path, format):
     tokenizer = with_template(real_tokenizers.metaspace(), None)
-    (example,) = made(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format).examples
-    assert pieces(tokenizer, example.ids).count("</s>") == 1
-    assert pieces(tokenizer, example.ids)[-1] == "</s>"
+    (example,) = prepare_rows(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format).examples
+    assert token_strings(tokenizer, example.ids).count("</s>") == 1
+    assert token_strings(tokenizer, example.ids)[-1] == "</s>"
 
 
 @pytest.mark.parametrize("spelled", [True, False])
 def test_bos_once_where_the_tokenizer_adds_one(tmp_path, spelled):
     from training_pro.hosts import tiny
 
-    tokenizer = with_template(tiny._tokenizer(tiny.SAMPLE, adds_bos=True), None)
+    tokenizer = with_template(tiny._make_tokenizer(tiny.TRAINING_TEXT, adds_bos=True), None)
     format = "<|begin|>" * spelled + "%instruction% %output%" + "<|im_end|>" * spelled
-    (example,) = made(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format).examples
-    tokens = pieces(tokenizer, example.ids)
+    (example,) = prepare_rows(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format).examples
+    tokens = token_strings(tokenizer, example.ids)
     assert (tokens[0], tokens.count("<|begin|>")) == ("<|begin|>", 1)
     assert (tokens[-1], tokens.count("<|im_end|>")) == ("<|im_end|>", 1)
 
@@ -223,21 +223,21 @@ def test_bos_once_where_the_tokenizer_adds_one(tmp_path, spelled):
 def test_without_bos_and_eos_where_they_are_not_wanted(tmp_path):
     from training_pro.hosts import tiny
 
-    tokenizer = with_template(tiny._tokenizer(tiny.SAMPLE, adds_bos=True), None)
+    tokenizer = with_template(tiny._make_tokenizer(tiny.TRAINING_TEXT, adds_bos=True), None)
     values = {"format": "plain-format", "add_bos": False, "add_eos": "never"}
-    (example,) = made(tmp_path, tokenizer, {"rows.json": [PLAIN]}, **values).examples
-    assert not {"<|begin|>", "<|im_end|>"} & set(pieces(tokenizer, example.ids))
+    (example,) = prepare_rows(tmp_path, tokenizer, {"rows.json": [PLAIN]}, **values).examples
+    assert not {"<|begin|>", "<|im_end|>"} & set(token_strings(tokenizer, example.ids))
 
 
 def test_prompt_and_completion_are_joined_unchanged(tmp_path):
     rows = [{"prompt": "The sea is", "completion": " blue."}]
-    (example,) = made(tmp_path, family("ChatML"), {"rows.jsonl": rows}).examples
+    (example,) = prepare_rows(tmp_path, family("ChatML"), {"rows.jsonl": rows}).examples
     assert example.text == "The sea is blue.<|im_end|>"
-    assert learned(family("ChatML"), example) == " blue.<|im_end|>"
+    assert learned_text(family("ChatML"), example) == " blue.<|im_end|>"
 
 
 def test_texts_are_learned_whole(tmp_path):
-    (example,) = made(tmp_path, family("ChatML"), {"rows.json": [{"text": "The sea is blue."}]}).examples
+    (example,) = prepare_rows(tmp_path, family("ChatML"), {"rows.json": [{"text": "The sea is blue."}]}).examples
     assert example.text == "The sea is blue.<|im_end|>"
     assert example.labels.tolist() == [-100, *example.ids[1:].tolist()]
 
@@ -253,8 +253,8 @@ def test_only_after_a_text_in_a_thousand_rows(tmp_path, kind):
         return "".join(rng.choice(letters) for _ in range(rng.randrange(1, max_length)))
 
     rows = [{"text": f"Q{random_string(30)}{marker}{random_string(40)}A"} for _ in range(1000)]
-    tokenizer = with_template(real_tokenizers.KINDS[kind](), None)
-    data = made(tmp_path, tokenizer, {"rows.jsonl": rows}, train_only_after=marker)
+    tokenizer = with_template(real_tokenizers.TOKENIZERS[kind](), None)
+    data = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": rows}, train_only_after=marker)
     assert len(data.examples) == 1000
     for row, example in zip(rows, data.examples, strict=True):
         marker_end = row["text"].index(marker) + len(marker)
@@ -271,15 +271,15 @@ def test_only_after_a_text_in_a_thousand_rows(tmp_path, kind):
 
 def test_rows_without_the_text_are_left_out_and_counted(tmp_path):
     rows = [{"text": "a ### b"}, {"text": "a b"}, {"text": "a ### c"}]
-    data = made(tmp_path, family("ChatML"), {"rows.json": rows}, train_only_after="###")
+    data = prepare_rows(tmp_path, family("ChatML"), {"rows.json": rows}, train_only_after="###")
     assert [example.place for example in data.examples] == ["row 1", "row 3"]
     assert data.report.sources[0].rows.without_marker == 1
 
 
 def test_a_run_that_would_learn_nothing_is_refused(tmp_path):
     with pytest.raises(DataError, match="No row holds '§'"):
-        made(tmp_path, family("ChatML"), {"rows.json": [{"text": "a b"}]}, train_only_after="§")
+        prepare_rows(tmp_path, family("ChatML"), {"rows.json": [{"text": "a b"}]}, train_only_after="§")
     row = chat("Hi", "No.")
     row["messages"][1]["train"] = False
     with pytest.raises(DataError, match="nothing is left to learn from"):
-        made(tmp_path / "b", family("ChatML"), {"rows.json": [row]})
+        prepare_rows(tmp_path / "b", family("ChatML"), {"rows.json": [row]})

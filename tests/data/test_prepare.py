@@ -7,16 +7,16 @@ import hashlib
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.host import ModelCard
-from training_pro.data.prepare import checked, prepare
+from training_pro.data.prepare import check_datasets, prepare
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.fakes import BOS, EOS, WordTokenizer, made_folders
+from training_pro.tests.fakes import BOS, EOS, WordTokenizer, make_folders
 
 STORY = "One two three. Four five six. Seven eight nine.\n\n\nTen eleven. Twelve."
 
 
 @pytest.fixture
 def folders(tmp_path):
-    result = made_folders(tmp_path)
+    result = make_folders(tmp_path)
     (result.datasets / "story.txt").write_text(STORY)
     return result
 
@@ -35,7 +35,7 @@ def prepare_story(folders, tokenizer=None, progress=None, context=0, **values):
 
 def check_story(folders, tokenizer=None, context=0, **values):
     card = ModelCard("toy", {"max_position_embeddings": context} if context else {}, None, "auto")
-    return checked(settings(**values), folders, card, tokenizer or WordTokenizer(), lambda *_: None)
+    return check_datasets(settings(**values), folders, card, tokenizer or WordTokenizer(), lambda *_: None)
 
 
 def test_examples_are_the_blocks_with_bos_and_eos_at_the_hard_cut(folders):
@@ -179,6 +179,8 @@ def test_data_that_cannot_be_prepared_get_a_report_too(folders):
     ],
 )
 def test_a_model_that_is_not_causal_is_not_ready(folders, config, message):
-    result = checked(settings(), folders, ModelCard("toy", config, None, "auto"), WordTokenizer(), lambda *_: None)
+    result = check_datasets(
+        settings(), folders, ModelCard("toy", config, None, "auto"), WordTokenizer(), lambda *_: None
+    )
     assert (result.verdict == "not ready") == bool(message)
     assert message in " ".join(result.problems)

@@ -11,11 +11,11 @@ import pytest
 from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.files import atomic_files
 from training_pro.core.files.locks import lock
-from training_pro.core.jobs.events import Fetched, Note
+from training_pro.core.jobs.events import DownloadProgress, Note
 from training_pro.downloads import download
-from training_pro.downloads.hub_models import wanted
-from training_pro.hosts.standalone import StandaloneHost, folders
-from training_pro.tests.tiny import tree
+from training_pro.downloads.hub_models import parse_hub_model
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+from training_pro.tests.tiny import read_tree
 
 NAME = "toys/tiny"
 SHARD = "model.safetensors"
@@ -23,14 +23,14 @@ SHARD = "model.safetensors"
 
 @pytest.fixture
 def models(tmp_path):
-    return folders(tmp_path / "user_data").models
+    return standalone_folders(tmp_path / "user_data").models
 
 
 @pytest.fixture
 def offered(hub, tiny, monkeypatch):
     """The tiny model on the hub, in the midst of what nobody needs."""
-    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(download, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(download, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(download, "REPORT_SECONDS", 0.0)
     beside = ("pytorch_model.bin", "onnx/model.onnx", "original/consolidated.safetensors", "tiny.gguf")
     hub.add(NAME, tiny, {**dict.fromkeys(beside, b"x" * 200_000), "LICENSE": b"free"})
     return hub
@@ -39,7 +39,7 @@ def offered(hub, tiny, monkeypatch):
 def get(models, asked=NAME, revision="", stopping=lambda told: False):
     """How it ended, and what was told."""
     told = []
-    end = download.get(wanted(asked, revision), models, told.append, lambda: stopping(told))
+    end = download.download_model(parse_hub_model(asked, revision), models, told.append, lambda: stopping(told))
     return end, told
 
 
@@ -58,12 +58,12 @@ def test_it_comes_whole_is_loaded_and_leaves_nothing_else(offered, models, tiny,
     end, _ = get(models)
     folder = models / "toys_tiny"
     assert end.folder == folder
-    assert tree(folder) == tree(tiny) | {"LICENSE": b"free"}
+    assert read_tree(folder) == read_tree(tiny) | {"LICENSE": b"free"}
     assert [path.name for path in models.iterdir()] == ["toys_tiny"]
     assert {path.name for path in tmp_path.iterdir()} == {"user_data"}
-    host = StandaloneHost(folders(models.parent), model="toys_tiny")
+    host = StandaloneHost(standalone_folders(models.parent), model="toys_tiny")
     assert host.models() == ["toys_tiny"]
-    assert host.loaded().model.num_parameters() > 0
+    assert host.loaded_model().model.num_parameters() > 0
 
 
 def test_before_it_comes_it_is_said_what_it_is_and_while_it_comes_how_far_it_is(offered, models):
@@ -71,7 +71,7 @@ def test_before_it_comes_it_is_said_what_it_is_and_while_it_comes_how_far_it_is(
     announced = next(event.text for event in told if isinstance(event, Note))
     assert announced.startswith("toys/tiny at ")
     assert ": llama, licence apache-2.0, " in announced and f"for {models / 'toys_tiny'}; " in announced
-    fetched = [event for event in told if isinstance(event, Fetched)]
+    fetched = [event for event in told if isinstance(event, DownloadProgress)]
     assert [event.done for event in fetched] == sorted(event.done for event in fetched)
     assert fetched[-1].done == fetched[-1].total == sum(f.stat().st_size for f in (models / "toys_tiny").iterdir())
 
@@ -82,7 +82,7 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
     said = refusal(models)
     assert said.startswith(f"{offered.url} cannot be reached (")
     assert "asked for again, it goes on from there. To give it up, delete " in said
-    assert not (models / "toys_tiny").exists() and StandaloneHost(folders(models.parent)).models() == []
+    assert not (models / "toys_tiny").exists() and StandaloneHost(standalone_folders(models.parent)).models() == []
     offered.breaks_at.clear()
     offered.repositories[NAME].files["main"]["README.md"] = b"Now with a card."
     offered.asked.clear()
@@ -109,7 +109,9 @@ def test_a_hub_that_cannot_begin_in_the_midst_sends_it_from_the_first(offered, m
 
 
 def test_a_stop_is_heard_in_the_midst_and_keeps_what_came(offered, models):
-    end, _ = get(models, stopping=lambda told: any(isinstance(e, Fetched) and e.done > 100_000 for e in told))
+    end, _ = get(
+        models, stopping=lambda told: any(isinstance(e, DownloadProgress) and e.done > 100_000 for e in told)
+    )
     assert (end.outcome, end.folder) == ("stopped", None)
     assert end.text.startswith("Stopped. ") and "asked for again" in end.text
     assert get(models)[0].outcome == "finished"
@@ -117,14 +119,14 @@ def test_a_stop_is_heard_in_the_midst_and_keeps_what_came(offered, models):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_what_ends_it_from_outside_keeps_what_came(offered, models, monkeypatch, error):
-    at = download.Meter.at
+    at = download.ProgressMeter.at
 
     def ends(self, part, position):
         if part.name == SHARD:
             raise error
         at(self, part, position)
 
-    monkeypatch.setattr(download.Meter, "at", ends)
+    monkeypatch.setattr(download.ProgressMeter, "at", ends)
     said = get(models)[0].text if error is KeyboardInterrupt else refusal(models)
     assert said.startswith(
         "Stopped." if error is KeyboardInterrupt else f"{models} cannot be written: the disk is full"
@@ -181,7 +183,10 @@ def test_where_there_are_no_safetensors_the_bin_comes_and_is_loaded(hub, models,
     hub.add("toys/old", old)
     get(models, "toys/old")
     shutil.rmtree(old)
-    assert StandaloneHost(folders(models.parent), model="toys_old").loaded().model.num_parameters() > 0
+    assert (
+        StandaloneHost(standalone_folders(models.parent), model="toys_old").loaded_model().model.num_parameters()
+        > 0
+    )
 
 
 def test_of_several_files_of_weights_those_come_that_the_index_names(hub, models, tiny):
@@ -277,8 +282,8 @@ def test_what_came_is_kept_where_its_folder_cannot_take_its_place_yet(offered, m
         return replace(self, target)
 
     with monkeypatch.context() as while_held:
-        while_held.setattr(atomic_files, "PAUSES_SECONDS", (0.001,))
-        while_held.setattr(atomic_files, "NEW_FOLDER_SECONDS", (0.001,))
+        while_held.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.001,))
+        while_held.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.001,))
         while_held.setattr(Path, "replace", held)
         said = get(models)[0].text if ends is KeyboardInterrupt else refusal(models)
     size = re.search(r"(\S+ \S+) of (\S+ \S+) are here: asked for again, it goes on from there", said)

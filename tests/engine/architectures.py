@@ -90,11 +90,11 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Unusual ones: in-place changes of a layer's output, experts, a norm with more inputs than its rows."""
-KEEPS_APART = tuple(name for name in CONFIGS if name != "opt")
+PACKABLE = tuple(name for name in CONFIGS if name != "opt")
 """Architectures that allow packing; OPT derives positions from the mask."""
 
 
-def made(name: str, *, tied: bool | None = None, seed: int = 3, **more: Any) -> Any:
+def make_model(name: str, *, tied: bool | None = None, seed: int = 3, **more: Any) -> Any:
     """A tiny random model, with larger weights than at initialization so that differences show."""
     kind, values = (CONFIGS | OTHERS)[name]
     ties = {} if tied is None else {"tie_word_embeddings": tied}
@@ -112,13 +112,13 @@ def _randomize(model: torch.nn.Module) -> None:
             parameter.data.normal_(std=0.15)
 
 
-def examples(*lengths: int, seed: int = 5) -> list[Example]:
+def random_examples(*lengths: int, seed: int = 5) -> list[Example]:
     rng = np.random.default_rng(seed)
     ids = [rng.integers(3, VOCABULARY, size=n).astype(np.int32) for n in lengths]
     return [Example(example_ids, None, None, index) for index, example_ids in enumerate(ids)]
 
 
-def with_lora(model: Any, **more: Any) -> Any:
+def add_random_lora(model: Any, **more: Any) -> Any:
     """Add a LoRA with random weights on all linear layers, so that every gradient is nonzero."""
     from peft import LoraConfig, get_peft_model
 
@@ -131,7 +131,7 @@ def with_lora(model: Any, **more: Any) -> Any:
     return model.eval()
 
 
-def gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str, Any]:
+def loss_and_gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str, Any]:
     """Loss and gradients of all trained parameters."""
     model.zero_grad(set_to_none=True)
     value = step()
@@ -141,42 +141,42 @@ def gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str, Any]:
     return {"loss": float(value.detach()), "gradients": grads}
 
 
-def through(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+def supervised_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     """Loss of a batch, with only the supervised rows going through the head."""
     inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
-    return loss.SupervisedOnly(loss._head(model))(model, inputs, batch["labels"]).losses.mean()
+    return loss.ChunkedLoss(loss._find_head(model))(model, inputs, batch["labels"]).losses.mean()
 
 
-def relative(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+def max_relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """Largest relative difference of gradients; NaN counts as infinite."""
     errors = [float((actual[n] - expected[n]).norm() / expected[n].norm().clamp(min=1e-12)) for n in expected]
     return max(error if np.isfinite(error) else float("inf") for error in errors)
 
 
-def graph(place: Any, name: str = "a") -> list[dict[str, Any]]:
+def read_graph(place: Any, name: str = "a") -> list[dict[str, Any]]:
     """Read the training graph of a run."""
     return list(json.loads((place.lora(name) / "training_graph.json").read_text(encoding="utf-8")))
 
 
-def log(place: Any, name: str = "a") -> dict[str, Any]:
+def read_log(place: Any, name: str = "a") -> dict[str, Any]:
     return dict(json.loads((place.lora(name) / "training_log.json").read_text(encoding="utf-8")))
 
 
-class Step(list[int]):
+class BatchRecord(list[int]):
     """Indices of the examples of a batch, with their lengths."""
 
     lengths: tuple[int, ...] = ()
     joins: tuple[bool, ...] = ()
 
 
-def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
+def record_batches(monkeypatch: Any, trainer: Any) -> list[BatchRecord]:
     """Record the batches that are trained on from now on."""
-    records: list[Step] = []
+    records: list[BatchRecord] = []
     original = trainer.RunTrainer.training_step
 
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
         all_ids = [tuple(e.ids) for e in self._blueprint.data.examples]
-        step = Step(all_ids.index(tuple(e.ids)) for e in inputs["examples"])
+        step = BatchRecord(all_ids.index(tuple(e.ids)) for e in inputs["examples"])
         step.lengths = tuple(len(e.ids) for e in inputs["examples"])
         step.joins = tuple(inputs["joins"])
         records.append(step)
@@ -186,7 +186,7 @@ def seen(monkeypatch: Any, trainer: Any) -> list[Step]:
     return records
 
 
-def cut_off(place: Any, name: str, step: int) -> None:
+def simulate_kill(place: Any, name: str, step: int) -> None:
     """Leave the folder as if the run had been killed after the checkpoint of this step."""
     for path in place.lora(name).iterdir():
         if path.is_file():
@@ -195,11 +195,11 @@ def cut_off(place: Any, name: str, step: int) -> None:
             shutil.rmtree(path)
 
 
-def kept_at(place: Any, name: str, *, tied: bool | None = None) -> Path:
+def save_model(place: Any, name: str, *, tied: bool | None = None) -> Path:
     """Save a tiny model of this architecture, with the tokenizer of the tiny model."""
     folder = place.folders.models / f"{name}-{tied}"
     if not folder.exists():
-        made(name, tied=tied, vocab_size=512).save_pretrained(folder)
+        make_model(name, tied=tied, vocab_size=512).save_pretrained(folder)
         for file in place.tiny.glob("tokenizer*"):
             shutil.copy(file, folder)
     return folder

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from training_pro.engine.compute.collator import EXAMPLES, JOINS, OWNERS, batched
+from training_pro.engine.compute.collator import EXAMPLES, JOINS, OWNERS, collate
 
 
-def padded(examples):
+def padded_batch(examples):
     """One row per example, padded to the longest."""
-    return _model_inputs(batched(examples, in_one_row=False))
+    return _model_inputs(collate(examples, in_one_row=False))
 
 
-def packed(examples):
+def packed_batch(examples):
     """One row without padding; positions restart with each example."""
-    return _model_inputs(batched(examples, in_one_row=True))
+    return _model_inputs(collate(examples, in_one_row=True))
 
 
 def _model_inputs(batch):

@@ -22,13 +22,13 @@ INDEX_OPS = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 CPU = torch.device("cpu")
 
 
-class OnCard(Tensor):
+class FakeGpuTensor(Tensor):
     """A tensor that reports a GPU as its device; its values are in `held`."""
 
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor, device: torch.device) -> OnCard:
+    def __new__(cls, held: Tensor, device: torch.device) -> FakeGpuTensor:
         tensor = Tensor._make_wrapper_subclass(
             cls, held.shape, strides=held.stride(), dtype=held.dtype, device=device, requires_grad=False
         )
@@ -62,12 +62,12 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = _result_device(func, args, kwargs)
     if "device" in kwargs:
         kwargs = {**kwargs, "device": CPU}
-    wrapped = {id(x.held): x for x in tree_leaves((args, kwargs)) if isinstance(x, OnCard)}
+    wrapped = {id(x.held): x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeGpuTensor)}
     args, kwargs = tree_map(_unwrap, (args, kwargs))
     result = func(*args, **kwargs)
     if device is None or device.type == "cpu":
         return result
-    return tree_map(lambda x: wrapped.get(id(x), OnCard(x, device)) if isinstance(x, Tensor) else x, result)
+    return tree_map(lambda x: wrapped.get(id(x), FakeGpuTensor(x, device)) if isinstance(x, Tensor) else x, result)
 
 
 def _result_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -86,22 +86,22 @@ def _result_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _unwrap(value: Any) -> Any:
-    return value.held if isinstance(value, OnCard) else value
+    return value.held if isinstance(value, FakeGpuTensor) else value
 
 
 def _unwrap_indices(indices: Any, device: torch.device) -> Any:
     """Unwrap indices, which may be on the tensor's device or on the CPU."""
     if isinstance(indices, tuple):
         return tuple(_unwrap_indices(index, device) for index in indices)
-    if isinstance(indices, OnCard) and indices.dim() and indices.device != device:
+    if isinstance(indices, FakeGpuTensor) and indices.dim() and indices.device != device:
         raise RuntimeError(f"indices should be on the same device as the indexed tensor ({device})")
     return _unwrap(indices)
 
 
 def _get_item(tensor: Tensor, indices: Any) -> Tensor:
-    if not isinstance(tensor, OnCard):
+    if not isinstance(tensor, FakeGpuTensor):
         raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-    return OnCard(tensor.held[_unwrap_indices(indices, tensor.device)], tensor.device)
+    return FakeGpuTensor(tensor.held[_unwrap_indices(indices, tensor.device)], tensor.device)
 
 
 def _set_item(tensor: Tensor, indices: Any, value: Any) -> None:
@@ -126,26 +126,26 @@ WITHOUT_DRIVER: dict[Any, Callable[..., Any]] = {
 }
 
 
-def on_cards(model: torch.nn.Module, where: Callable[[str], str]) -> None:
+def move_to_fake_gpus(model: torch.nn.Module, where: Callable[[str], str]) -> None:
     """Move each module's weights and buffers to the device that `where` names; shared tensors stay shared."""
     moved: dict[int, Tensor] = {}
     for name, module in model.named_modules():
         for tensors, is_parameter in ((module._parameters, True), (module._buffers, False)):
             for key, tensor in tensors.items():
-                if tensor is not None and not isinstance(tensor, OnCard):
-                    fake = OnCard(tensor.detach().clone(), torch.device(where(name)))
+                if tensor is not None and not isinstance(tensor, FakeGpuTensor):
+                    fake = FakeGpuTensor(tensor.detach().clone(), torch.device(where(name)))
                     weight = torch.nn.Parameter(fake, requires_grad=False) if is_parameter else fake
                     tensors[key] = moved.setdefault(id(tensor), weight)
 
 
 @contextmanager
-def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fake_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Allow tensors on any number of fake GPUs."""
     create = torch.tensor
 
     def tensor(data: Any, *, device: Any = None, **more: Any) -> Tensor:
         result, target = create(data, **more), torch.device(device or "cpu")
-        return result if target.type == "cpu" else OnCard(result, target)
+        return result if target.type == "cpu" else FakeGpuTensor(result, target)
 
     monkeypatch.setattr(torch, "tensor", tensor)
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)

@@ -64,19 +64,19 @@ def _say(text: str) -> None:
 
 
 def _train(run: dict[str, Any]) -> None:
-    from training_pro.core.jobs.events import Planned
-    from training_pro.hosts.standalone import StandaloneHost, folders
-    from training_pro.tests.tiny import QUICK, training_settings, watched
+    from training_pro.core.jobs.events import RunPlanned
+    from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+    from training_pro.tests.tiny import QUICK, training_settings, watched_job
 
     def watch(job: Any, event: Any) -> None:
-        if isinstance(event, Planned):
+        if isinstance(event, RunPlanned):
             _say("training")
 
     from training_pro.engine.peft_engine import PeftEngine
 
     resume = run.pop("resume", "")
-    host = StandaloneHost(folders(Path(run.pop("user_data"))), model=run.pop("model"))
-    PeftEngine().train(training_settings({**QUICK, **run}), host, watched(watch), resume=resume)
+    host = StandaloneHost(standalone_folders(Path(run.pop("user_data"))), model=run.pop("model"))
+    PeftEngine().train(training_settings({**QUICK, **run}), host, watched_job(watch), resume=resume)
 
 
 def _serve() -> None:

@@ -13,9 +13,9 @@ from training_pro.core.files import atomic_files
 from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import loras, run_folder
-from training_pro.records.folder.crashed_runs import cut_off_runs
+from training_pro.records.folder.crashed_runs import find_crashed_runs
 from training_pro.settings import files
-from training_pro.tests.tiny import tree, watched
+from training_pro.tests.tiny import read_tree, watched_job
 
 TWO = {"epochs": 2, "save_each_epoch": False}
 SAMPLING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
@@ -24,9 +24,9 @@ SAMPLING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(safe_save, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(safe_save, "LATER_SECONDS", 0.05)
-    monkeypatch.setattr(atomic_files, "PAUSES_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(atomic_files, "NEW_FOLDER_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(safe_save, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def filling(disk, leave):
 
 
 def at(step, do):
-    return watched(lambda job, event: do(job) if isinstance(event, Progress) and event.step == step else None)
+    return watched_job(lambda job, event: do(job) if isinstance(event, Progress) and event.step == step else None)
 
 
 def advice(job):
@@ -81,7 +81,7 @@ def test_on_a_full_disk_older_checkpoints_are_slimmed(place, disk):
     assert saved(job) == [2, 4, 6, 8]
     assert [c.step for c in loras.checkpoints(place.lora())][-1] == 8
     assert loras.has_lora(place.lora() / "checkpoint-2")
-    assert loras.standing(place.lora()) == "finished"
+    assert loras.run_status(place.lora()) == "finished"
     assert lora < full
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, d
     assert len(messages) == 2
     assert messages[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
     assert messages[0].endswith("The run goes on. There is none yet.")
-    assert (loras.has_lora(place.lora()), loras.standing(place.lora())) == (True, "finished")
+    assert (loras.has_lora(place.lora()), loras.run_status(place.lora())) == (True, "finished")
     assert not (place.lora() / ".part").exists()
 
 
@@ -124,7 +124,7 @@ def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
 
     keep = safe_save.RunFolder.keep
     monkeypatch.setattr(safe_save.RunFolder, "keep", full)
-    job = watched(lambda job, event: None)
+    job = watched_job(lambda job, event: None)
     end = place.train(job=job, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.lora())
     waits = [text for text in advice(job) if text.startswith("The LoRA is done and could not be saved anywhere: ")]
@@ -167,17 +167,17 @@ def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkey
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", held)
-    job = watched(lambda job, event: None)
+    job = watched_job(lambda job, event: None)
     end = place.train(job=job, resume="newest", **TWO, **SAMPLING)
     assert len(tries) == 3 * 3
     assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
     assert place.weights() == before  # with its own adapter_config.json
     (message,) = [text for text in advice(job) if "instead" in text]
     assert "adapter_model.safetensors may not be written, or another program holds it open" in message
-    assert loras.standing(place.lora("a-2")) == "finished"
+    assert loras.run_status(place.lora("a-2")) == "finished"
     for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
         assert (place.lora("a-2") / name).is_file(), name
-    assert (loras.standing(place.lora()), cut_off_runs(place.folders)) == ("stopped", [])
+    assert (loras.run_status(place.lora()), find_crashed_runs(place.folders)) == ("stopped", [])
     because = json.loads((place.lora() / "training_log.json").read_text())["ended_because"]
     assert because == f"its end is in {place.lora('a-2')}"
 
@@ -199,7 +199,7 @@ def test_a_whole_model_handles_a_full_disk_like_a_lora(place, monkeypatch, said)
         return save(*args, **more)
 
     monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
-    job = watched(lambda job, event: None)
+    job = watched_job(lambda job, event: None)
     end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
     assert (end.outcome, saved(job)) == ("finished", [8])
     (advice_text,) = [
@@ -253,11 +253,11 @@ def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(curve_png, "draw", fails)
-    job = watched(lambda job, event: None)
+    monkeypatch.setattr(curve_png, "draw_graph", fails)
+    job = watched_job(lambda job, event: None)
     assert place.train(job=job, **TWO).outcome == "finished"
     assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
-    assert loras.standing(place.lora()) == "finished"
+    assert loras.run_status(place.lora()) == "finished"
 
 
 def test_a_checkpoint_whose_name_is_held_for_a_moment_is_there_after_a_stop(place, monkeypatch):
@@ -273,7 +273,7 @@ def test_a_checkpoint_whose_name_is_held_for_a_moment_is_there_after_a_stop(plac
     job = at(3, lambda job: job.control.stop())
     assert place.train(job=job, **TWO).outcome == "stopped"
     assert (len(tries), saved(job)) == (2, [3])
-    assert [c.step for c in loras.to_go_on_from(place.lora())] == [3]
+    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [3]
 
 
 def test_if_the_last_checkpoint_cannot_be_renamed_a_backup_remains(place, monkeypatch):
@@ -287,7 +287,7 @@ def test_if_the_last_checkpoint_cannot_be_renamed_a_backup_remains(place, monkey
     monkeypatch.setattr(Path, "replace", held)
     job = at(3, lambda job: job.control.stop())
     assert place.train(job=job, backup_minutes=1e-6, **TWO).outcome == "stopped"
-    assert [c.step for c in loras.to_go_on_from(place.lora())] == [2]
+    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2]
 
 
 def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
@@ -296,7 +296,7 @@ def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
     place.folders.logs.mkdir(exist_ok=True)
     shutil.rmtree(place.folders.logs)
     place.folders.logs.write_text("a file where the folder should be")
-    job = watched(lambda job, event: None)
+    job = watched_job(lambda job, event: None)
     assert place.train(job=job, if_exists="replace", **TWO).outcome == "finished"
     assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
     (backup,) = place.lora().glob("Backup-*")
@@ -307,7 +307,7 @@ def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
 @pytest.mark.parametrize("resume", ["", "checkpoint-2"])
 def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, resume):
     place.train(job=at(4, lambda job: job.control.stop()), save_every=2, **TWO)
-    before = tree(place.lora())
+    before = read_tree(place.lora())
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -318,7 +318,7 @@ def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, r
     )
     with refusal:
         place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)
-    assert tree(place.lora()) == before
+    assert read_tree(place.lora()) == before
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):
@@ -327,7 +327,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(callback, "sealed", fails)
+    monkeypatch.setattr(callback, "finalize_checkpoint", fails)
     job = at(3, lambda job: job.control.extend(2))
     end = place.train(job=job, **TWO)
     assert end.text.startswith("'a' finished at step 8 of 8")
@@ -341,7 +341,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monke
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(callback, "sealed", fails)
+    monkeypatch.setattr(callback, "finalize_checkpoint", fails)
     end = place.train(job=at(4, lambda job: job.control.extend(2)), stop_at_epoch=1, **TWO)
     assert end.text.startswith("'a' finished at step 4 of 8, since epoch 1 is done")
 
@@ -354,7 +354,7 @@ def test_a_run_whose_folder_was_gone_can_go_on_when_it_is_cut_off(place):
             raise OSError("the power went")
 
     with pytest.raises(OSError, match="the power went"):
-        place.train(job=watched(lose_and_break_down), **{**TWO, "save_each_epoch": True})
-    (run,) = cut_off_runs(place.folders)
-    asked = files.load(run.folder / "training_parameters.json", place.folders.datasets).values
+        place.train(job=watched_job(lose_and_break_down), **{**TWO, "save_each_epoch": True})
+    (run,) = find_crashed_runs(place.folders)
+    asked = files.load_settings(run.folder / "training_parameters.json", place.folders.datasets).values
     assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")

@@ -10,14 +10,13 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
-from training_pro.data.report.memory_estimate import parts_of
+from training_pro.data.report.memory_estimate import target_layers
 from training_pro.engine.lora import adapter
-from training_pro.engine.lora.adapter import injected, lora_config
-from training_pro.engine.lora.peft_unwrap import OF_PEFT
-from training_pro.engine.lora.targets import is_linear, resolved
+from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora.targets import PEFT_LAYER_TYPES, is_linear, resolve_targets
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import CONFIGS, kept_at, made
+from training_pro.tests.engine.architectures import CONFIGS, make_model, save_model
 from training_pro.train_utils import ModelShape
 
 IDS = torch.arange(5, 45)[None]
@@ -36,7 +35,7 @@ def bits(model):
 def last_logits(monkeypatch):
     """Logits of the model in training at the moment its LoRA is saved."""
     logits = []
-    save = adapter.write
+    save = adapter.save_adapter
 
     def save_and_record(model, folder):
         modes = [(m, m.training) for m in model.modules()]
@@ -46,14 +45,14 @@ def last_logits(monkeypatch):
             module.training = mode
         save(model, folder)
 
-    monkeypatch.setattr(adapter, "write", save_and_record)
+    monkeypatch.setattr(adapter, "save_adapter", save_and_record)
     return logits
 
 
 def train(place, folder, loading="auto", **more):
     """Train two steps; return the host and the base model's tensors from before."""
     host = StandaloneHost(place.folders, model=str(folder), loading=loading)
-    model = host.loaded().model
+    model = host.loaded_model().model
     with torch.no_grad():
         model(IDS)  # on some machines 4-bit weights are repacked at first use
     before = bits(model)
@@ -62,34 +61,34 @@ def train(place, folder, loading="auto", **more):
 
 
 def assert_saved_lora_is_the_same(place, host, last_logits):
-    reloaded = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
+    reloaded = adapter.load_lora(host.loaded_model().model, place.lora(), "again")
     with torch.no_grad():
         logits = reloaded(IDS).logits
-    adapter.take_out(host.loaded().model)
+    adapter.remove_peft_layers(host.loaded_model().model)
     assert torch.allclose(logits, last_logits[-1], atol=1e-5, rtol=0)
 
 
 def assert_trained(place, folder, last_logits, loading="auto", **more):
     host, before = train(place, folder, loading, **more)
-    assert bits(host.loaded().model) == before
+    assert bits(host.loaded_model().model) == before
     assert_saved_lora_is_the_same(place, host, last_logits)
     state = load_file(place.lora() / "adapter_model.safetensors")
     moved = [name for name, value in state.items() if "lora_B" in name and value.abs().max() > 0]
     assert len(moved) == sum("lora_B" in name for name in state) > 0
-    assert not any(isinstance(module, OF_PEFT) for module in host.loaded().model.modules())
+    assert not any(isinstance(module, PEFT_LAYER_TYPES) for module in host.loaded_model().model.modules())
     return host, state
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_lora(place, last_logits, name):
-    assert_trained(place, kept_at(place, name), last_logits)
+    assert_trained(place, save_model(place, name), last_logits)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_train_head(place, last_logits, name, tied):
-    host, state = assert_trained(place, kept_at(place, name, tied=tied), last_logits, train_head=True)
-    model = host.loaded().model
+    host, state = assert_trained(place, save_model(place, name, tied=tied), last_logits, train_head=True)
+    model = host.loaded_model().model
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     assert (embeddings is head) is tied
     whole = [value for key, value in state.items() if "lora_" not in key and value.shape == head.shape]
@@ -100,7 +99,7 @@ def test_train_head(place, last_logits, name, tied):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
 def test_dora(place, last_logits, name):
-    _, state = assert_trained(place, kept_at(place, name), last_logits, dora=True)
+    _, state = assert_trained(place, save_model(place, name), last_logits, dora=True)
     assert any("magnitude" in key for key in state)
 
 
@@ -110,9 +109,9 @@ MORE_QUANTIZED = [(n, k) for n in CONFIGS for k in ("4bit", "8bit") if (n, k) no
 
 def assert_quantized_trained(place, last_logits, name, loading, **more):
     pytest.importorskip("bitsandbytes")
-    host, before = train(place, kept_at(place, name), loading, **more)
-    assert bits(host.loaded().model) == before
-    reloaded = adapter.loaded_onto(host.loaded().model, place.lora(), "again")
+    host, before = train(place, save_model(place, name), loading, **more)
+    assert bits(host.loaded_model().model) == before
+    reloaded = adapter.load_lora(host.loaded_model().model, place.lora(), "again")
     with torch.no_grad():
         assert torch.allclose(reloaded(IDS).logits, last_logits[-1], atol=0.05)
 
@@ -168,7 +167,7 @@ K_V_DOWN = {
 
 
 def first_layer(name, selection):
-    return [n for n in resolved(selection, made(name)).names if ".0." in n]
+    return [n for n in resolve_targets(selection, make_model(name)).names if ".0." in n]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -202,7 +201,7 @@ def vision_model():
 def test_a_vision_model_gets_its_lora_on_the_text_part(selection):
     base = vision_model()
     assert sum("vision_tower" in name for name, module in base.named_modules() if is_linear(module)) > 4
-    targets = resolved(selection, base)
+    targets = resolve_targets(selection, base)
     assert len(targets.names) == (14 if selection == "all-linear" else 4)
     assert all("language_model" in name for name in targets.names)
     assert ("all linear layers of the text part" in targets.words()) is (selection == "all-linear")
@@ -259,11 +258,11 @@ def test_the_weights_of_a_model_with_experts_are_counted(name):
     assert shape.lora_weights(4) == pytest.approx(
         count_lora_weights(base, "all-linear"), rel=0.2 if name == "afmoe" else 0.1
     )
-    usual, down = (parts_of(targets) for targets in ("q-k-v-o", "k-v-down"))
+    usual, down = (target_layers(targets) for targets in ("q-k-v-o", "k-v-down"))
     assert shape.lora_weights(4, usual) == count_lora_weights(base, "q-k-v-o")
     if name == "mixtral":  # it has no layer of that name
         with pytest.raises(SettingsError, match="no layer called down"):
-            resolved("k-v-down", base)
+            resolve_targets("k-v-down", base)
     else:
         assert shape.lora_weights(4, down) == count_lora_weights(base, "k-v-down")
 
@@ -271,12 +270,12 @@ def test_the_weights_of_a_model_with_experts_are_counted(name):
 def count_lora_weights(base, selection):
     """Number of weights of a LoRA as PEFT creates it."""
     lora = training_settings({"name": "a", "data": ["x"], "rank": 4, "targets": selection}).lora
-    with injected(base, lora_config(lora, base, resolved(selection, base))) as model:
+    with inject_lora(base, lora_config(lora, base, resolve_targets(selection, base))) as model:
         return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def test_a_custom_list_of_short_or_full_names():
-    targets = resolved(("up_proj", "model.layers.1.self_attn.q_proj"), made("llama"))
+    targets = resolve_targets(("up_proj", "model.layers.1.self_attn.q_proj"), make_model("llama"))
     assert targets.names == (
         "model.layers.0.mlp.up_proj",
         "model.layers.1.self_attn.q_proj",
@@ -287,7 +286,7 @@ def test_a_custom_list_of_short_or_full_names():
 
 def test_a_missing_layer_is_named_with_the_existing_ones():
     with pytest.raises(Exception, match=r"this model has no layer called wq. It has down_proj, gate_proj, k_proj"):
-        resolved(("wq",), made("llama"))
+        resolve_targets(("wq",), make_model("llama"))
 
 
 def test_the_run_says_where_the_lora_sits_and_saves_full_names(place):

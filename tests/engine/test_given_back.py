@@ -12,8 +12,8 @@ import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs.events import Note, Progress
 from training_pro.core.jobs.job import Job
-from training_pro.records.folder.samples import read_samples
-from training_pro.tests.tiny import watched
+from training_pro.records.folder.run_files import read_samples
+from training_pro.tests.tiny import watched_job
 
 LOADINGS = ("float32", "bfloat16", "4bit")
 
@@ -71,7 +71,7 @@ def process_state(host):
 
 
 def full_state(host):
-    model = host.loaded().model
+    model = host.loaded_model().model
     return {"tensors": tensors(model), **flags(model), **process_state(host)}
 
 
@@ -90,7 +90,7 @@ def differences(before, after, path=""):
 
 def with_unusual_state(host):
     """Change the host from the state after loading: mixed modes and gradients, tokenizer options, seeds."""
-    model = host.loaded().model
+    model = host.loaded_model().model
     model.model.layers[1].train()
     model.model.norm.weight.requires_grad_(False)
     model.config.use_cache = True
@@ -129,7 +129,7 @@ def stopped_run(place, host):
         if isinstance(event, Progress) and event.step == 1:
             job.control.stop()
 
-    assert place.train(host, job=watched(watch), name="run").outcome == "stopped"
+    assert place.train(host, job=watched_job(watch), name="run").outcome == "stopped"
 
 
 def failing_run(place, host):
@@ -138,11 +138,11 @@ def failing_run(place, host):
             raise ZeroDivisionError("in the middle")
 
     with pytest.raises(ZeroDivisionError):
-        place.train(host, job=watched(watch), name="run", gradient_checkpointing="on")
+        place.train(host, job=watched_job(watch), name="run", gradient_checkpointing="on")
 
 
 def run_failing_inside_a_step(place, host):
-    model = host.loaded().model
+    model = host.loaded_model().model
     calls = []
 
     def fail(*_):
@@ -157,10 +157,10 @@ def run_failing_inside_a_step(place, host):
 
 
 def put_on_and_take_off(place, host):
-    place.put_on(host, "a")
-    assert host.loaded().loras == ("a",)
-    place.take_off(host)
-    assert host.loaded().loras == ()
+    place.attach_lora(host, "a")
+    assert host.loaded_model().loras == ("a",)
+    place.detach_lora(host)
+    assert host.loaded_model().loras == ()
 
 
 def answer(place, host):
@@ -168,9 +168,9 @@ def answer(place, host):
 
 
 def answers_with_and_without_a_loaded_lora(place, host):
-    place.put_on(host, "a")
+    place.attach_lora(host, "a")
     place.answer(host, lora="a")
-    place.take_off(host)
+    place.detach_lora(host)
 
 
 ACTIONS = (
@@ -202,18 +202,18 @@ def test_everything_is_restored(with_lora, loading, action):
 def test_a_loaded_lora_is_off_during_a_run_and_on_again_afterwards(with_lora, loading):
     place = with_lora
     host = place.host(loading)
-    place.put_on(host, "a", 0.5)
-    before = (tensors(host.loaded().model), flags(host.loaded().model), host.loaded().loras)
+    place.attach_lora(host, "a", 0.5)
+    before = (tensors(host.loaded_model().model), flags(host.loaded_model().model), host.loaded_model().loras)
     during, notes = [], []
 
     def watch(job, event):
         if isinstance(event, Progress):
-            during.append((host.loaded().loras, "LoraModel" in type(host.loaded().model).__name__))
+            during.append((host.loaded_model().loras, "LoraModel" in type(host.loaded_model().model).__name__))
         elif isinstance(event, Note):
             notes.append(event.text)
 
-    place.train(host, job=watched(watch), name="b")
-    after = (tensors(host.loaded().model), flags(host.loaded().model), host.loaded().loras)
+    place.train(host, job=watched_job(watch), name="b")
+    after = (tensors(host.loaded_model().model), flags(host.loaded_model().model), host.loaded_model().loras)
     assert during == [((), False)] * 4
     assert "a is taken off for this run and put back after it." in notes
     assert after[2] == ("a",)
@@ -230,11 +230,11 @@ def weights_without_lora(place, loading):
 def test_a_lora_is_on_again_after_a_run_that_fails(with_lora):
     place = with_lora
     host = place.host()
-    place.put_on(host, "a")
-    before = tensors(host.loaded().model)
+    place.attach_lora(host, "a")
+    before = tensors(host.loaded_model().model)
     failing_run(place, host)
-    assert host.loaded().loras == ("a",)
-    assert differences(before, tensors(host.loaded().model)) == []
+    assert host.loaded_model().loras == ("a",)
+    assert differences(before, tensors(host.loaded_model().model)) == []
 
 
 def test_several_loras_merged_by_the_webui_are_restored(with_lora):
@@ -243,16 +243,16 @@ def test_several_loras_merged_by_the_webui_are_restored(with_lora):
     place = with_lora
     place.train(name="b", seed=7)
     host = place.host()
-    model = PeftModel.from_pretrained(host.loaded().model, str(place.lora("a")), adapter_name="a")
+    model = PeftModel.from_pretrained(host.loaded_model().model, str(place.lora("a")), adapter_name="a")
     model.load_adapter(str(place.lora("b")), "b")
     model.add_weighted_adapter(["a", "b"], [1, 1], "__merged")
     model.set_adapter("__merged")
     model.half()
-    host.note_loras(model.eval(), ["a", "b"])
-    before = tensors(host.loaded().model)
+    host.set_loras(model.eval(), ["a", "b"])
+    before = tensors(host.loaded_model().model)
     place.train(host, name="c")
-    assert differences(before, tensors(host.loaded().model)) == []
-    assert (host.loaded().model.active_adapters, host.loaded().loras) == (["__merged"], ("a", "b"))
+    assert differences(before, tensors(host.loaded_model().model)) == []
+    assert (host.loaded_model().model.active_adapters, host.loaded_model().loras) == (["__merged"], ("a", "b"))
 
 
 def test_a_second_run_in_the_same_process_gives_the_same_weights(place):
@@ -276,7 +276,7 @@ def test_a_job_in_the_session_leaves_no_lora_when_it_fails(place):
     from training_pro.engine.peft_engine import PeftEngine
 
     host, engine = place.host(), PeftEngine()
-    before = tensors(host.loaded().model)
+    before = tensors(host.loaded_model().model)
 
     def work(job: Job):
         job.log.append = lambda event: (_ for _ in ()).throw(OSError("disk full"))
@@ -286,4 +286,4 @@ def test_a_job_in_the_session_leaves_no_lora_when_it_fails(place):
     job = session.start("training", "t", host, lambda job: work(Job("training", "inner")))
     (*_, end) = job.log.follow()
     assert (end.outcome, "disk full" in end.text) == ("failed", True)
-    assert tensors(host.loaded().model) == before
+    assert tensors(host.loaded_model().model) == before

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs.events import CheckpointSaved, Note, Planned, Progress
+from training_pro.core.jobs.events import CheckpointSaved, Note, Progress, RunPlanned
 from training_pro.core.jobs.job import Job
-from training_pro.hosts.standalone import folders
-from training_pro.hosts.tiny import SAMPLE
+from training_pro.hosts.standalone import standalone_folders
+from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder import loras
-from training_pro.records.folder.crashed_runs import cut_off_runs
+from training_pro.records.folder.crashed_runs import find_crashed_runs
 from training_pro.records.folder.filenames import LOG, STATE
-from training_pro.records.folder.run_folder import under_its_name
-from training_pro.tests.tiny import Place, tree, watched
+from training_pro.records.folder.run_folder import with_final_name
+from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
 LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
 
@@ -29,8 +29,8 @@ LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny):
     """The folder of a LONG run without interruption."""
-    workspace = Place(folders(tmp_path_factory.mktemp("whole") / "user_data"), tiny)
-    workspace.write("story.txt", SAMPLE)
+    workspace = Workspace(standalone_folders(tmp_path_factory.mktemp("whole") / "user_data"), tiny)
+    workspace.write("story.txt", TRAINING_TEXT)
     workspace.train(name="whole", **LONG)
     return workspace.lora("whole")
 
@@ -50,7 +50,7 @@ def at(step, do):
         if isinstance(event, Progress) and event.step == step:
             do(job)
 
-    return watched(watch)
+    return watched_job(watch)
 
 
 def stopping_at(step):
@@ -78,7 +78,7 @@ def test_a_stop_after_a_step_saves_a_checkpoint_and_the_lora(place):
     assert (end.outcome, end.folder) == ("stopped", place.lora())
     assert end.text.startswith("'a' stopped at step 2 of 8, smoothed loss ")
     assert saved(job) == [(2, "", "checkpoint-2")]
-    assert (loras.standing(place.lora()), loras.has_lora(place.lora())) == ("stopped", True)
+    assert (loras.run_status(place.lora()), loras.has_lora(place.lora())) == ("stopped", True)
     assert read(place.lora() / "training_log.json")["current_steps"] == 2
     assert place.weights() == (place.lora() / "checkpoint-2" / "adapter_model.safetensors").read_bytes()
 
@@ -133,7 +133,7 @@ def test_also_in_the_middle_of_an_accumulated_epoch(place):
 def test_a_crashed_run_resumes_from_its_newest_checkpoint(place, whole):
     with pytest.raises(OSError, match="the power went"):
         place.train(name="parts", job=breaking_at(6), **LONG)
-    assert loras.standing(place.lora("parts")) == "cut off"
+    assert loras.run_status(place.lora("parts")) == "cut off"
     assert not loras.has_lora(place.lora("parts"))
     job = Job("training", "a test")
     place.train(name="parts", job=job, resume="newest", **LONG)
@@ -145,10 +145,10 @@ def test_a_run_that_broke_while_saving_its_lora_is_finished_from_its_last_checkp
     shutil.copytree(whole, place.lora("parts"))
     for name in ("adapter_model.safetensors", "adapter_config.json", "training_log.json"):
         (place.lora("parts") / name).unlink()
-    assert loras.standing(place.lora("parts")) == "cut off"
+    assert loras.run_status(place.lora("parts")) == "cut off"
     assert place.train(name="parts", resume="newest", **LONG).outcome == "finished"
     assert place.weights("parts") == weights(whole)
-    assert loras.standing(place.lora("parts")) == "finished"
+    assert loras.run_status(place.lora("parts")) == "finished"
 
 
 def test_a_run_resumes_from_a_named_checkpoint(place, whole):
@@ -163,18 +163,18 @@ def test_a_run_resumes_from_a_named_checkpoint(place, whole):
 @pytest.mark.parametrize("more", [{}, {"save_each_epoch": False}, {"epochs": 1.5}])
 def test_a_finished_run_says_so_and_changes_nothing(place, more):
     place.train(**more)
-    before = tree(place.folders.user_data)
+    before = read_tree(place.folders.user_data)
     end = place.train(**more, resume="newest")
     assert end.outcome == "finished"
     assert end.text.startswith("'a' is finished: ")
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before
 
 
 def test_a_finished_run_with_more_epochs_takes_the_rates_of_the_new_plan(place):
     place.train(epochs=1)
     job = Job("training", "a test")
     place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
-    (planned,) = [event for event in job.log.since(0) if isinstance(event, Planned)]
+    (planned,) = [event for event in job.log.since(0) if isinstance(event, RunPlanned)]
     steps = [event for event in job.log.since(0) if isinstance(event, Progress)]
     assert (planned.first_step, planned.steps) == (4, 12)
     assert [event.step for event in steps] == list(range(5, 13))
@@ -189,7 +189,7 @@ def test_a_run_that_ended_within_an_epoch_resumes_with_more_steps(place, first, 
     place.train(name="short", **first)
     ended = read(place.lora("short") / "training_graph.json")[-1]["current_steps"]
     seen = []
-    job = watched(lambda job, event: seen.append(event.step) if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: seen.append(event.step) if isinstance(event, Progress) else None)
     place.train(name="short", job=job, resume="newest", max_steps=then)
     assert seen == list(range(ended + 1, then + 1))
 
@@ -207,7 +207,7 @@ def test_the_optimizer_uses_the_rates_of_the_new_plan(place, monkeypatch):
     monkeypatch.setattr(RunTrainer, "training_step", spy)
     job = Job("training", "a test")
     place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
-    (planned,) = [event for event in job.log.since(0) if isinstance(event, Planned)]
+    (planned,) = [event for event in job.log.since(0) if isinstance(event, RunPlanned)]
     assert used == pytest.approx(planned.rates[4:], rel=1e-12)
 
 
@@ -220,7 +220,7 @@ def test_a_resume_without_checkpoints_starts_over_with_a_note(place):
 
 def test_changed_texts_are_named(place):
     place.train(job=stopping_at(1), **LONG)
-    place.write("story.txt", SAMPLE.replace("keeper", "warden"))
+    place.write("story.txt", TRAINING_TEXT.replace("keeper", "warden"))
     with pytest.raises(SavingError, match=r"data and slicing \(the files hold something else now\)"):
         place.train(resume="newest", **LONG)
 
@@ -244,12 +244,12 @@ def test_changed_texts_are_named(place):
 def test_a_run_resumes_only_with_the_same_settings(place, named, more):
     place.write("other.txt", "Something else altogether. " * 60)
     place.train(job=stopping_at(1), **LONG)
-    before = tree(place.folders.user_data)
+    before = read_tree(place.folders.user_data)
     with pytest.raises(SavingError) as refusal:
         place.train(resume="newest", **{**LONG, **more})
     assert str(refusal.value).startswith("The run cannot go on from checkpoint-1: different are ")
     assert named in str(refusal.value)
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before
 
 
 def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, whole):
@@ -290,34 +290,34 @@ def test_a_missing_checkpoint_is_named_with_the_existing_ones(place):
 
 
 def test_by_default_an_existing_run_is_refused_by_name(with_lora):
-    before = tree(with_lora.folders.user_data)
+    before = read_tree(with_lora.folders.user_data)
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
         "Name: 'a' exists already: a finished LoRA. Choose under If the name exists (--if-exists): "
         "continue (go on with it), replace (a backup is kept) or new_name."
     )
-    assert tree(with_lora.folders.user_data) == before
+    assert read_tree(with_lora.folders.user_data) == before
 
 
 def test_replacing_keeps_a_backup_of_the_old_run(with_lora):
     (with_lora.lora() / "notes.txt").write_text("my own note", encoding="utf-8")
-    before = tree(with_lora.lora())
+    before = read_tree(with_lora.lora())
     today = f"Backup-{datetime.date.today().isoformat()}"
     with_lora.train(if_exists="replace", seed=7)
-    assert tree(with_lora.lora() / today) == before
+    assert read_tree(with_lora.lora() / today) == before
     assert not (with_lora.lora() / "notes.txt").exists()
-    second = {p: b for p, b in tree(with_lora.lora()).items() if not p.startswith(today)}
+    second = {p: b for p, b in read_tree(with_lora.lora()).items() if not p.startswith(today)}
     with_lora.train(if_exists="replace", seed=8)
-    assert tree(with_lora.lora() / today) == before
-    assert tree(with_lora.lora() / f"{today}-2") == second
+    assert read_tree(with_lora.lora() / today) == before
+    assert read_tree(with_lora.lora() / f"{today}-2") == second
 
 
 def test_the_old_run_remains_until_the_first_step(with_lora):
-    before = tree(with_lora.lora())
+    before = read_tree(with_lora.lora())
     with pytest.raises(OSError, match="the power went"):
-        with_lora.train(if_exists="replace", job=first_event_of(Planned, breaking))
-    assert tree(with_lora.lora()) == before
+        with_lora.train(if_exists="replace", job=first_event_of(RunPlanned, breaking))
+    assert read_tree(with_lora.lora()) == before
 
 
 def breaking(job):
@@ -325,23 +325,23 @@ def breaking(job):
 
 
 def first_event_of(kind, do):
-    return watched(lambda job, event: do(job) if isinstance(event, kind) else None)
+    return watched_job(lambda job, event: do(job) if isinstance(event, kind) else None)
 
 
 def test_a_new_name_is_the_first_free_one(with_lora):
-    before = tree(with_lora.lora())
+    before = read_tree(with_lora.lora())
     (with_lora.folders.loras / "a-2").mkdir()
     end = with_lora.train(if_exists="new_name")
     assert end.folder == with_lora.lora("a-3")
     assert json.loads((end.folder / "training_parameters.json").read_text(encoding="utf-8"))["name"] == "a-3"
-    assert tree(with_lora.lora()) == before
+    assert read_tree(with_lora.lora()) == before
 
 
 @pytest.mark.parametrize(("if_exists", "name"), [("new_name", "a-2"), ("replace", "a"), ("ask", "a")])
 def test_a_run_logs_its_final_name(with_lora, if_exists, name):
     asked = with_lora.settings(if_exists=if_exists)
-    assert under_its_name(asked, with_lora.folders).what.name == name
-    assert under_its_name(with_lora.settings(name="b", if_exists=if_exists), with_lora.folders).what.name == "b"
+    assert with_final_name(asked, with_lora.folders).what.name == name
+    assert with_final_name(with_lora.settings(name="b", if_exists=if_exists), with_lora.folders).what.name == "b"
 
 
 def test_nothing_is_written_before_the_first_step(place):
@@ -350,7 +350,7 @@ def test_nothing_is_written_before_the_first_step(place):
     def watch(job, event):
         seen.append((type(event).__name__, sorted(place.folders.loras.glob("*"))))
 
-    place.train(job=watched(watch))
+    place.train(job=watched_job(watch))
     before = [there for name, there in seen[: [name for name, _ in seen].index("Progress")]]
     assert len(before) >= 6
     assert before == [[]] * len(before)
@@ -361,10 +361,10 @@ def test_a_foreign_lora_is_not_overwritten_by_a_resume(with_lora):
     for name in ("training_log.json", "checkpoint-4-epoch-1"):
         path = with_lora.lora() / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    before = tree(with_lora.folders.user_data)
+    before = read_tree(with_lora.folders.user_data)
     with pytest.raises(SavingError, match="is a LoRA without a checkpoint to go on from"):
         with_lora.train(resume="newest")
-    assert tree(with_lora.folders.user_data) == before
+    assert read_tree(with_lora.folders.user_data) == before
 
 
 def test_a_half_written_checkpoint_does_not_count(place, whole):
@@ -384,7 +384,7 @@ def test_a_failure_is_recorded_as_one(place):
     from training_pro.engine.peft_engine import PeftEngine
 
     host = place.host()
-    host.loaded().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
+    host.loaded_model().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
     job = Session().start(
         "training", "Training 'a'", host, lambda job: PeftEngine().train(place.settings(), host, job)
     )
@@ -411,13 +411,13 @@ def test_discarding_a_replacement_restores_the_old_lora(place):
 def test_discarding_a_run_without_checkpoints_keeps_the_backup_of_the_old_lora(place):
     """The replaced LoRA is only in a backup: its replacement failed before its first checkpoint."""
     place.train(epochs=1)
-    before = tree(place.lora())
+    before = read_tree(place.lora())
     with pytest.raises(OSError, match="the power went"):
         place.train(if_exists="replace", job=breaking_at(2), save_each_epoch=False, epochs=2)
     (backup,) = place.lora().glob("Backup-*")
-    assert tree(backup) == before
+    assert read_tree(backup) == before
     place.train(if_exists="continue", job=at(2, lambda job: job.control.throw_away()), **LONG)
-    assert tree(backup) == before
+    assert read_tree(backup) == before
     assert list(place.lora().glob("Backup-*")) == [backup]
 
 
@@ -434,7 +434,7 @@ def test_discarding_a_resume_keeps_the_earlier_run(place):
     place.train(resume="newest", job=at(5, lambda job: job.control.throw_away()), **LONG)
     assert {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()} == before
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
-    assert loras.standing(place.lora()) == "stopped"
+    assert loras.run_status(place.lora()) == "stopped"
 
 
 def test_discarding_a_resume_keeps_all_earlier_checkpoints(place):
@@ -444,10 +444,10 @@ def test_discarding_a_resume_keeps_all_earlier_checkpoints(place):
         place.train(job=breaking_at(5), **often)
     (place.lora() / "checkpoint-4-epoch-1").rename(place.lora() / "checkpoint-4-best")
     shutil.rmtree(place.lora() / ".part")
-    before = tree(place.lora())
-    assert [c.step for c in loras.to_go_on_from(place.lora())] == [2, 3, 4]
+    before = read_tree(place.lora())
+    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2, 3, 4]
     place.train(resume="newest", job=at(10, lambda job: job.control.throw_away()), **often)
-    assert tree(place.lora()) == before
+    assert read_tree(place.lora()) == before
 
 
 def test_earlier_checkpoints_are_thinned_at_the_end_of_a_resumed_run(place):
@@ -499,14 +499,14 @@ def test_discarding_restores_the_replaced_run_even_if_the_clock_was_set_back(wit
     with_lora.train(if_exists="replace")
     (earlier,) = with_lora.lora().glob("Backup-*")
     os.utime(earlier, (time.time() + 1000, time.time() + 1000))
-    before = tree(with_lora.lora())
+    before = read_tree(with_lora.lora())
     with_lora.train(if_exists="replace", job=at(2, lambda job: job.control.throw_away()), max_steps=4)
-    assert tree(with_lora.lora()) == before
+    assert read_tree(with_lora.lora()) == before
 
 
 def test_a_kill_while_the_old_run_is_moved_leaves_no_crashed_run(with_lora, monkeypatch):
     """Otherwise it could be discarded, together with all that is not yet in the backup."""
-    before, replace, inside = tree(with_lora.lora()), Path.replace, Path.iterdir
+    before, replace, inside = read_tree(with_lora.lora()), Path.replace, Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(inside(path), key=lambda p: p.name != LOG)))
 
     class Killed(BaseException):
@@ -526,8 +526,8 @@ def test_a_kill_while_the_old_run_is_moved_leaves_no_crashed_run(with_lora, monk
         try:
             with_lora.train(if_exists="replace", max_steps=1)
         except Killed:
-            assert cut_off_runs(with_lora.folders) == []
-            kept = {file.rpartition("/")[2] for file in tree(with_lora.lora())}
+            assert find_crashed_runs(with_lora.folders) == []
+            kept = {file.rpartition("/")[2] for file in read_tree(with_lora.lora())}
             assert {file.rpartition("/")[2] for file in before} <= kept
         else:
             return

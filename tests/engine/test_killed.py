@@ -48,7 +48,7 @@ def curve(folder):
 
 def refuse_broken(folder):
     """Check that every checkpoint a run could resume from is complete."""
-    for checkpoint in loras.to_go_on_from(folder):
+    for checkpoint in loras.resumable_checkpoints(folder):
         load_file(checkpoint.folder / "adapter_model.safetensors")
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             torch.load(checkpoint.folder / name, weights_only=False)
@@ -94,7 +94,7 @@ def killed_and_resumed(place, forks, variant, kills, rng):
             if ended == "killed":
                 stats.kills += 1
                 stats.in_saving += any(part_folder.glob("checkpoint-*"))
-                stats.steps.append(max((c.step for c in loras.to_go_on_from(place.lora(name))), default=0))
+                stats.steps.append(max((c.step for c in loras.resumable_checkpoints(place.lora(name))), default=0))
         assert place.weights(name) == place.weights("whole")
         assert curve(place.lora(name)) == curve(place.lora("whole"))
         assert left_over(place) == []

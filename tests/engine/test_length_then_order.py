@@ -9,16 +9,16 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
-from training_pro.core.host import card_of
+from training_pro.core.host import get_model_card
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
-from training_pro.data.examples.batch_order import Place, in_pairs
+from training_pro.data.examples.batch_order import BatchItem, order_in_pairs
 from training_pro.data.examples.examples import Examples, RowSource
-from training_pro.engine.compute.collator import batched
+from training_pro.engine.compute.collator import collate
 from training_pro.engine.training import trainer
-from training_pro.engine.training.setup import prepared
-from training_pro.tests.engine.architectures import cut_off, examples, graph, seen
-from training_pro.tests.rowing import as_json, chat, family, made
+from training_pro.engine.training.setup import prepare_data
+from training_pro.tests.engine.architectures import random_examples, read_graph, record_batches, simulate_kill
+from training_pro.tests.rowing import as_json, chat, family, prepare_rows
 
 ORDER = {"batching": "length_then_order", "batch_size": 2, "epochs": 3, "save_each_epoch": False}
 COUNT = 16  # examples of the story at this cutoff
@@ -28,11 +28,11 @@ IN_ORDER = [[n, n + 1] for n in range(0, COUNT, 2)]
 
 @pytest.fixture
 def steps(monkeypatch):
-    return seen(monkeypatch, trainer)
+    return record_batches(monkeypatch, trainer)
 
 
 def phases(place, name="a"):
-    return [entry["phase"] for entry in graph(place, name)]
+    return [entry["phase"] for entry in read_graph(place, name)]
 
 
 def each_once(steps):
@@ -71,7 +71,7 @@ def test_after_steps_with_accumulation_it_is_the_very_step(place, steps):
 
 
 def by_loss(place, name="a", job=None, **more):
-    curve = graph(place, "measured")
+    curve = read_graph(place, "measured")
     bound = curve[4]["smoothed_loss"]
     bands = {"switch_after": "loss", "switch_loss_low": 0.1, "switch_loss_high": bound}
     return place.train(name=name, job=job, **{**ORDER, **bands, **more})
@@ -86,8 +86,8 @@ def loss_bands(place):
 def test_a_switch_by_loss_starts_with_the_first_unfetched_batch(loss_bands, steps):
     job = Job("training", "a test")
     by_loss(loss_bands, job=job)
-    curve = graph(loss_bands, "a")
-    bound = graph(loss_bands, "measured")[4]["smoothed_loss"]
+    curve = read_graph(loss_bands, "a")
+    bound = read_graph(loss_bands, "measured")[4]["smoothed_loss"]
     step = next(e["current_steps"] for e in curve if e["smoothed_loss"] <= bound)
     notes = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
     assert len(notes) == 1
@@ -135,7 +135,7 @@ def test_a_pair_never_reads_the_same_text_twice(place, steps, cut):
     more = {**ORDER, **PAIRS, "switch_at": 0, "second_switch_at": 10**6, "epochs": 1, **cut}
     place.train(**more)
     host = place.host()
-    blocks = prepared(place.settings(**more), host, card_of(host), Job("training", "a test")).examples
+    blocks = prepare_data(place.settings(**more), host, get_model_card(host), Job("training", "a test")).examples
     spans = [block.source.sliced[block.number] for block in blocks]
     assert any(a.end > b.start for a, b in pairwise(spans))
     joined = [(spans[step[0]], spans[step[1]]) for step in steps if any(step.joins)]
@@ -148,12 +148,12 @@ def test_neighbors_of_rows():
     rows = np.array([1, 2, 2, 5, 6])  # lines 3 and 4 are blank; line 2 is in two pieces
     ids, follows = np.arange(10), np.ones(5, bool)
     source = RowSource("rows", ids, np.ones(10, bool), np.arange(0, 12, 2), rows, follows, "row", str)
-    assert source.neighbours.tolist() == [1, 2, 3, 4, -1]
-    assert Examples([source, source]).neighbours() == [1, 2, 3, 4, -1, 6, 7, 8, 9, -1]
+    assert source.successors.tolist() == [1, 2, 3, 4, -1]
+    assert Examples([source, source]).successors() == [1, 2, 3, 4, -1, 6, 7, 8, 9, -1]
     twice_and_a_part = Examples([source], [np.array([0, 1, 2, 3, 4, 1, 2, 4])])
-    assert twice_and_a_part.neighbours() == [1, 2, 3, 4, -1, 6, -1, -1]
-    assert Examples([source], [np.array([0, 2, 3])]).neighbours() == [-1, 2, -1]
-    assert Examples([source], [np.array([], np.int64)]).neighbours() == []
+    assert twice_and_a_part.successors() == [1, 2, 3, 4, -1, 6, -1, -1]
+    assert Examples([source], [np.array([0, 2, 3])]).successors() == [-1, 2, -1]
+    assert Examples([source], [np.array([], np.int64)]).successors() == []
 
 
 TALE = [{"text": f"Row {number} of a tale, one after the other."} for number in range(12)]
@@ -170,26 +170,26 @@ LONG = {"text": "A row that is far too long, " * 8}
 )
 def test_rows_around_an_omitted_row_are_no_neighbors(tmp_path, rows, more, gaps):
     lines = "\n".join(row if isinstance(row, str) else as_json("x", row) for row in rows)
-    row_examples = made(tmp_path, family("ChatML"), {"tale.jsonl": lines}, cutoff=32, **more).examples
-    assert row_examples.neighbours() == [-1 if n + 1 in gaps else n + 1 for n in range(11)] + [-1]
+    row_examples = prepare_rows(tmp_path, family("ChatML"), {"tale.jsonl": lines}, cutoff=32, **more).examples
+    assert row_examples.successors() == [-1 if n + 1 in gaps else n + 1 for n in range(11)] + [-1]
 
 
 def test_rows_around_a_validation_row_are_no_neighbors(tmp_path):
-    data = made(tmp_path, family("ChatML"), {"tale.jsonl": TALE}, cutoff=32, eval_share=0.4)
+    data = prepare_rows(tmp_path, family("ChatML"), {"tale.jsonl": TALE}, cutoff=32, eval_share=0.4)
     for side in (data.examples, data.kept_aside):
         lines = [int(example.place.removeprefix("line ")) for example in side]
         wanted = [n + 1 if lines[n : n + 2] == [line, line + 1] else -1 for n, line in enumerate(lines)]
-        assert side.neighbours() == wanted
-    assert -1 in data.examples.neighbours()[:-1]
+        assert side.successors() == wanted
+    assert -1 in data.examples.successors()[:-1]
 
 
 def test_pieces_around_an_omitted_piece_are_no_neighbors(tmp_path):
     conversation = chat("Hello.", "Yes. " * 20, "And now? " * 60, "No. " * 20)
     files = {"talk.jsonl": [conversation, chat("One?", "Only one.")]}
-    row_examples = made(
+    row_examples = prepare_rows(
         tmp_path, family("ChatML"), files, cutoff=32, too_long="split", train_on="replies"
     ).examples
-    (gap,) = (n for n, next_index in enumerate(row_examples.neighbours()[:-1]) if next_index < 0)
+    (gap,) = (n for n, next_index in enumerate(row_examples.successors()[:-1]) if next_index < 0)
     before, after = (family("ChatML").decode(row_examples[n].ids.tolist()) for n in (gap, gap + 1))
     assert "Yes." in before or "And now?" in before
     assert "No." in after
@@ -204,10 +204,10 @@ def test_a_resume_in_the_middle_phase_replays_the_switch(loss_bands, steps, kind
     more |= {"second_switch_loss_low": 0.0, "second_switch_loss_high": 0.1} if kind == "loss" else {}
     steps.clear()
     run(place, name="whole", **more)
-    whole, curve = list(steps), graph(place, "whole")
+    whole, curve = list(steps), read_graph(place, "whole")
     middle = next(e["current_steps"] for e in curve if e["phase"] == "pairs of neighbours") + 1
     run(place, name="cut", **more)
-    cut_off(place, "cut", middle)
+    simulate_kill(place, "cut", middle)
     steps.clear()
     run(place, name="cut", **more, if_exists="continue")
     assert steps == whole[middle:]
@@ -218,30 +218,30 @@ def test_a_resume_in_the_middle_phase_replays_the_switch(loss_bands, steps, kind
 def test_pairs_of_neighbors():
     neighbours = [1, 2, -1, 4, 5, 6, -1, -1]
     lengths = [5, 5, 9, 3, 3, 20, 4, 7]
-    places = in_pairs(np.arange(8), neighbours, lengths, 12, 2, 42, 0)
+    places = order_in_pairs(np.arange(8), neighbours, lengths, 12, 2, 42, 0)
     pairs = {(a.number, b.number) for a, b in zip(places[::2], places[1::2], strict=True) if b.joins}
     assert pairs == {(0, 1), (3, 4)}  # 5 and 6 are too long for one row; 2 and 7 begin or end a section
     assert sorted(place.number for place in places) == list(range(8))
     assert places[0].number in (5, 6, 2, 7)  # the longest pair comes first
-    assert in_pairs(np.arange(8), neighbours, lengths, 0, 2, 42, 0) != places
+    assert order_in_pairs(np.arange(8), neighbours, lengths, 0, 2, 42, 0) != places
 
 
 def test_an_example_without_a_pair_comes_last():
-    places = in_pairs(np.arange(3), [1, -1, -1], [4, 4, 4], 0, 2, 42, 0)
-    assert places == [Place(0), Place(1, True), Place(2)]
+    places = order_in_pairs(np.arange(3), [1, -1, -1], [4, 4, 4], 0, 2, 42, 0)
+    assert places == [BatchItem(0), BatchItem(1, True), BatchItem(2)]
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
 @pytest.mark.parametrize("batch", [2, 4, 6])
 def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch):
     for count in range(9, 30):
-        rows = examples(*[2] * count)
-        order = in_pairs(np.arange(count), [*range(1, count), -1], [2] * count, 0, batch, 42, 0)
+        rows = random_examples(*[2] * count)
+        order = order_in_pairs(np.arange(count), [*range(1, count), -1], [2] * count, 0, batch, 42, 0)
         met = set()
         for rank in range(processes):
             whole = BatchSampler(order, batch, drop_last=False)
             for places in BatchSamplerShard(whole, processes, rank, even_batches=True):
-                made = batched([rows[p.number] for p in places], [p.joins for p in places], in_one_row=True)
+                made = collate([rows[p.number] for p in places], [p.joins for p in places], in_one_row=True)
                 zeros = made["position_ids"][0].eq(0).sum()
                 joined = [n for n in range(1, batch) if places[n].joins]
                 assert all(places[n].number == places[n - 1].number + 1 for n in joined)
@@ -252,8 +252,8 @@ def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch
 
 @pytest.mark.parametrize("in_one_row", [False, True])
 def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
-    rows = examples(3, 2, 2)
-    batch = batched(rows, [False, True, False], in_one_row=in_one_row)
+    rows = random_examples(3, 2, 2)
+    batch = collate(rows, [False, True, False], in_one_row=in_one_row)
     a, b, c = (row.ids.tolist() for row in rows)
     labels = [-100, *a[1:], -100, b[1]]
     if in_one_row:

@@ -10,12 +10,19 @@ import time
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import CheckpointSaved, LiveChanged, Note, Planned, Progress, Replanned
+from training_pro.core.jobs.events import (
+    CheckpointSaved,
+    LiveSettingsChanged,
+    Note,
+    PlanChanged,
+    Progress,
+    RunPlanned,
+)
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder import loras
 from training_pro.settings import files
-from training_pro.settings.live_settings import Live, going_on
-from training_pro.tests.tiny import watched
+from training_pro.settings.live_settings import LiveSettings, resumed_settings
+from training_pro.tests.tiny import watched_job
 
 FOUR = {"epochs": 4, "schedule": "constant", "warmup_steps": 0, "save_each_epoch": False}
 RATE = 1e-2
@@ -28,7 +35,7 @@ def at(wishes):
         if isinstance(event, Progress) and event.step in wishes:
             wishes[event.step](job.control)
 
-    return watched(watch)
+    return watched_job(watch)
 
 
 def changing(**values):
@@ -55,11 +62,11 @@ def test_a_learning_rate_factor_takes_effect_at_the_next_step(place):
     job = at({3: changing(rate_factor=0.5), 6: changing(rate_factor=2)})
     place.train(job=job, **FOUR)
     assert rates(job) == pytest.approx([RATE] * 3 + [RATE / 2] * 3 + [RATE * 2] * 10)
-    assert [(e.step, dict(e.changes)) for e in events_of(job, LiveChanged)] == [
+    assert [(e.step, dict(e.changes)) for e in events_of(job, LiveSettingsChanged)] == [
         (3, {"rate_factor": (1.0, 0.5)}),
         (6, {"rate_factor": (0.5, 2.0)}),
     ]
-    first, second = events_of(job, Replanned)
+    first, second = events_of(job, PlanChanged)
     assert (first.step, first.steps, first.why) == (3, 16, "learning rate times 0.5")
     assert first.rates == pytest.approx([RATE] * 3 + [RATE / 2] * 13)
     assert second.rates == pytest.approx(rates(job))
@@ -113,11 +120,11 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
     assert end.outcome == "finished"
     assert end.text.startswith("'a' finished at step 11 of 16, since it has wound down (as wished)")
     assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
-    (planned,) = events_of(job, Replanned)
+    (planned,) = events_of(job, PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (9, 11, "winding down as wished")
     assert planned.rates == pytest.approx(rates(job))
     assert [entry["learning_rate"] for entry in graph(place)] == rates(job)
-    assert loras.standing(place.lora()) == "finished"
+    assert loras.run_status(place.lora()) == "finished"
     assert place.train(resume="newest", **FOUR).text.startswith("'a' is finished: 11 of 16 steps")
 
 
@@ -146,16 +153,18 @@ def test_live_settings_and_the_loss_drop_are_part_of_a_checkpoint(place):
 
 
 def test_new_values_of_the_user_win():
-    asked = Live().changed({"stop_at_loss": 1.5, "save_every": 10})
-    then = Live().changed({"stop_at_loss": 1.0, "save_every": 10})
+    asked = LiveSettings().changed({"stop_at_loss": 1.5, "save_every": 10})
+    then = LiveSettings().changed({"stop_at_loss": 1.0, "save_every": 10})
     in_force = then.changed({"save_every": 3, "rate_factor": 0.5})
-    now = going_on(asked, then_asked=then.values(), then_in_force=in_force.values())
+    now = resumed_settings(asked, then_asked=then.values(), then_in_force=in_force.values())
     assert (now.stopping.stop_at_loss, now.saving.save_every, now.rate_factor) == (1.5, 3, 0.5)
 
 
 def test_a_change_reports_all_problems_at_once():
     with pytest.raises(SettingsError) as refusal:
-        Live().changed({"rank": 4, "stop_at_loss": -1, "rate_factor": 0, "keep_best": "x", "save_every": 2})
+        LiveSettings().changed(
+            {"rank": 4, "stop_at_loss": -1, "rate_factor": 0, "keep_best": "x", "save_every": 2}
+        )
     assert [problem.partition(":")[0] for problem in refusal.value.problems] == [
         "'rank' cannot be changed while a run goes on.",
         "Stop at loss",
@@ -170,8 +179,8 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     end = place.train(job=job, **two)
     assert end.text.startswith("'a' finished at step 16 of 16")
     assert [e.step for e in events_of(job, Progress)] == list(range(1, 17))
-    assert len(events_of(job, Planned)) == 1
-    (planned,) = events_of(job, Replanned)
+    assert len(events_of(job, RunPlanned)) == 1
+    (planned,) = events_of(job, PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (3, 16, "2 epochs more")
     assert planned.rates == pytest.approx(rates(job))
     assert planned.rates[3:] == pytest.approx([RATE * (1 - s / 16) for s in range(3, 16)])
@@ -207,7 +216,7 @@ def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit(place):
 
     place.train(name="whole", **FOUR)
     host = place.host()
-    model, seen = weakref.ref(host.loaded().model), []
+    model, seen = weakref.ref(host.loaded_model().model), []
     job = at({5: lambda control: control.pause_and_free()})
 
     def look(host):
@@ -229,7 +238,7 @@ def test_a_lora_is_put_back_on_after_a_run_that_freed_the_gpu(place, kind):
     """The same weights at the same strength, even if its folder was deleted meanwhile."""
     place.train(name="a", max_steps=2, **kind)
     host = place.host()
-    place.put_on(host, "a", 0.5)
+    place.attach_lora(host, "a", 0.5)
     before = said_by(host)
     job = at({5: lambda control: control.pause_and_free()})
 
@@ -240,21 +249,23 @@ def test_a_lora_is_put_back_on_after_a_run_that_freed_the_gpu(place, kind):
     waiting = when_free(job, host, lose)
     place.train(host, job=job, name="b", **FOUR)
     waiting.join()
-    assert host.loaded().loras == ("a",)
+    assert host.loaded_model().loras == ("a",)
     assert torch.equal(said_by(host), before)
-    assert not any(weights.requires_grad for n, weights in host.loaded().model.named_parameters() if "lora_" in n)
-    place.take_off(host)
+    assert not any(
+        weights.requires_grad for n, weights in host.loaded_model().model.named_parameters() if "lora_" in n
+    )
+    place.detach_lora(host)
     assert not torch.equal(said_by(host), before)
 
 
 def test_if_the_model_stays_unloaded_the_lora_is_reported_off(with_lora):
     host = with_lora.host()
-    with_lora.put_on(host, "a")
+    with_lora.attach_lora(host, "a")
     job = at({5: lambda control: control.pause_and_free()})
     waiting = when_free(job, host, lambda _: job.control.stop())
     assert with_lora.train(host, job=job, name="b", **FOUR).outcome == "stopped"
     waiting.join()
-    assert host.standing().problem
+    assert host.model_status().problem
     assert "The model stays out of memory, so a is off: put it on again when the model is loaded." in [
         note.text for note in events_of(job, Note)
     ]
@@ -262,7 +273,7 @@ def test_if_the_model_stays_unloaded_the_lora_is_reported_off(with_lora):
 
 def said_by(host):
     with torch.no_grad():
-        return host.loaded().model(torch.arange(4, 24)[None]).logits
+        return host.loaded_model().model(torch.arange(4, 24)[None]).logits
 
 
 def test_a_paused_run_can_still_free_its_memory(place):
@@ -287,7 +298,7 @@ def test_a_run_paused_without_memory_can_be_stopped(place, wish):
         assert not place.lora().exists()
     else:
         assert place.weights() == (place.lora() / "checkpoint-5" / "adapter_model.safetensors").read_bytes()
-        assert loras.standing(place.lora()) == "stopped"
+        assert loras.run_status(place.lora()) == "stopped"
 
 
 def test_two_backups_are_kept_and_removed_at_a_good_end(place):
@@ -297,7 +308,7 @@ def test_two_backups_are_kept_and_removed_at_a_good_end(place):
         if isinstance(event, Progress) and event.step in (9, 16):
             seen.append(sorted(p.name for p in (place.lora() / "backup").iterdir()))
 
-    place.train(job=watched(watch), backup_minutes=1e-6, **FOUR)
+    place.train(job=watched_job(watch), backup_minutes=1e-6, **FOUR)
     assert seen == [["checkpoint-7", "checkpoint-8"], ["checkpoint-14", "checkpoint-15"]]
     assert not (place.lora() / "backup").exists()
 
@@ -310,7 +321,7 @@ def test_a_crashed_run_resumes_from_a_backup(place):
 
     with pytest.raises(OSError, match="the power went"):
         place.train(job=at({7: break_down}), backup_minutes=1e-6, **FOUR)
-    assert loras.standing(place.lora()) == "cut off"
+    assert loras.run_status(place.lora()) == "cut off"
     job = Job("training", "a test")
     place.train(job=job, resume="newest", **FOUR)
     assert events_of(job, Progress)[0].step == 7
@@ -340,8 +351,8 @@ def test_more_epochs_are_limited_to_the_maximum_of_the_setting(place):
     """Otherwise the run could not be resumed: its own settings would be refused."""
     job = at({2: lambda control: control.extend(1000), 3: lambda control: control.stop()})
     place.train(job=job, **FOUR)
-    assert [planned.why for planned in events_of(job, Replanned)] == ["996 epochs more"]
-    asked = files.load(place.lora() / "training_parameters.json", place.folders.datasets).values
+    assert [planned.why for planned in events_of(job, PlanChanged)] == ["996 epochs more"]
+    asked = files.load_settings(place.lora() / "training_parameters.json", place.folders.datasets).values
     assert place.train(resume="newest", job=at({5: lambda control: control.stop()}), **asked).outcome == "stopped"
 
 
@@ -361,7 +372,7 @@ def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, wishes
     job, host = at({step: wished(name) for step, name in wishes.items()}), place.host()
     end = place.train(host, job=job, **FOUR, **settings)
     assert (end.outcome, events_of(job, Progress)[-1].step) == ("finished", last)
-    assert not host.standing().problem
+    assert not host.model_status().problem
     assert json.loads((place.lora() / "training_log.json").read_text())["current_steps"] == last
 
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 from training_pro.core.errors import BusyError
-from training_pro.core.jobs.events import Advice, Note, Planned, Progress, Stage
-from training_pro.records.folder.run_lock import in_progress
-from training_pro.tests.tiny import watched
+from training_pro.core.jobs.events import Advice, Note, Progress, RunPlanned, Stage
+from training_pro.records.folder.run_lock import hold_run_lock
+from training_pro.tests.tiny import watched_job
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -29,8 +29,8 @@ def test_the_machine_is_kept_awake_during_a_run(place, monkeypatch, wanted):
             calls.append(event.step)
             raise ZeroDivisionError
 
-    monkeypatch.setattr("training_pro.engine.training.run.awake", awake)
-    job = watched(watch)
+    monkeypatch.setattr("training_pro.engine.training.run.prevent_sleep", awake)
+    job = watched_job(watch)
     with pytest.raises(ZeroDivisionError):
         place.train(job=job, keep_awake=wanted)
     assert calls == (["awake", 1, "let go"] if wanted else [1])
@@ -39,8 +39,8 @@ def test_the_machine_is_kept_awake_during_a_run(place, monkeypatch, wanted):
 
 def test_one_name_is_trained_once_at_a_time(place):
     """Also across processes, by a lock; nothing is read for a refused run."""
-    job = watched(lambda job, event: None)
-    with in_progress("a", place.folders), pytest.raises(BusyError, match="'a' is being trained just now"):
+    job = watched_job(lambda job, event: None)
+    with hold_run_lock("a", place.folders), pytest.raises(BusyError, match="'a' is being trained just now"):
         place.train(job=job)
     assert [e for e in job.log.since(0) if isinstance(e, Stage)][1:] == []
     assert place.train().outcome == "finished"
@@ -66,7 +66,7 @@ def test_a_report_of_a_stopped_run_and_of_the_whole_after_a_resume(place):
         if isinstance(event, Progress) and event.step == 2:
             job.control.stop()
 
-    place.train(job=watched(stop))
+    place.train(job=watched_job(stop))
     assert 'class="stopped"' in report_of(place)
     assert "<dd>2 of 4</dd>" in report_of(place)
     place.train(resume="newest")
@@ -80,10 +80,10 @@ def test_a_report_of_a_stopped_run_and_of_the_whole_after_a_resume(place):
 def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
     def fail_at(step):
         def watch(job, event):
-            if isinstance(event, Progress if step else Planned) and getattr(event, "step", 0) == step:
+            if isinstance(event, Progress if step else RunPlanned) and getattr(event, "step", 0) == step:
                 raise ZeroDivisionError("<in the middle>")
 
-        return watched(watch)
+        return watched_job(watch)
 
     with pytest.raises(ZeroDivisionError):
         place.train(job=fail_at(3), save_every=2)
@@ -105,7 +105,7 @@ def test_no_report_of_a_discarded_run(place):
         if isinstance(event, Progress) and event.step == 2:
             job.control.throw_away()
 
-    place.train(job=watched(throw))
+    place.train(job=watched_job(throw))
     assert not place.lora().exists()
 
 
@@ -113,8 +113,8 @@ def test_a_failing_report_does_not_fail_the_run(place, monkeypatch):
     def broken(story):
         raise KeyError("nobody thought of it")
 
-    monkeypatch.setattr("training_pro.engine.training.html_report.page", broken)
-    job = watched(lambda job, event: None)
+    monkeypatch.setattr("training_pro.engine.training.html_report.render_report", broken)
+    job = watched_job(lambda job, event: None)
     assert place.train(job=job).outcome == "finished"
     advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
     assert "report.html could not be written: 'nobody thought of it'" in advice

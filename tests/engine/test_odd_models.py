@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
-from training_pro.data.report.memory_estimate import parts
-from training_pro.engine.lora.adapter import injected, lora_config
-from training_pro.engine.lora.targets import kinds, refuse_if_elsewhere, resolved
+from training_pro.data.report.memory_estimate import trained_layers
+from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora.targets import count_layer_names, refuse_misplaced_targets, resolve_targets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, kept_at, made
-from training_pro.train_utils import WITH_LORA, ModelShape
+from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, make_model, save_model
+from training_pro.train_utils import LORA_EXPERT_TYPES, ModelShape
 
 EXPERTS_SUPPORTED = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)
 ODD = {
@@ -42,7 +42,7 @@ def odd_host(place, name):
 
 def mixed_host(place):
     """A model with experts in one layer and a plain MLP in the other."""
-    return host_for(place, "mixed", made("qwen3_moe", mlp_only_layers=[0], vocab_size=512))
+    return host_for(place, "mixed", make_model("qwen3_moe", mlp_only_layers=[0], vocab_size=512))
 
 
 def host_for(place, name, model):
@@ -65,7 +65,7 @@ def train_and_read(place, host, **more):
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_experts_are_named_where_peft_takes_them(place, name):
-    line, layers = train_and_read(place, StandaloneHost(place.folders, model=str(kept_at(place, name))))
+    line, layers = train_and_read(place, StandaloneHost(place.folders, model=str(save_model(place, name))))
     start = "The LoRA sits on all linear layers: "
     attention = ", ".join(f"model.layers.0-1.self_attn.{part}_proj" for part in "koqv")
     experts = ", ".join(
@@ -77,8 +77,8 @@ def test_experts_are_named_where_peft_takes_them(place, name):
 
 @pytest.mark.skipif(not EXPERTS_SUPPORTED, reason="this PEFT puts no LoRA on experts by itself")
 def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
-    host = StandaloneHost(place.folders, model=str(kept_at(place, "mixtral")))
-    before = {name: type(module) for name, module in host.loaded().model.named_modules()}
+    host = StandaloneHost(place.folders, model=str(save_model(place, "mixtral")))
+    before = {name: type(module) for name, module in host.loaded_model().model.named_modules()}
     with pytest.raises(SettingsError) as error:
         place.train(host, dropout=0.05, dora=True)
     assert str(error.value).splitlines() == [
@@ -87,7 +87,7 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
         "DoRA: it cannot be done on this model's experts, which lie in one tensor. Leave it off, or choose "
         "layers without them (q-k-v-o).",
     ]
-    assert {name: type(module) for name, module in host.loaded().model.named_modules()} == before
+    assert {name: type(module) for name, module in host.loaded_model().model.named_modules()} == before
     assert not place.lora().exists()
     place.train(host, dropout=0.05, dora=True, targets="q-k-v-o", max_steps=1)
 
@@ -122,40 +122,40 @@ def test_unsupported_settings_on_experts_are_refused_alike_before_anything_is_lo
         place.train(host, **values)
     assert tuple(refusal.value.problems) == problems
     assert host._loaded is None
-    before = dict(host.loaded().model.named_modules())
+    before = dict(host.loaded_model().model.named_modules())
     assert PeftEngine().check(place.settings(**values), host).problems == problems
-    assert dict(host.loaded().model.named_modules()) == before
+    assert dict(host.loaded_model().model.named_modules()) == before
 
 
 @pytest.mark.skipif(not EXPERTS_SUPPORTED, reason="this PEFT puts no LoRA on experts by itself")
 def test_a_layer_whose_name_peft_maps_to_experts_is_refused():
-    base, selection = made("qwen3_moe", mlp_only_layers=[0]), ("q_proj", "gate_proj", "up_proj")
+    base, selection = make_model("qwen3_moe", mlp_only_layers=[0]), ("q_proj", "gate_proj", "up_proj")
     lora, targets = (
         training_settings({"name": "a", "data": ["x"], "targets": selection}).lora,
-        resolved(selection, base),
+        resolve_targets(selection, base),
     )
     with (
-        injected(base, lora_config(lora, base, targets)) as model,
+        inject_lora(base, lora_config(lora, base, targets)) as model,
         pytest.raises(
             SettingsError, match=r"is named model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
         ),
     ):
-        refuse_if_elsewhere(targets, model)
+        refuse_misplaced_targets(targets, model)
 
 
 @pytest.mark.parametrize(("name", "unfit"), [("llama4", "router"), ("mamba", "out_proj")])
 def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, name, unfit):
     host = odd_host(place, name)
     line, layers = train_and_read(place, host)
-    model = host.loaded().model
+    model = host.loaded_model().model
     assert unfit not in line
-    assert layers == set(resolved("all-linear", model).names)
+    assert layers == set(resolve_targets("all-linear", model).names)
     assert unfit in {layer.rpartition(".")[2] for layer, _ in model.named_modules()}
-    assert unfit not in kinds(model)
+    assert unfit not in count_layer_names(model)
     config = json.loads((place.lora() / "adapter_config.json").read_text(encoding="utf-8"))
     assert all(layer.endswith(unfit) for layer in config["exclude_modules"])
-    place.put_on(host, "a")
-    place.take_off(host)
+    place.attach_lora(host, "a")
+    place.detach_lora(host)
     with pytest.raises(SettingsError, match=rf"no LoRA can sit on \S+\.layers\.0-1\.\S+\.{unfit}; this"):
         place.train(host, name="b", targets=[unfit])
 
@@ -169,24 +169,28 @@ def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, 
     ],
 )
 def test_the_estimate_counts_the_loras_on_experts(place, name, selections):
-    host = mixed_host(place) if name == "mixed" else StandaloneHost(place.folders, model=str(kept_at(place, name)))
+    host = (
+        mixed_host(place) if name == "mixed" else StandaloneHost(place.folders, model=str(save_model(place, name)))
+    )
     shape = ModelShape.of(host.card().config)
     for targets in selections:
         place.train(host, targets=targets, max_steps=1, if_exists="replace")
         weights = load_file(place.lora() / "adapter_model.safetensors").values()
         settings = place.settings(targets=targets)
-        assert shape.lora_weights(settings.lora.rank, parts(settings)) == sum(weight.numel() for weight in weights)
+        assert shape.lora_weights(settings.lora.rank, trained_layers(settings)) == sum(
+            weight.numel() for weight in weights
+        )
 
 
 def test_weights_of_experts_with_a_lora_are_rebuilt_and_saved_for_backward():
     """Measured by what the forward pass saves for backward."""
     attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    baseline, shape = count_saved_values(attention), ModelShape.of(made("mixtral").config.to_dict())
-    assert shape.rewritten(frozenset("qkvo"), checkpointing=False) == 0
+    baseline, shape = count_saved_values(attention), ModelShape.of(make_model("mixtral").config.to_dict())
+    assert shape.recreated_numbers(frozenset("qkvo"), checkpointing=False) == 0
     for targets, trained_parts in (("all-linear", None), ([*attention, "w2"], frozenset({*"qkvo", "down"}))):
         expected = (
-            shape.rewritten(trained_parts, checkpointing=False)
-            - shape.rewritten(trained_parts, checkpointing=True) // 2
+            shape.recreated_numbers(trained_parts, checkpointing=False)
+            - shape.recreated_numbers(trained_parts, checkpointing=True) // 2
         )
         assert (
             expected <= count_saved_values(targets) - baseline <= 1.3 * expected
@@ -198,7 +202,9 @@ def test_weights_of_experts_with_a_lora_are_rebuilt_and_saved_for_backward():
 def count_saved_values(targets):
     """Count the values that a forward pass saves besides the model's own weights."""
     torch.manual_seed(0)
-    model = get_peft_model(made("mixtral"), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets)).train()
+    model = get_peft_model(
+        make_model("mixtral"), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets)
+    ).train()
     parameters, saved = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
 
     def record(tensor):
@@ -219,4 +225,4 @@ def test_models_with_experts_are_those_that_peft_knows():
 
     patterns = known._MODEL_TO_CONVERSION_PATTERN
     known_names = {name for name, pattern in patterns.items() if pattern in known._MOE_TARGET_MODULE_MAPPING}
-    assert known_names & set(transformers.CONFIG_MAPPING.keys()) == WITH_LORA
+    assert known_names & set(transformers.CONFIG_MAPPING.keys()) == LORA_EXPERT_TYPES

@@ -39,7 +39,7 @@ def adapter(folder):
 
 
 def test_its_runs_are_listed_as_they_ended(older):
-    runs = {run.name: (run.standing, run.step, run.model) for run in inventory.kept(older.folders)}
+    runs = {run.name: (run.standing, run.step, run.model) for run in inventory.list_entries(older.folders)}
     assert runs == {
         "crashed": ("cut off", 2, "tiny"),
         "finished": ("finished", 6, "tiny"),
@@ -48,7 +48,7 @@ def test_its_runs_are_listed_as_they_ended(older):
 
 
 def test_its_log_and_graph_are_read(older):
-    run = inventory.one(older.lora("finished"), older.folders)
+    run = inventory.read_entry(older.lora("finished"), older.folders)
     log = json.loads((WRITTEN / "loras" / "finished" / "training_log.json").read_text(encoding="utf-8"))
     assert run.loss == log["smoothed_loss"]
 
@@ -60,7 +60,7 @@ def test_its_queue_is_read(older):
 
 
 def test_its_settings_are_read():
-    settings = training_settings(files.load(WRITTEN / "settings.json").values)
+    settings = training_settings(files.load_settings(WRITTEN / "settings.json").values)
     assert (settings.what.name, settings.steps.epochs, settings.learning.schedule) == ("asked", 3, "cosine")
 
 

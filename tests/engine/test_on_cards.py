@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-from training_pro.core.engine import Question
+from training_pro.core.engine import AnswerRequest
 from training_pro.core.jobs.job import Job
 from training_pro.data.examples.examples import Example
-from training_pro.engine.compute.capabilities import tried
-from training_pro.engine.compute.collator import OWNERS, batched
-from training_pro.engine.compute.layer_patches import fewer_passes, loras_in_fewer_passes
-from training_pro.engine.compute.loss import Rows, SupervisedOnly, WholeHead
-from training_pro.engine.compute.loss_by_dataset import LossesApart
-from training_pro.engine.compute.neftune import noisy
-from training_pro.engine.compute.packed_attention import text_by_text
+from training_pro.engine.compute.capabilities import probe_model
+from training_pro.engine.compute.collator import OWNERS, collate
+from training_pro.engine.compute.layer_patches import patch_base_layers, patch_lora_layers
+from training_pro.engine.compute.loss import ChunkedLoss, FullLogitsLoss, TokenLosses
+from training_pro.engine.compute.loss_by_dataset import LossByDataset
+from training_pro.engine.compute.neftune import add_neftune_noise
+from training_pro.engine.compute.packed_attention import use_packed_attention
 from training_pro.engine.inference import eval_loop
-from training_pro.engine.inference.generation import generated
-from training_pro.engine.lora.adapter import injected, lora_config
-from training_pro.engine.lora.dtypes import in_its_type
-from training_pro.engine.lora.targets import resolved
+from training_pro.engine.inference.generation import generate_ids
+from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora.dtypes import autocast_model
+from training_pro.engine.lora.targets import resolve_targets
 from training_pro.engine.training import trainer
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import graph
-from training_pro.tests.engine.cards import OnCard, cards, on_cards
+from training_pro.tests.engine.architectures import read_graph
+from training_pro.tests.engine.cards import FakeGpuTensor, fake_gpus, move_to_fake_gpus
 from transformers import LlamaConfig, LlamaForCausalLM
 
 FIRST, SECOND = "cuda:0", "cuda:1"
@@ -74,7 +74,7 @@ def spread_over(model, placement):
         module_name = name.removeprefix("base_model.model.")
         return SECOND if placement != "one card" and module_name.startswith(last_modules) else FIRST
 
-    on_cards(model, where)
+    move_to_fake_gpus(model, where)
     base = model.get_base_model()
     for name, module in base.named_modules() if placement != "one card" else ():
         if not name or name in HOOKED_MODULES:
@@ -104,22 +104,22 @@ def settings(case):
 @pytest.fixture
 def model(case, monkeypatch, over, settings):
     base = make_llama(case[0], tied=over.endswith("tied"))
-    with injected(base, lora_config(settings.lora, base, resolved("all-linear", base))) as with_lora:
-        loras_in_fewer_passes(with_lora)
+    with inject_lora(base, lora_config(settings.lora, base, resolve_targets("all-linear", base))) as with_lora:
+        patch_lora_layers(with_lora)
         spread_over(with_lora, over)
-        with cards(monkeypatch), fewer_passes(base), text_by_text(base) as works:
+        with fake_gpus(monkeypatch), patch_base_layers(base), use_packed_attention(base) as works:
             assert works
             yield with_lora
 
 
 def test_the_loss_is_on_the_device_of_the_head_and_packing_works(model, settings, over):
-    capabilities = tried(model, settings)
-    assert isinstance(capabilities.loss, SupervisedOnly), capabilities.why_not_usual_loss
-    assert capabilities.packed, capabilities.why_not_packed
+    capabilities = probe_model(model, settings)
+    assert isinstance(capabilities.loss, ChunkedLoss), capabilities.chunked_loss_refusal
+    assert capabilities.packed, capabilities.packing_refusal
     ids = torch.arange(18, device=FIRST).reshape(2, 9)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    with in_its_type(model):
-        losses, expected = (loss(model, inputs, ids).losses for loss in (capabilities.loss, WholeHead()))
+    with autocast_model(model):
+        losses, expected = (loss(model, inputs, ids).losses for loss in (capabilities.loss, FullLogitsLoss()))
     assert losses.device == torch.device(SECOND if over == "two cards" else FIRST)
     assert losses.dtype == torch.float32
     assert losses.tolist() == pytest.approx(expected.tolist(), rel=3e-2)
@@ -128,21 +128,23 @@ def test_the_loss_is_on_the_device_of_the_head_and_packing_works(model, settings
 @pytest.mark.parametrize("packing", ["auto", "off"])
 def test_everything_else_in_a_step_is_on_the_device_of_its_losses(model, settings, packing):
     """NEFTune noise, losses by dataset, an evaluation, an answer."""
-    capabilities = tried(model, parse(packing=packing, train_head=settings.lora.train_head))
-    with in_its_type(model):
-        sums = eval_loop.Pass(model, capabilities, eval_loop.AtOnce(), lambda: False).sums(TWO_TEXTS, [0, 1], 2)
+    capabilities = probe_model(model, parse(packing=packing, train_head=settings.lora.train_head))
+    with autocast_model(model):
+        sums = eval_loop.EvalLoop(model, capabilities, eval_loop.BatchLimit(), lambda: False).sums(
+            TWO_TEXTS, [0, 1], 2
+        )
     assert sums.tokens.tolist() == [8, 6]
-    batch = batched(TWO_TEXTS, in_one_row=capabilities.packed)
+    batch = collate(TWO_TEXTS, in_one_row=capabilities.packed)
     inputs = {name: value.to(FIRST) for name, value in batch.items() if isinstance(value, torch.Tensor)}
     owners, labels = inputs.pop(OWNERS), inputs.pop("labels")
-    with in_its_type(model), noisy(model.get_input_embeddings(), 1e-3, owners, inputs):
+    with autocast_model(model), add_neftune_noise(model.get_input_embeddings(), 1e-3, owners, inputs):
         rows = capabilities.loss(model, inputs, labels)
-    by_source = LossesApart(SimpleNamespace(several=True, names=["one", "two"], of=lambda examples: [0, 1]))
+    by_source = LossByDataset(SimpleNamespace(has_several=True, names=["one", "two"], of=lambda examples: [0, 1]))
     by_source.add(rows, owners, TWO_TEXTS)
     assert list(by_source.taken().values()) == pytest.approx(sums.losses / sums.tokens, rel=3e-2)
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1)
-    question = Question("", max_tokens=3, temperature=0.7)
-    ids = generated(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))
+    question = AnswerRequest("", max_tokens=3, temperature=0.7)
+    ids = generate_ids(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))
     assert ids.shape[1] > 3
 
 
@@ -151,12 +153,12 @@ def test_the_loss_of_a_step_is_on_the_device_where_the_trainer_sums_it(place, mo
     compute, results = trainer.RunTrainer.compute_loss, []
 
     def on_a_card(model, inputs, labels):
-        losses = OnCard(torch.ones(4), torch.device(SECOND))
-        return Rows(losses, torch.zeros(4), torch.zeros(4, 2, dtype=torch.long))
+        losses = FakeGpuTensor(torch.ones(4), torch.device(SECOND))
+        return TokenLosses(losses, torch.zeros(4), torch.zeros(4, 2, dtype=torch.long))
 
     def compute_and_stop(self, *args, **more):
-        self._ways = replace(self._ways, loss=on_a_card)
-        with cards(monkeypatch):
+        self._capabilities = replace(self._capabilities, loss=on_a_card)
+        with fake_gpus(monkeypatch):
             results.append(compute(self, *args, **more))
         raise ValueError("enough")
 
@@ -177,5 +179,5 @@ def test_with_two_gpus_the_batch_size_is_the_requested_one(place, monkeypatch):
 
     monkeypatch.setattr(trainer, "TrainingArguments", TwoGpuArguments)
     place.train(name="two", batch_size=2)
-    first, second = ([{**entry, "seconds": 0} for entry in graph(place, name)] for name in ("one", "two"))
+    first, second = ([{**entry, "seconds": 0} for entry in read_graph(place, name)] for name in ("one", "two"))
     assert first == second

@@ -14,14 +14,14 @@ from training_pro.core.jobs.job import Job
 from training_pro.engine.inference import generation
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
-from training_pro.tests.tiny import watched
+from training_pro.tests.tiny import watched_job
 
 IDS = torch.arange(4, 24)[None]
 
 
 def logits(host):
     with torch.no_grad():
-        return host.loaded().model(IDS).logits
+        return host.loaded_model().model(IDS).logits
 
 
 def answers_by_side(events):
@@ -35,22 +35,22 @@ def answers_by_side(events):
 def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     host = with_lora.host()
     base_logits = logits(host)
-    assert with_lora.put_on(host, "a").text == "a is on, at 100%."
-    assert host.loaded().loras == ("a",)
+    assert with_lora.attach_lora(host, "a").text == "a is on, at 100%."
+    assert host.loaded_model().loras == ("a",)
     assert (logits(host) - base_logits).abs().max() > 0.01
-    assert with_lora.take_off(host).text == "a is off."
+    assert with_lora.detach_lora(host).text == "a is off."
     assert torch.equal(logits(host), base_logits)
-    assert with_lora.take_off(host).text == "No LoRA was on."
+    assert with_lora.detach_lora(host).text == "No LoRA was on."
 
 
 def test_another_lora_replaces_it(with_lora):
     with_lora.train(name="b", seed=7)
     host = with_lora.host()
-    with_lora.put_on(host, "b")
+    with_lora.attach_lora(host, "b")
     alone = logits(host)
-    with_lora.put_on(host, "a")
-    with_lora.put_on(host, "b")
-    assert host.loaded().loras == ("b",)
+    with_lora.attach_lora(host, "a")
+    with_lora.attach_lora(host, "b")
+    assert host.loaded_model().loras == ("b",)
     assert torch.equal(logits(host), alone)
 
 
@@ -59,12 +59,12 @@ def test_strength_scales_what_a_lora_adds(with_lora, strength):
     """Scaling alpha in PEFT's config has the same effect."""
     host = with_lora.host()
     base_logits = logits(host)
-    with_lora.put_on(host, "a", strength)
+    with_lora.attach_lora(host, "a", strength)
     scaled = logits(host)
     config = with_lora.lora() / "adapter_config.json"
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "lora_alpha": values["lora_alpha"] * strength}), encoding="utf-8")
-    with_lora.put_on(host, "a")
+    with_lora.attach_lora(host, "a")
     assert torch.equal(scaled, base_logits) == (strength == 0.0)
     assert torch.allclose(scaled, logits(host), atol=1e-6)
 
@@ -74,17 +74,20 @@ def test_a_lora_of_another_shape_is_refused_and_the_base_stays_unchanged(with_lo
     state = load_file(file)
     save_file({name: weight.repeat(1, 2) for name, weight in state.items()}, file)
     host = with_lora.host()
-    base_logits, types = logits(host), {name: type(module) for name, module in host.loaded().model.named_modules()}
+    base_logits, types = (
+        logits(host),
+        {name: type(module) for name, module in host.loaded_model().model.named_modules()},
+    )
     message = (
         "The LoRA 'a' does not fit on this model: for model.layers.0.self_attn.q_proj it has weights of "
         "4 x 128, and here they must be 4 x 64, and 13 more layers differ. It seems to be one of another model."
     )
     with pytest.raises(SavingError, match=f"^{message}$"):
-        with_lora.put_on(host, "a")
-    assert host.loaded().loras == ()
-    assert {name: type(module) for name, module in host.loaded().model.named_modules()} == types
+        with_lora.attach_lora(host, "a")
+    assert host.loaded_model().loras == ()
+    assert {name: type(module) for name, module in host.loaded_model().model.named_modules()} == types
     assert torch.equal(logits(host), base_logits)
-    assert not hasattr(host.loaded().model, "peft_config")
+    assert not hasattr(host.loaded_model().model, "peft_config")
 
 
 def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lora):
@@ -94,13 +97,13 @@ def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lo
     host = with_lora.host()
     message = r"model: of the layers that it sits on, 1 of 1 are not in this model \(attn.c_attn\). It seems to be"
     with pytest.raises(SavingError, match=message):
-        with_lora.put_on(host, "a")
-    assert not hasattr(host.loaded().model, "peft_config")
+        with_lora.attach_lora(host, "a")
+    assert not hasattr(host.loaded_model().model, "peft_config")
 
 
 def test_a_missing_lora_is_named(place):
     with pytest.raises(SavingError, match="There is no LoRA 'nothing' in "):
-        place.put_on(place.host(), "nothing")
+        place.attach_lora(place.host(), "nothing")
 
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])
@@ -108,8 +111,8 @@ def test_a_broken_file_gives_a_sentence(with_lora, file):
     (with_lora.lora() / file).write_bytes(b"no weights")
     host = with_lora.host()
     with pytest.raises(SavingError, match="The LoRA 'a' does not fit on this model: "):
-        with_lora.put_on(host, "a")
-    assert not hasattr(host.loaded().model, "peft_config")
+        with_lora.attach_lora(host, "a")
+    assert not hasattr(host.loaded_model().model, "peft_config")
 
 
 @pytest.mark.parametrize("fault", ["broken", "of another shape", "not there"])
@@ -121,17 +124,21 @@ def test_where_another_cannot_be_put_on_the_current_one_stays_on(with_lora, faul
         bad.write_bytes(b"no weights") if fault == "broken" else save_file(wide, bad)
     host = with_lora.host()
     base_logits = logits(host)
-    with_lora.put_on(host, "a", 0.5)
-    before, peft_model, modules = logits(host), host.loaded().model, list(host.loaded().model.modules())
+    with_lora.attach_lora(host, "a", 0.5)
+    before, peft_model, modules = (
+        logits(host),
+        host.loaded_model().model,
+        list(host.loaded_model().model.modules()),
+    )
     peft_model.get_base_model().peft_config = peft_model.peft_config  # as when the webui has put it on
     with pytest.raises(SavingError) as refusal:
-        with_lora.put_on(host, "bad")
+        with_lora.attach_lora(host, "bad")
     assert str(refusal.value).endswith(" a stays on.") == (fault != "not there")
-    assert (host.loaded().model, host.loaded().loras) == (peft_model, ("a",))
+    assert (host.loaded_model().model, host.loaded_model().loras) == (peft_model, ("a",))
     assert list(peft_model.modules()) == modules
     assert peft_model.get_base_model().peft_config is peft_model.peft_config
     assert torch.equal(logits(host), before)
-    with_lora.take_off(host)
+    with_lora.detach_lora(host)
     assert torch.equal(logits(host), base_logits)
 
 
@@ -141,7 +148,7 @@ def test_unreadable_weights_are_reported(with_lora):
         r"'a' does not fit on this model: adapter_model.safetensors cannot be read \(.*\): it is broken or not "
     )
     with pytest.raises(SavingError, match=message + "whole. Copy or download it anew."):
-        with_lora.put_on(with_lora.host(), "a")
+        with_lora.attach_lora(with_lora.host(), "a")
 
 
 def test_an_answer_comes_in_pieces_with_and_without(with_lora):
@@ -168,9 +175,9 @@ def test_an_answer_with_the_lora_is_that_of_the_model_with_it_on(with_lora):
     with_lora.train(name="b", epochs=8)
     host = with_lora.host()
     answer = answers_by_side(with_lora.answer(host, lora="b", strength=1.0))["with"]
-    with_lora.put_on(host, "b")
+    with_lora.attach_lora(host, "b")
     prompt = host.card().tokenizer("The keeper of the", return_tensors="pt")
-    ids = host.loaded().model.generate(**prompt, max_new_tokens=6, do_sample=False)
+    ids = host.loaded_model().model.generate(**prompt, max_new_tokens=6, do_sample=False)
     text = host.card().tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
     assert answer == text
 
@@ -178,9 +185,9 @@ def test_an_answer_with_the_lora_is_that_of_the_model_with_it_on(with_lora):
 def test_the_answer_without_a_lora_ignores_the_one_that_is_on(with_lora):
     host = with_lora.host()
     answer = answers_by_side(with_lora.answer(host))["without"]
-    with_lora.put_on(host, "a")
+    with_lora.attach_lora(host, "a")
     assert answers_by_side(with_lora.answer(host))["without"] == answer
-    assert host.loaded().loras == ("a",)
+    assert host.loaded_model().loras == ("a",)
 
 
 def test_only_one_answer_where_both_are_not_wanted(with_lora):
@@ -194,7 +201,7 @@ def test_a_stop_ends_the_answer(place):
         if isinstance(event, Answer):
             job.control.stop()
 
-    job = watched(watch)
+    job = watched_job(watch)
     place.answer(place.host(), job, max_tokens=400)
     assert sum(len(event.piece) for event in job.log.since(0) if isinstance(event, Answer)) < 100
 
@@ -202,7 +209,7 @@ def test_a_stop_ends_the_answer(place):
 def test_chat_goes_through_the_template(place, monkeypatch):
     host = place.host()
     inputs = []
-    model = host.loaded().model
+    model = host.loaded_model().model
     monkeypatch.setattr(model, "generate", lambda **options: inputs.append(options["input_ids"]))
     place.answer(host, prompt="Hello", as_chat=True)
     text = host.card().tokenizer.decode(inputs[0][0])
@@ -254,7 +261,7 @@ def test_a_text_is_continued_after_one_bos(place, monkeypatch, prompt, ids):
 
 def test_taking_off_logs_a_note(with_lora):
     job = Job("model", "t")
-    PeftEngine().take_off(with_lora.host(), job)
+    PeftEngine().detach_lora(with_lora.host(), job)
     assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == [
         "The model is as it was before."
     ]
@@ -269,27 +276,27 @@ def test_a_checkpoint_is_tried_and_put_on_like_a_lora(with_lora):
     early = "b/checkpoint-2"
     host = with_lora.host()
     base_logits = logits(host)
-    with_lora.put_on(host, early, 0.5)
-    assert host.loaded().loras == (early,)
+    with_lora.attach_lora(host, early, 0.5)
+    assert host.loaded_model().loras == (early,)
     at_half = logits(host)
-    with_lora.put_on(host, early)
+    with_lora.attach_lora(host, early)
     at_full = logits(host)
-    with_lora.put_on(host, "b")
+    with_lora.attach_lora(host, "b")
     assert not torch.equal(logits(host), at_full)
     assert 0 < (at_half - base_logits).abs().max() < (at_full - base_logits).abs().max()
-    with_lora.take_off(host)
+    with_lora.detach_lora(host)
     assert torch.equal(logits(host), base_logits)
     options = {"temperature": 0.0, "max_tokens": 12, "lora": early}
     assert answers_by_side(with_lora.answer(host, **options))["with"]
-    loras.slim(with_lora.lora("b") / "checkpoint-2")
-    with_lora.put_on(host, early)
+    loras.slim_checkpoint(with_lora.lora("b") / "checkpoint-2")
+    with_lora.attach_lora(host, early)
     assert torch.equal(logits(host), at_full)
 
 
 def test_what_cannot_be_put_on_is_reported_with_what_exists(with_lora):
     host = with_lora.host()
     with pytest.raises(SavingError, match=r"There is no LoRA .a/checkpoint-99. .* There are: a"):
-        with_lora.put_on(host, "a/checkpoint-99")
+        with_lora.attach_lora(host, "a/checkpoint-99")
     with pytest.raises(SavingError, match="There is no LoRA 'b'"):
         with_lora.answer(host, lora="b")
 
@@ -298,9 +305,9 @@ def test_a_name_with_a_dot(with_lora):
     with_lora.lora("a").rename(with_lora.lora("old-1.5"))
     host = with_lora.host()
     base_logits = logits(host)
-    with_lora.put_on(host, "old-1.5")
+    with_lora.attach_lora(host, "old-1.5")
     assert not torch.equal(logits(host), base_logits)
-    assert host.loaded().loras == ("old-1.5",)
+    assert host.loaded_model().loras == ("old-1.5",)
 
 
 @pytest.mark.parametrize("name", ["half", "train", "keys"])
@@ -308,10 +315,10 @@ def test_a_name_that_is_an_attribute_of_module_dict(with_lora, name):
     (with_lora.folders.loras / "a").rename(with_lora.folders.loras / name)
     host = with_lora.host()
     base_logits = logits(host)
-    assert with_lora.put_on(host, name).text == f"{name} is on, at 100%."
-    assert host.loaded().loras == (name,)
+    assert with_lora.attach_lora(host, name).text == f"{name} is on, at 100%."
+    assert host.loaded_model().loras == (name,)
     assert (logits(host) - base_logits).abs().max() > 0.01
-    with_lora.take_off(host)
+    with_lora.detach_lora(host)
     assert torch.equal(logits(host), base_logits)
 
 
@@ -338,7 +345,7 @@ def test_a_message_is_formatted_as_in_training(with_lora, monkeypatch):
 def test_a_path_is_no_name_of_a_lora(with_lora, name):
     host = with_lora.host()
     with pytest.raises(SavingError):
-        with_lora.put_on(host, str(with_lora.lora("a")))
+        with_lora.attach_lora(host, str(with_lora.lora("a")))
     with pytest.raises(SavingError):
-        with_lora.put_on(host, name)
-    assert host.standing().loras == ()
+        with_lora.attach_lora(host, name)
+    assert host.model_status().loras == ()

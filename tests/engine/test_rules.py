@@ -5,41 +5,50 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from training_pro.engine.plan.lr_plan import Rates
-from training_pro.engine.plan.saving_rules import Best, Evaluation, Moment, SavingRules, Wanted
-from training_pro.engine.plan.stopping_rules import Patience, why_stop
-from training_pro.settings.definitions import Saving, Stopping
+from training_pro.engine.plan.lr_plan import LrPlan
+from training_pro.engine.plan.step_rules import (
+    BestStep,
+    Evaluation,
+    Patience,
+    SaveRequest,
+    SavingRules,
+    StepState,
+    stop_reason,
+)
+from training_pro.settings.definitions import SavingSettings, StoppingSettings
 
-NEVER = Saving(save_each_epoch=False, backup_minutes=0)
+NEVER = SavingSettings(save_each_epoch=False, backup_minutes=0)
 
 
 def step_states(losses, *, epoch=10, seconds=1.0):
     last = len(losses)
-    return [Moment(n, epoch, loss, n * seconds, last=n == last) for n, loss in enumerate(losses, start=1)]
+    return [StepState(n, epoch, loss, n * seconds, last=n == last) for n, loss in enumerate(losses, start=1)]
 
 
 def checkpoint_reasons(saving, losses, **more):
     """Step and reason of each checkpoint."""
     rules, reasons = SavingRules(), {}
     for state in step_states(losses, **more):
-        reason = rules.why(saving, state, Wanted())
+        reason = rules.why(saving, state, SaveRequest())
         if reason is not None:
             reasons[state.step] = reason
     return reasons
 
 
 def test_by_steps_and_by_epochs():
-    assert checkpoint_reasons(Saving(save_every=4, save_each_epoch=False, backup_minutes=0), [1.0] * 9) == {
+    assert checkpoint_reasons(
+        SavingSettings(save_every=4, save_each_epoch=False, backup_minutes=0), [1.0] * 9
+    ) == {
         4: "",
         8: "",
     }
-    both = Saving(save_every=5, backup_minutes=0)
+    both = SavingSettings(save_every=5, backup_minutes=0)
     assert checkpoint_reasons(both, [1.0] * 20) == {5: "", 10: "epoch-1", 15: "", 20: "epoch-2"}
 
 
 def test_at_every_drop_by_a_tenth_that_holds():
     losses = [2.5, 1.9, 1.79, 1.85, 1.79, 1.78, 1.78, 1.7, 1.61, 1.6, 1.59, 1.58, 1.58]
-    saving = Saving(save_on_loss_drop=2.0, save_each_epoch=False, backup_minutes=0)
+    saving = SavingSettings(save_on_loss_drop=2.0, save_each_epoch=False, backup_minutes=0)
     # 2.0 less a tenth is 1.8: one step below does not count, three in a row do; then 1.78 less a tenth.
     assert checkpoint_reasons(saving, losses) == {7: "loss-1_78", 12: "loss-1_58"}
     assert checkpoint_reasons(saving, [*losses, 1.43, 1.42, 1.42]) == {7: "loss-1_78", 12: "loss-1_58"}
@@ -47,10 +56,10 @@ def test_at_every_drop_by_a_tenth_that_holds():
 
 
 def test_a_backup_is_due_by_the_clock_and_every_checkpoint_is_one():
-    timed = Saving(backup_minutes=1, save_each_epoch=False)
+    timed = SavingSettings(backup_minutes=1, save_each_epoch=False)
     assert checkpoint_reasons(timed, [1.0] * 9, seconds=20) == {4: "backup", 7: "backup"}
     assert checkpoint_reasons(
-        Saving(backup_minutes=1, save_every=3, save_each_epoch=False), [1.0] * 8, seconds=20
+        SavingSettings(backup_minutes=1, save_every=3, save_each_epoch=False), [1.0] * 8, seconds=20
     ) == {
         3: "",
         6: "",
@@ -59,16 +68,16 @@ def test_a_backup_is_due_by_the_clock_and_every_checkpoint_is_one():
 
 def test_the_first_reason_names_it():
     rules = SavingRules()
-    saving = Saving(save_every=10, keep_best="loss", backup_minutes=0)
-    state = Moment(10, 10, 1.0, last=False)
-    assert rules.why(saving, state, Wanted(asked=True)) == "user"
+    saving = SavingSettings(save_every=10, keep_best="loss", backup_minutes=0)
+    state = StepState(10, 10, 1.0, last=False)
+    assert rules.why(saving, state, SaveRequest(asked=True)) == "user"
     assert rules.best.step == 10  # it is also the best one, but the user's reason comes first
-    assert rules.why(saving, Moment(20, 10, 0.9), Wanted()) == "best"
-    assert rules.why(saving, Moment(30, 10, 1.5), Wanted()) == "epoch-3"
+    assert rules.why(saving, StepState(20, 10, 0.9), SaveRequest()) == "best"
+    assert rules.why(saving, StepState(30, 10, 1.5), SaveRequest()) == "epoch-3"
 
 
 def test_the_best_smoothed_loss_is_checked_ten_times_an_epoch():
-    saving = Saving(keep_best="loss", save_each_epoch=False, backup_minutes=0)
+    saving = SavingSettings(keep_best="loss", save_each_epoch=False, backup_minutes=0)
     losses = [3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.6, 2.7]
     reasons = {2: "best", 4: "best", 6: "best", 8: ""}  # the last step is kept too
     assert checkpoint_reasons(saving, losses, epoch=20) == reasons
@@ -77,25 +86,27 @@ def test_the_best_smoothed_loss_is_checked_ten_times_an_epoch():
 def test_the_best_is_by_the_validation_split_where_there_is_one():
     rules, saving = (
         SavingRules(evaluates=True),
-        Saving(keep_best="accuracy", save_each_epoch=False, backup_minutes=0),
+        SavingSettings(keep_best="accuracy", save_each_epoch=False, backup_minutes=0),
     )
     reasons = []
     for state, accuracy in zip(step_states([1.0] * 4), [0.2, 0.4, None, 0.3], strict=True):
         evaluation = None if accuracy is None else Evaluation(loss=1.0, accuracy=accuracy)
-        reasons.append(rules.why(saving, state, Wanted(found=evaluation)))
+        reasons.append(rules.why(saving, state, SaveRequest(found=evaluation)))
     assert reasons == ["best", "best", None, ""]
     assert (rules.best.step, rules.best.value) == (2, 0.4)
-    by_loss = Saving(keep_best="loss", save_each_epoch=False, backup_minutes=0)
-    assert rules.why(by_loss, Moment(5, 10, 1.0), Wanted(found=Evaluation(9.0, 0.0))) == "best"  # another measure
+    by_loss = SavingSettings(keep_best="loss", save_each_epoch=False, backup_minutes=0)
+    assert (
+        rules.why(by_loss, StepState(5, 10, 1.0), SaveRequest(found=Evaluation(9.0, 0.0))) == "best"
+    )  # another measure
 
 
 def test_the_state_of_the_rules_goes_through_a_checkpoint():
-    saving = Saving(save_on_loss_drop=2.0, keep_best="loss", save_each_epoch=False, backup_minutes=0)
+    saving = SavingSettings(save_on_loss_drop=2.0, keep_best="loss", save_each_epoch=False, backup_minutes=0)
     losses = [2.5, 1.79, 1.79, 1.78, 1.7, 1.5, 1.4, 1.4, 1.4]
     whole, resumed, rules = [], [], [SavingRules(), SavingRules()]
     for state in step_states(losses):
-        whole.append(rules[0].why(saving, state, Wanted()))
-        resumed.append(rules[1].why(saving, state, Wanted()))
+        whole.append(rules[0].why(saving, state, SaveRequest()))
+        resumed.append(rules[1].why(saving, state, SaveRequest()))
         rules[1] = SavingRules.from_memory(rules[1].memory())
     assert whole == resumed
     assert rules[0].memory() == rules[1].memory()
@@ -104,35 +115,35 @@ def test_the_state_of_the_rules_goes_through_a_checkpoint():
 @pytest.mark.parametrize(
     ("stopping", "state", "reason"),
     [
-        (Stopping(), Moment(5, 10, 0.1), ""),
-        (Stopping(stop_at_loss=0.5), Moment(5, 10, 0.5), "the smoothed loss 0.5000 is at or under 0.5"),
-        (Stopping(stop_at_loss=0.5), Moment(5, 10, 0.51), ""),
-        (Stopping(stop_at_epoch=1.5), Moment(14, 10, 2.0), ""),
-        (Stopping(stop_at_epoch=1.5), Moment(15, 10, 2.0), "epoch 1.5 is done"),
+        (StoppingSettings(), StepState(5, 10, 0.1), ""),
+        (StoppingSettings(stop_at_loss=0.5), StepState(5, 10, 0.5), "the smoothed loss 0.5000 is at or under 0.5"),
+        (StoppingSettings(stop_at_loss=0.5), StepState(5, 10, 0.51), ""),
+        (StoppingSettings(stop_at_epoch=1.5), StepState(14, 10, 2.0), ""),
+        (StoppingSettings(stop_at_epoch=1.5), StepState(15, 10, 2.0), "epoch 1.5 is done"),
     ],
 )
 def test_when_a_run_ends(stopping, state, reason):
-    assert why_stop(stopping, state, Patience()) == reason
+    assert stop_reason(stopping, state, Patience()) == reason
 
 
 def test_patience_ends_after_so_many_evaluations_without_improvement():
-    patience, stopping, state = Patience(), Stopping(early_stopping=2), Moment(5, 10, 1.0)
+    patience, stopping, state = Patience(), StoppingSettings(early_stopping=2), StepState(5, 10, 1.0)
     reasons = []
     for loss in (2.0, 1.9, 1.95, 1.8, 1.8, 1.81):
         patience.look(Evaluation(loss, 0.5), "no")
-        reasons.append(why_stop(stopping, state, patience))
+        reasons.append(stop_reason(stopping, state, patience))
     assert reasons[:5] == [""] * 5
     assert reasons[5] == "2 evaluations brought no better loss of the part kept aside than 1.8000"
 
 
 def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():
-    saving, rules, patience = Saving(keep_best="accuracy"), SavingRules(evaluates=True), Patience()
+    saving, rules, patience = SavingSettings(keep_best="accuracy"), SavingRules(evaluates=True), Patience()
     is_best, waited = [], []
     for step, (loss, accuracy) in enumerate(
         [(2.0, 0.5), (1.9, 0.5), (1.9, 0.5), (2.5, 0.6), (1.0, 0.5), (2.6, 0.6)]
     ):
         evaluation = Evaluation(loss, accuracy)
-        is_best.append(rules.why(saving, Moment(step + 1, 10, 1.0), Wanted(found=evaluation)) == "best")
+        is_best.append(rules.why(saving, StepState(step + 1, 10, 1.0), SaveRequest(found=evaluation)) == "best")
         patience.look(evaluation, "accuracy")
         waited.append(patience.waited)
         rules, patience = SavingRules.from_memory(rules.memory(), evaluates=True), Patience(**asdict(patience))
@@ -142,36 +153,36 @@ def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():
 
 
 def test_a_best_of_an_older_checkpoint_has_no_loss_and_wins_against_equal_ones():
-    old = Best(**{"measure": "accuracy of the part kept aside", "value": 0.5, "step": 3})
+    old = BestStep(**{"measure": "accuracy of the part kept aside", "value": 0.5, "step": 3})
     assert not old.look(old.measure, 0.5, 4, 1.0)
     assert old.look(old.measure, 0.51, 5, 9.0)
 
 
 def test_a_factor_and_a_wind_down_take_effect_from_the_next_step():
-    rates = Rates(0.1, (1.0,) * 100)
-    halved = rates.times(0.5)
+    rates = LrPlan(0.1, (1.0,) * 100)
+    halved = rates.scaled(0.5)
     assert (halved.rate(41), halved.steps) == (0.05, 100)
     winding_down = halved.winding_down(40)
     assert winding_down.steps == 44  # a tenth of the steps so far
     assert [winding_down.rate(step) for step in range(41, 45)] == pytest.approx([0.0375, 0.025, 0.0125, 0.0])
-    assert winding_down.times(1.0).rate(41) == pytest.approx(0.075)
+    assert winding_down.scaled(1.0).rate(41) == pytest.approx(0.075)
     assert winding_down.all([0.05] * 40) == pytest.approx((*[0.05] * 40, 0.0375, 0.025, 0.0125, 0.0))
 
 
 @pytest.mark.parametrize(("done", "last"), [(1, 3), (98, 100), (99, 100), (15, 17)])
 def test_a_wind_down_never_goes_beyond_the_plan(done, last):
-    winding_down = Rates(0.1, (1.0,) * 100).winding_down(done)
+    winding_down = LrPlan(0.1, (1.0,) * 100).winding_down(done)
     assert (winding_down.steps, winding_down.rate(last)) == (last, 0.0)
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     """Otherwise only the last step was kept if the disk was full at the best one."""
-    rules, saving = SavingRules(), Saving(keep_best="loss", save_each_epoch=False, backup_minutes=0)
+    rules, saving = SavingRules(), SavingSettings(keep_best="loss", save_each_epoch=False, backup_minutes=0)
     losses = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5}
     reasons = {}
     for step, loss in losses.items():
-        reasons[step] = rules.why(saving, Moment(step, 4, loss), Wanted())
+        reasons[step] = rules.why(saving, StepState(step, 4, loss), SaveRequest())
         if step == 2:
-            rules.without_checkpoint()
+            rules.on_checkpoint_failed()
     assert reasons == {1: "best", 2: "best", 3: "best", 4: None}
     assert (rules.best.step, rules.best.value) == (3, 2.0)

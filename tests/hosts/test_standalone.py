@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_pro.core.errors import ModelError
 from training_pro.hosts import standalone
-from training_pro.hosts.standalone import LOADINGS, StandaloneHost, folders
+from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from transformers import AutoModelForCausalLM
 
 
@@ -22,7 +22,7 @@ def copy(tiny, tmp_path):
 
 
 def host(tmp_path, model="mine", loading="auto"):
-    return StandaloneHost(folders(tmp_path / "user_data"), model=model, loading=loading)
+    return StandaloneHost(standalone_folders(tmp_path / "user_data"), model=model, loading=loading)
 
 
 def refusal(host, method="card"):
@@ -80,7 +80,7 @@ def test_missing_or_broken_weights_are_one_sentence(copy, tmp_path, weights):
         (copy / "model.safetensors").write_bytes(weights)
     broken = host(tmp_path)
     assert broken.card().name == "mine"
-    said = refusal(broken, "loaded")
+    said = refusal(broken, "loaded_model")
     assert said.startswith("mine cannot be loaded as auto: ")
     assert "\n" not in said
 
@@ -133,68 +133,68 @@ def test_on_cards_that_only_imitate_bfloat16_quantized_models_compute_in_float16
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: major)
     monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
-    assert standalone._other_weights(True) == {"dtype": kind}
-    assert standalone._quantized("4bit", True).bnb_4bit_compute_dtype == kind
+    assert standalone._unquantized_dtype(True) == {"dtype": kind}
+    assert standalone._quantization_config("4bit", True).bnb_4bit_compute_dtype == kind
 
 
 @pytest.mark.parametrize("loading", KINDS)
 def test_a_model_is_loaded_as_asked(copy, tmp_path, loading):
-    model = host(tmp_path, loading=loading).loaded().model
+    model = host(tmp_path, loading=loading).loaded_model().model
     assert {weight.dtype for weight in model.parameters()} == {KINDS[loading]}
     assert not model.training
 
 
 def test_four_bits_are_nf4_with_double_quantisation(copy, tmp_path):
-    model = host(tmp_path, loading="4bit").loaded().model
+    model = host(tmp_path, loading="4bit").loaded_model().model
     state = model.model.layers[0].mlp.down_proj.weight.quant_state
     assert (state.quant_type, state.nested) == ("nf4", True)
     assert model.is_loaded_in_4bit
 
 
 def test_eight_bits(copy, tmp_path):
-    model = host(tmp_path, loading="8bit").loaded().model
+    model = host(tmp_path, loading="8bit").loaded_model().model
     assert model.model.layers[0].mlp.down_proj.weight.dtype == torch.int8
     assert model.is_loaded_in_8bit
 
 
 def test_all_ways_of_loading_are_tested():
-    assert set(LOADINGS) == {*KINDS, "8bit", "4bit"}
+    assert set(LOADING_OPTIONS) == {*KINDS, "8bit", "4bit"}
 
 
 def test_choosing_another_one_lets_the_first_go(copy, tiny, tmp_path):
     own = host(tmp_path)
-    first = own.loaded().model
+    first = own.loaded_model().model
     own.choose("mine", "auto")
-    assert own.loaded().model is first
+    assert own.loaded_model().model is first
     own.choose(str(tiny), "auto")
     assert own.card().name == "tiny"
-    assert own.loaded().model is not first
+    assert own.loaded_model().model is not first
 
 
 def test_a_path_may_stand_in_the_quotes_that_the_explorer_of_windows_copies_it_in(copy, tmp_path):
-    host = StandaloneHost(folders(tmp_path / "elsewhere"))
+    host = StandaloneHost(standalone_folders(tmp_path / "elsewhere"))
     host.load(f'"{copy}"', "auto")
-    assert (host.standing().model, host.chosen[0]) == (copy.name, str(copy))
+    assert (host.model_status().model, host.chosen[0]) == (copy.name, str(copy))
 
 
 def test_loading_the_same_again_lets_the_first_go_before(copy, tmp_path, monkeypatch):
     own, seen = host(tmp_path), []
     own.load("mine", "auto")
-    first, read = weakref.ref(own.loaded().model), standalone._weights
-    monkeypatch.setattr(standalone, "_weights", lambda *how: seen.append(first()) or read(*how))
+    first, read = weakref.ref(own.loaded_model().model), standalone._load_weights
+    monkeypatch.setattr(standalone, "_load_weights", lambda *how: seen.append(first()) or read(*how))
     own.load("mine", "auto")
     assert seen == [None]
-    assert own.standing().model == "mine"
+    assert own.model_status().model == "mine"
 
 
 @pytest.mark.parametrize("name", ["not-there", "../models/nowhere", "mine/model.safetensors/x"])
 def test_a_name_that_is_no_models_is_refused_before_the_loaded_one_goes(copy, tmp_path, name):
     own = host(tmp_path)
     own.load("mine", "auto")
-    before = own.loaded().model
+    before = own.loaded_model().model
     with pytest.raises(ModelError, match="There is no model"):
         own.load(name, "auto")
-    assert (own.loaded().model, own.chosen) == (before, ("mine", "auto"))
+    assert (own.loaded_model().model, own.chosen) == (before, ("mine", "auto"))
 
 
 @pytest.mark.parametrize("other", ["mine", "broken"])
@@ -207,20 +207,20 @@ def test_where_the_second_cannot_be_loaded_it_is_said_what_became_of_the_first(c
     with pytest.raises(ModelError) as refusal:
         own.load(other, "auto")
     assert str(refusal.value).endswith(" mine made room for it: no model is in memory now.")
-    assert own.standing().problem.startswith("No model is loaded.")
+    assert own.model_status().problem.startswith("No model is loaded.")
 
 
 def test_what_was_noted_is_lent(copy, tmp_path):
     own = host(tmp_path)
-    base = own.loaded().model
-    own.note_loras("a model with it on", ["a"])
-    assert (own.loaded().model, own.loaded().loras) == ("a model with it on", ("a",))
-    own.note_loras(base, ())
-    assert (own.loaded().model, own.loaded().loras) == (base, ())
+    base = own.loaded_model().model
+    own.set_loras("a model with it on", ["a"])
+    assert (own.loaded_model().model, own.loaded_model().loras) == ("a model with it on", ("a",))
+    own.set_loras(base, ())
+    assert (own.loaded_model().model, own.loaded_model().loras) == (base, ())
 
 
 def test_the_working_folder_is_as_in_the_webui(tmp_path):
-    found = folders(tmp_path)
+    found = standalone_folders(tmp_path)
     assert (found.models, found.loras, found.logs) == (tmp_path / "models", tmp_path / "loras", tmp_path / "logs")
     assert found.datasets == tmp_path / "training" / "datasets"
     assert (found.examples / "story.txt").is_file()

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.hosts.tiny import BOS, EOS, PAD, SAMPLE, make_tiny
+from training_pro.hosts.tiny import BOS, EOS, PAD, TRAINING_TEXT, make_tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TEXT = "The cat sat on the mat. Il était une fois. 猫がマットに座った。\n" * 20
@@ -29,7 +29,7 @@ def contents(folder):
 
 def test_the_same_text_gives_the_same_bytes(folder, tmp_path):
     torch.manual_seed(99)
-    assert contents(make_tiny(tmp_path / "again", SAMPLE)) == contents(folder)
+    assert contents(make_tiny(tmp_path / "again", TRAINING_TEXT)) == contents(folder)
     assert contents(make_tiny(tmp_path / "other", TEXT))["tokenizer.json"] != contents(folder)["tokenizer.json"]
 
 
@@ -39,7 +39,7 @@ def test_it_loads_as_any_model_does_and_is_tiny(folder, tokenizer):
     assert model.dtype == torch.float32
     assert model.config.vocab_size == len(tokenizer) == 512
     assert sum(len(data) for data in contents(folder).values()) < 1_000_000
-    assert torch.isfinite(model(**tokenizer(SAMPLE[:200], return_tensors="pt")).logits).all()
+    assert torch.isfinite(model(**tokenizer(TRAINING_TEXT[:200], return_tensors="pt")).logits).all()
 
 
 def test_it_ends_and_pads_with_tokens_of_its_own(folder, tokenizer):
@@ -52,7 +52,7 @@ def test_it_ends_and_pads_with_tokens_of_its_own(folder, tokenizer):
     )
 
 
-@pytest.mark.parametrize("text", [SAMPLE, TEXT, "  two blanks, a tab\t, 😀, \n\n\n, العربية", ""])
+@pytest.mark.parametrize("text", [TRAINING_TEXT, TEXT, "  two blanks, a tab\t, 😀, \n\n\n, العربية", ""])
 def test_any_text_comes_back_as_it_was(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == text

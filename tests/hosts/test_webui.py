@@ -12,15 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.core.errors import ModelError
-from training_pro.core.evaluations_table import Row
+from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.jobs.events import Note, Progress
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import folders
-from training_pro.hosts.tiny import SAMPLE
+from training_pro.hosts.standalone import standalone_folders
+from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.hosts.webui import WebuiHost
 from training_pro.tests.core.test_gguf_header import REPOSITORY, written
-from training_pro.tests.tiny import Place, watched
+from training_pro.tests.tiny import Workspace, watched_job
 
 STANDIN = Path(__file__).resolve().parent.parent / "webui_standin"
 NEXT_CLICK = (
@@ -47,8 +47,8 @@ def shared(monkeypatch, tmp_path):
 @pytest.fixture
 def webui(shared, tiny, tmp_path):
     """The same with the tiny model loaded, a story to learn from, and the host."""
-    place = Place(folders(tmp_path / "user_data"), tiny)
-    place.write("story.txt", SAMPLE)
+    place = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
+    place.write("story.txt", TRAINING_TEXT)
     shutil.copytree(tiny, place.folders.models / "tiny")
     from modules import models
 
@@ -65,7 +65,7 @@ def loaded(shared, kind, **attributes):
 def problem():
     with pytest.raises(ModelError) as dead_end:
         WebuiHost().card()
-    assert WebuiHost().standing().problem == str(dead_end.value)
+    assert WebuiHost().model_status().problem == str(dead_end.value)
     return str(dead_end.value)
 
 
@@ -160,9 +160,9 @@ def test_its_folders_are_the_webuis(shared, tmp_path):
 
 
 def test_several_users_may_look_only(shared):
-    assert WebuiHost().read_only == ""
+    assert WebuiHost().read_only_reason == ""
     shared.args.multi_user = True
-    assert WebuiHost().read_only.startswith("The webui runs with --multi-user: ")
+    assert WebuiHost().read_only_reason.startswith("The webui runs with --multi-user: ")
 
 
 def test_exclusive_use_is_its_generation_lock(shared):
@@ -175,7 +175,7 @@ def test_exclusive_use_is_its_generation_lock(shared):
 
 
 def test_it_lends_what_is_loaded(webui):
-    lent = webui.host.loaded()
+    lent = webui.host.loaded_model()
     assert (lent.model, lent.card.tokenizer, lent.loras) == (webui.shared.model, webui.shared.tokenizer, ())
     assert (lent.card.name, lent.card.context) == ("tiny", 2048)
     assert webui.host.models() == ["tiny"]
@@ -220,7 +220,7 @@ def test_a_run_holds_the_lock_and_gives_the_model_back(webui):
     held, engine = [], PeftEngine()
 
     def work(job):
-        spy = watched(lambda _, event: held.append(webui.shared.generation_lock.locked()))
+        spy = watched_job(lambda _, event: held.append(webui.shared.generation_lock.locked()))
         return engine.train(webui.place.settings(), webui.host, spy)
 
     job = Session().start("training", "t", webui.host, work)
@@ -247,7 +247,7 @@ def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_
         if isinstance(event, Progress):
             during.append((list(webui.shared.lora_names), webui.shared.model is on))
 
-    webui.place.train(webui.host, job=watched(watch), name="b")
+    webui.place.train(webui.host, job=watched_job(watch), name="b")
     assert during == [([], False)] * 4
     assert webui.shared.model is on
     assert webui.shared.lora_names == ["a"]
@@ -267,7 +267,7 @@ def test_a_model_that_the_webui_lets_go_of_during_a_run_stays_so(webui):
         if isinstance(event, Progress) and event.step == 1:
             webui.models.unload_model()
 
-    assert webui.place.train(webui.host, job=watched(watch), name="b").outcome == "finished"
+    assert webui.place.train(webui.host, job=watched_job(watch), name="b").outcome == "finished"
     assert (webui.shared.model, webui.shared.tokenizer, webui.shared.lora_names) == (None, None, [])
     assert problem().startswith("No model is loaded.")
 
@@ -294,7 +294,7 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
                 webui.shared.model, webui.shared.tokenizer = webui.models.load_model("tiny")
             job.control.go_on()
 
-    end = webui.place.train(webui.host, job=watched(watch), name="c", epochs=2)
+    end = webui.place.train(webui.host, job=watched_job(watch), name="c", epochs=2)
     assert end.outcome == "finished"
     assert webui.place.weights("c") == webui.place.weights("whole")
     assert (webui.shared.model_name, webui.shared.args.loader) == ("tiny", "Transformers")
@@ -314,10 +314,10 @@ def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):
 
     webui.place.train(webui.host, name="a")
     webui.shared.model.to(torch.bfloat16)
-    webui.place.put_on(webui.host, "a")
+    webui.place.attach_lora(webui.host, "a")
     assert webui.shared.lora_names == ["a"]
     assert webui.shared.model.get_base_model().dtype == torch.bfloat16
-    webui.place.take_off(webui.host)
+    webui.place.detach_lora(webui.host)
     assert webui.shared.lora_names == []
     assert {weight.dtype for weight in webui.shared.model.parameters()} == {torch.bfloat16}
 
@@ -336,7 +336,7 @@ def test_chat_waits_while_a_run_has_the_model(webui):
 
     with contextlib.ExitStack() as use:
         use.enter_context(webui.host.exclusive_use())
-        webui.place.train(webui.host, job=watched(watch))
+        webui.place.train(webui.host, job=watched_job(watch))
     chat, so_far = waited[0]
     chat.join(timeout=30)
     assert so_far == []
@@ -348,8 +348,8 @@ def test_an_evaluation_goes_through_the_webuis_own_table(webui):
     pytest.importorskip("pandas")
     from modules import evaluate
 
-    row = Row("tiny", "a", "story.txt", 12.5, 16, 32, "2026-11-21 12:00:00", "mine")
-    webui.host.note_evaluation(row)
+    row = EvaluationRow("tiny", "a", "story.txt", 12.5, 16, 32, "2026-11-21 12:00:00", "mine")
+    webui.host.add_evaluation(row)
     evaluate.add_entry_to_past_evaluations(9.0, "tiny", "b", 8, 0)
     evaluate.save_past_evaluations(evaluate.past_evaluations)
     lines = (webui.host.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()

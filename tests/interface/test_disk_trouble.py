@@ -6,16 +6,16 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.page_context import Joined
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs.runs_tab import RunsTab
 from training_pro.interface.train.train_tab import TrainTab
-from training_pro.tests.fakes import FakeHost, made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
 
 @pytest.fixture
 def context(tmp_path):
-    return Joined(FakeHost(folders=made_folders(tmp_path)), PeftEngine(), Session())
+    return PageContext(FakeHost(folders=make_folders(tmp_path)), PeftEngine(), Session())
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def train(context):
 
 
 def test_a_note_that_cannot_be_written(context):
-    story = made(context.host.folders.loras, "story", FINISHED)
+    story = write_files(context.host.folders.loras, "story", FINISHED)
     (story / "notes.txt").unlink()
     (story / "notes.txt").mkdir()
     with gr.Blocks(), gr.Tab() as parent:
@@ -42,7 +42,7 @@ def test_a_note_that_cannot_be_written(context):
 
 
 def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):
-    made(context.host.folders.loras, "night", CUT_OFF)
+    write_files(context.host.folders.loras, "night", CUT_OFF)
 
     def broken(run, folders):
         raise OSError(28, "No space left on device")

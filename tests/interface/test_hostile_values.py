@@ -13,14 +13,14 @@ import pytest
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADINGS, StandaloneHost, folders
+from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from training_pro.interface.base import page_context
-from training_pro.interface.base.page_context import Joined
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.page import download_panel, page
 from training_pro.interface.run import queue_view
 from training_pro.interface.tabs import runs_tab
 from training_pro.tests import hostile
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
 WRITTEN_BY_PAGE = (
     "training/form.json",
@@ -45,28 +45,28 @@ def user_data(tmp_path):
     """A user_data folder with all kinds of files, links that lead out of it, and a folder outside."""
     root, outside = tmp_path / "user_data", tmp_path / "outside"
     extra_files = {"config.json": {}, "secret.txt": "not yours", "big.gguf": "x" * 999}
-    made(tmp_path, "outside", {**FINISHED, **extra_files})
-    made(root / "loras", "story", FINISHED)
-    made(root / "loras", "night", CUT_OFF)
-    made(root / "models", "tiny", {"config.json": {"model_type": "none"}, "model.safetensors": "weights"})
+    write_files(tmp_path, "outside", {**FINISHED, **extra_files})
+    write_files(root / "loras", "story", FINISHED)
+    write_files(root / "loras", "night", CUT_OFF)
+    write_files(root / "models", "tiny", {"config.json": {"model_type": "none"}, "model.safetensors": "weights"})
     for name in ("presets", "formats"):
-        made(root / "training", name, {"mine.json": {"rank": 8}})
-    made(root / "training", "datasets", {"book.txt": "Once upon a time.\n"})
-    hostile.planted(root / "loras", outside)
+        write_files(root / "training", name, {"mine.json": {"rank": 8}})
+    write_files(root / "training", "datasets", {"book.txt": "Once upon a time.\n"})
+    hostile.plant_link(root / "loras", outside)
     for name in ("presets", "formats"):
         (root / "training" / name / f"{hostile.LINK}.json").symlink_to(outside / "training_parameters.json")
     for folder in (root / "loras", root / "models", *(root / "training").iterdir()):
-        assert all(hostile.is_harmless(value, folder, tmp_path) for value in hostile.values(outside))
+        assert all(hostile.is_harmless(value, folder, tmp_path) for value in hostile.hostile_values(outside))
     return root
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Shorten all waiting times."""
-    monkeypatch.setattr(page_context, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(download_panel, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(queue_view, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(runs_tab, "ASKS_SECONDS", 0)
+    monkeypatch.setattr(page_context, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(download_panel, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(queue_view, "REFRESH_SECONDS", 0.001)
+    monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
 
 
 def disk(root: Path) -> dict[str, str]:
@@ -143,15 +143,15 @@ def stop_jobs(session):
 
 def make_page(user_data):
     session = Session()
-    host = StandaloneHost(folders(user_data))
-    blocks, _ = page.build_page(host, PeftEngine(), session, loadings=LOADINGS, first_look=True)
+    host = StandaloneHost(standalone_folders(user_data))
+    blocks, _ = page.build_page(host, PeftEngine(), session, loadings=LOADING_OPTIONS, first_look=True)
     return blocks, session
 
 
 def test_no_endpoint_touches_files_that_no_menu_offers(user_data, quick):
     page_blocks, session = make_page(user_data)
     endpoints = [endpoint for endpoint in page_blocks.fns.values() if endpoint.fn is not None]
-    values, calls = hostile.values(user_data.parent / "outside"), 0
+    values, calls = hostile.hostile_values(user_data.parent / "outside"), 0
     before = disk(user_data.parent)
     for endpoint in endpoints:
         defaults = {component: default_value(component) for component in endpoint.inputs}
@@ -166,14 +166,14 @@ def test_no_endpoint_touches_files_that_no_menu_offers(user_data, quick):
 def test_new_names_must_not_be_paths(user_data, quick):
     """Copy as a LoRA, Merge, and Write as GGUF, with an existing run and a hostile new name."""
     before = disk(user_data.parent)
-    host = StandaloneHost(folders(user_data))
+    host = StandaloneHost(standalone_folders(user_data))
     with gr.Blocks(), gr.Tab() as parent:
-        tab = runs_tab.RunsTab(Joined(host, PeftEngine(), Session()))
+        tab = runs_tab.RunsTab(PageContext(host, PeftEngine(), Session()))
         tab.draw(parent)
     for value in filter(
-        lambda value: value.strip() not in ("", "story", hostile.LINK), hostile.values(user_data / "..")
+        lambda value: value.strip() not in ("", "story", hostile.LINK), hostile.hostile_values(user_data / "..")
     ):
-        inputs = {tab._chosen: "story", tab._other: runs_tab.NOBODY, tab._name: value, tab._note: ""}
+        inputs = {tab._chosen: "story", tab._other: runs_tab.NO_OTHER_RUN, tab._name: value, tab._note: ""}
         for action in (tab._on_copy, tab._on_gguf):
             with pytest.raises(TrainingProError):
                 action(inputs, host.folders)
@@ -184,8 +184,13 @@ def test_new_names_must_not_be_paths(user_data, quick):
 
 def test_the_size_is_only_shown_for_models(user_data):
     outside = user_data.parent / "outside"
-    host = StandaloneHost(folders(user_data))
-    for value in (*hostile.values(outside), str(outside / "big.gguf"), "tiny/model.safetensors", "../models/tiny"):
+    host = StandaloneHost(standalone_folders(user_data))
+    for value in (
+        *hostile.hostile_values(outside),
+        str(outside / "big.gguf"),
+        "tiny/model.safetensors",
+        "../models/tiny",
+    ):
         assert host.size_on_disk(value) == 0 and host.config(value) == {}
     assert host.size_on_disk("tiny") == len("weights") and host.config("tiny") == {"model_type": "none"}
 
@@ -193,10 +198,10 @@ def test_the_size_is_only_shown_for_models(user_data):
 def test_load_model_takes_no_path(user_data, quick):
     """A loaded model stays loaded; the model of the command line may be loaded again."""
     outside = user_data.parent / "outside"
-    host = StandaloneHost(folders(user_data), model=str(outside))
+    host = StandaloneHost(standalone_folders(user_data), model=str(outside))
     assert host.offered("tiny") == "tiny" and host.offered(str(outside)) == str(outside)
-    host = StandaloneHost(folders(user_data), model="tiny")
-    for value in hostile.values(outside):
+    host = StandaloneHost(standalone_folders(user_data), model="tiny")
+    for value in hostile.hostile_values(outside):
         with pytest.raises(TrainingProError):
             host.offered(value)
     assert host.chosen == ("tiny", "auto")

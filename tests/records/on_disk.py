@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 
-def made(root: Path, name: str, files: dict[str, object]) -> Path:
+def write_files(root: Path, name: str, files: dict[str, object]) -> Path:
     """Write a folder with these files; content that is not text is written as JSON."""
     for path, content in files.items():
         file = root / name / path

@@ -11,9 +11,9 @@ import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.jobs.session import Session
 from training_pro.records.queue import queue
-from training_pro.records.queue.queue_runner import InLine
+from training_pro.records.queue.queue_runner import QueueRunner
 from training_pro.tests.conftest import ROOT
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.tests.fakes import FakeHost, make_folders
 
 PROGRAM = f"""
     import importlib.util, sys, time
@@ -23,25 +23,25 @@ PROGRAM = f"""
     sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     from training_pro.core.errors import SavingError
-    from training_pro.core.jobs.events import Ended
+    from training_pro.core.jobs.events import JobEnded
     from training_pro.core.jobs.session import Session
-    from training_pro.hosts.standalone import folders
+    from training_pro.hosts.standalone import standalone_folders
     from training_pro.records.queue import queue
-    from training_pro.records.queue.queue_runner import InLine
+    from training_pro.records.queue.queue_runner import QueueRunner
     from training_pro.tests.fakes import FakeHost
 
     class Engine:
-        def foresee(self, settings, host, *, resume=""):
+        def check_start(self, settings, host, *, resume=""):
             return SimpleNamespace(problems=(), steps=1)
 
         def train(self, settings, host, job, *, resume=""):
             print(settings.what.name, flush=True)
             time.sleep(SECONDS)
-            return Ended(outcome="finished", text="")
+            return JobEnded(outcome="finished", text="")
 
     me, SECONDS = sys.argv[2], float(sys.argv[3])
-    host, session = FakeHost(folders(Path(sys.argv[1]))), Session()
-    line = InLine(host, Engine(), session)
+    host, session = FakeHost(standalone_folders(Path(sys.argv[1]))), Session()
+    line = QueueRunner(host, Engine(), session)
 
     def wait_for_signal():
         print("ready", flush=True)
@@ -65,7 +65,7 @@ TAKE = """
     time.sleep(60)
 """
 HOLD = """
-    with queue.alone_with(host.folders.queue):
+    with queue.lock_queue(host.folders.queue):
         wait_for_signal()
 """
 
@@ -86,12 +86,12 @@ def signal(*programs):
 
 @pytest.fixture
 def folders(tmp_path):
-    return made_folders(tmp_path)
+    return make_folders(tmp_path)
 
 
 @pytest.fixture
 def line(folders):
-    return InLine(FakeHost(folders), None, Session())
+    return QueueRunner(FakeHost(folders), None, Session())
 
 
 def test_runs_added_by_two_programs_at_once_are_all_there_and_start_once(folders, line):
@@ -126,19 +126,19 @@ def test_a_run_belongs_to_its_program_from_the_first_moment_until_that_is_killed
     other = start_program(TAKE, folders, "a", seconds=60)
     try:
         assert other.stdout.readline() == "a\n"
-        line.set_right()
+        line.recover()
         assert [run.name for run in line.queue.begun] == ["a"]
     finally:
         other.kill()
         other.wait()
-    line.set_right()
+    line.recover()
     current = line.queue
     assert ([run.name for run in current.waiting], current.begun) == (["a"], ())
     assert [path.name for path in folders.training.glob("*.lock")] == ["queue.json.lock"]
 
 
 def test_a_change_waits_for_another_program_but_not_for_a_killed_one(folders, line, monkeypatch):
-    queue.save(folders.queue, queue.Queue().with_one_more("a", "toy", {}, 1))
+    queue.save(folders.queue, queue.Queue().with_run("a", "toy", {}, 1))
     monkeypatch.setattr(queue, "PATIENCE_SECONDS", 0.1)
     other = start_program(HOLD, folders, "b")
     try:

@@ -5,7 +5,7 @@ import json
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings.definitions import SETTINGS, TrainingSettings
-from training_pro.settings.files import as_file, from_values, load
+from training_pro.settings.files import as_file, convert_values, load_settings
 from training_pro.settings.parsing import training_settings
 
 # None of these values is a default.
@@ -55,7 +55,7 @@ def test_a_saved_file_gives_the_same_settings(tmp_path):
     defaults = TrainingSettings().values()
     assert {key for key in UNUSUAL if settings.values()[key] == defaults[key]} == set()
     path = write_file(tmp_path / "training_parameters.json", json.dumps(as_file(settings)))
-    loaded = load(path)
+    loaded = load_settings(path)
     assert loaded.notes == ()
     assert training_settings(loaded.values) == settings
 
@@ -71,7 +71,7 @@ def test_a_file_holds_every_setting_and_its_version():
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     path = tmp_path / "s.json"
     path.write_bytes(b"\xef\xbb\xbf" + b'{"data": ["x.txt"]}')
-    assert load(path).values == {"data": ["x.txt"]}
+    assert load_settings(path).values == {"data": ["x.txt"]}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
 )
 def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):
     with pytest.raises(SettingsError) as error:
-        load(write_file(tmp_path / "mine.json", content))
+        load_settings(write_file(tmp_path / "mine.json", content))
     (problem,) = error.value.problems
     assert "mine.json: " in problem
     assert said in problem
@@ -96,17 +96,17 @@ def test_a_missing_file_a_folder_and_bytes_are_named(tmp_path):
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00{")
     for path in (tmp_path / "gone.json", tmp_path, tmp_path / "bytes.json"):
         with pytest.raises(SettingsError, match=path.name):
-            load(path)
+            load_settings(path)
 
 
 def test_an_older_file_is_recognized_by_its_keys():
-    loaded = from_values({"micro_batch_size": 2, "lora_name": "old", "raw_text_file": "t", "cutoff_len": 256})
+    loaded = convert_values({"micro_batch_size": 2, "lora_name": "old", "raw_text_file": "t", "cutoff_len": 256})
     settings = training_settings(loaded.values)
     assert (settings.what.name, settings.what.data) == ("old", ("t.txt",))
     assert (settings.steps.batch_size, settings.text.cutoff) == (2, 256)
 
 
 def test_an_unknown_key_stays_in_for_parsing_to_refuse():
-    loaded = from_values({"data": ["x.txt"], "telepathy": True})
+    loaded = convert_values({"data": ["x.txt"], "telepathy": True})
     assert loaded.values["telepathy"] is True
     assert loaded.notes == ()

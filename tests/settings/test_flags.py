@@ -7,19 +7,19 @@ from training_pro.core.errors import SettingsError
 from training_pro.settings import flags
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
-from training_pro.settings.reference import title
+from training_pro.settings.reference import section_title
 from training_pro.tests.settings.test_files import UNUSUAL
 
 
 def parser():
     train_parser = argparse.ArgumentParser(prog="train")
     train_parser.add_argument("--model")
-    flags.add_to(train_parser)
+    flags.add_flags(train_parser)
     return train_parser
 
 
 def parse_flags(*words):
-    return flags.given(parser().parse_args(words))
+    return flags.given_settings(parser().parse_args(words))
 
 
 def test_only_given_flags_are_there():
@@ -80,19 +80,19 @@ def test_the_help_lists_what_works_by_section(monkeypatch):
     for setting in SETTINGS.values():
         assert f"{setting.flag} " in help_text
         assert setting.help in help_text
-        assert f"{title(setting.section)}:" in help_text
+        assert f"{section_title(setting.section)}:" in help_text
 
 
 def test_values_that_differ_from_the_defaults_are_written_and_read_back():
     settings = training_settings({**UNUSUAL, "targets": ["q_proj", "o_proj"], "sample_prompts": ["-a", "b\nc"]})
-    arguments = list(flags.as_words(settings.values()))
+    arguments = list(flags.as_arguments(settings.values()))
     assert training_settings(parse_flags(*arguments)) == settings
     assert set(parse_flags(*arguments)) == {*UNUSUAL, "sample_prompts"}
 
 
 def test_defaults_are_not_written():
     settings = training_settings({"name": "a", "data": ["-x.txt"]})
-    assert list(flags.as_words(settings.values())) == ["--name", "a", "--data=-x.txt"]
+    assert list(flags.as_arguments(settings.values())) == ["--name", "a", "--data=-x.txt"]
     settings = training_settings({"name": "a", "data": ["x.txt"], "hard_cut": ""})
-    arguments = list(flags.as_words(settings.values()))
+    arguments = list(flags.as_arguments(settings.values()))
     assert arguments[-1] == "--hard-cut=" and training_settings(parse_flags(*arguments)) == settings

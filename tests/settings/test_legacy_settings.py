@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from training_pro.settings.files import from_values, load
-from training_pro.settings.legacy_settings import Converted, converted
+from training_pro.settings.files import convert_values, load_settings
+from training_pro.settings.legacy_settings import ConvertedSettings, convert_settings
 from training_pro.settings.parsing import training_settings
 
 HYBRID_OF_THE_ORIGINAL = {
@@ -100,11 +100,11 @@ WEBUI_TAB = {
 
 def convert_original(**values):
     """Convert the smallest old file of the original with these values in it."""
-    return converted({"micro_batch_size": 2, "raw_text_file": "story", **values}).values
+    return convert_settings({"micro_batch_size": 2, "raw_text_file": "story", **values}).values
 
 
 def test_a_whole_file_of_the_original():
-    result = converted(HYBRID_OF_THE_ORIGINAL, {"book/"}.__contains__)
+    result = convert_settings(HYBRID_OF_THE_ORIGINAL, {"book/"}.__contains__)
     assert result.values == {
         "name": "harbour",
         "data": ["book/", "chats.jsonl:40"],
@@ -146,7 +146,7 @@ def test_a_whole_file_of_the_original():
 
 
 def test_a_whole_file_of_the_webuis_tab():
-    result = converted(WEBUI_TAB)
+    result = convert_settings(WEBUI_TAB)
     assert result.values == {
         "name": "helper",
         "data": ["alpaca.json"],
@@ -184,24 +184,24 @@ def test_a_whole_file_of_the_webuis_tab():
 def test_a_whole_old_file_reads_as_settings(old, tmp_path):
     path = tmp_path / "training_parameters.json"
     path.write_text(json.dumps(old), encoding="utf-8")
-    loaded = load(path)
+    loaded = load_settings(path)
     settings = training_settings(loaded.values)
     assert settings.what.name == old["lora_name"]
     assert settings.learning.learning_rate == 3e-4
     assert settings.lora.dropout == 0.05
-    assert settings.steps.accumulation == converted(old).values["accumulation"]
+    assert settings.steps.accumulation == convert_settings(old).values["accumulation"]
 
 
 def test_shares_of_an_old_file_are_converted():
     old = {"micro_batch_size": 1, "raw_text_file": "a", "dataset": "b", "hybrid_training": True}
-    loaded = from_values({**old, "hybrid_text_ratio": 30, "hybrid_data_ratio": 70})
+    loaded = convert_values({**old, "hybrid_text_ratio": 30, "hybrid_data_ratio": 70})
     assert loaded.values["data"] == ["a.txt:30", "b.json:70"]
 
 
 def test_our_own_files_stay_as_they_are():
     values = {"name": "a", "data": ["x.txt:50"], "targets": "q-k-v", "packing": "on", "nonsense": 1}
-    assert converted(values) == Converted(values)
-    assert from_values({**values, "made_by": "Training PRO", "settings_version": 1}).values == values
+    assert convert_settings(values) == ConvertedSettings(values)
+    assert convert_values({**values, "made_by": "Training PRO", "settings_version": 1}).values == values
 
 
 @pytest.mark.parametrize(
@@ -215,33 +215,33 @@ def test_our_own_files_stay_as_they_are():
 )
 def test_a_raw_text_is_a_folder_where_there_is_one(there, data):
     old = {"micro_batch_size": 1, "raw_text_file": "story"}
-    assert converted(old, there.__contains__).values["data"] == [data]
+    assert convert_settings(old, there.__contains__).values["data"] == [data]
 
 
 def test_the_folder_is_looked_up_among_the_datasets(tmp_path):
     (tmp_path / "story").mkdir()
     old = {"micro_batch_size": 1, "raw_text_file": "story", "cutoff_len": 256}
-    assert from_values(old, datasets=tmp_path).values["data"] == ["story/"]
-    assert from_values({**old, "raw_text_file": "other"}, datasets=tmp_path).values["data"] == ["other.txt"]
+    assert convert_values(old, datasets=tmp_path).values["data"] == ["story/"]
+    assert convert_values({**old, "raw_text_file": "other"}, datasets=tmp_path).values["data"] == ["other.txt"]
 
 
 def test_the_webuis_text_is_a_json_file_unless_only_a_text_is_there():
     old = {"micro_batch_size": 1, "text_dataset": "t"}
-    assert converted(old).values["data"] == ["t.json"]
-    assert converted(old, {"t.json", "t/"}.__contains__).values["data"] == ["t.json"]
-    assert converted(old, {"t.txt"}.__contains__).values["data"] == ["t.txt"]
+    assert convert_settings(old).values["data"] == ["t.json"]
+    assert convert_settings(old, {"t.json", "t/"}.__contains__).values["data"] == ["t.json"]
+    assert convert_settings(old, {"t.txt"}.__contains__).values["data"] == ["t.txt"]
 
 
 @pytest.mark.parametrize("nothing", ["None", "none", "", None])
 def test_none_is_nothing(nothing):
     old = {"micro_batch_size": 1, "raw_text_file": nothing, "datasetJSONL": nothing, "dataset": "d"}
-    values = converted({**old, "format": nothing, "eval_dataset": nothing, "eval_steps": 5}).values
+    values = convert_settings({**old, "format": nothing, "eval_dataset": nothing, "eval_steps": 5}).values
     assert values["data"] == ["d.json"]
     assert not {"format", "eval_data", "eval_every"} & values.keys()
 
 
 def test_no_data_at_all_is_left_to_the_checks():
-    assert "data" not in converted({"micro_batch_size": 1, "raw_text_file": "None"}).values
+    assert "data" not in convert_settings({"micro_batch_size": 1, "raw_text_file": "None"}).values
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_no_data_at_all_is_left_to_the_checks():
     ],
 )
 def test_which_of_several_datasets_is_used(filled, data):
-    result = converted({"micro_batch_size": 1, **filled})
+    result = convert_settings({"micro_batch_size": 1, **filled})
     assert result.values["data"] == data
     rows_lost = len(data) == 1 and data[0].startswith("t.") and bool(filled.keys() & {"dataset", "datasetJSONL"})
     assert any("alone" in note for note in result.notes) == rows_lost
@@ -345,7 +345,7 @@ def test_schedule_and_warmup(old, schedule, warmup):
     ],
 )
 def test_every_schedule_of_theirs_is_one_of_ours(name):
-    loaded = from_values(
+    loaded = convert_values(
         {"micro_batch_size": 1, "lora_name": "a", "raw_text_file": "t", "lr_scheduler_type": name}
     )
     convert_original = "constant" if name == "constant_with_warmup" else name
@@ -363,7 +363,7 @@ def test_every_schedule_of_theirs_is_one_of_ours(name):
     ],
 )
 def test_a_schedule_with_another_curve_is_noted(old, said):
-    notes = converted({"micro_batch_size": 1, "raw_text_file": "t", **old}).notes
+    notes = convert_settings({"micro_batch_size": 1, "raw_text_file": "t", **old}).notes
     assert [said in note for note in notes] == ([] if said is None else [True])
 
 
@@ -449,7 +449,7 @@ def ticked_projections(*parts):
     ],
 )
 def test_targets(old, targets):
-    assert converted({"micro_batch_size": 1, **old}).values["targets"] == targets
+    assert convert_settings({"micro_batch_size": 1, **old}).values["targets"] == targets
 
 
 @pytest.mark.parametrize(
@@ -493,5 +493,5 @@ def test_what_cannot_be_converted_is_left_for_the_checks_to_refuse():
 
 
 def test_unknown_keys_are_named_once():
-    notes = converted({"micro_batch_size": 1, "raw_text_file": "t", "zeta": 1, "beta": 2}).notes
+    notes = convert_settings({"micro_batch_size": 1, "raw_text_file": "t", "zeta": 1, "beta": 2}).notes
     assert notes == ("Not known here, and ignored: beta, zeta.",)

@@ -1,12 +1,23 @@
 """Which names a LoRA may have."""
 
 import pytest
-from training_pro.settings.name_rules import LONGEST_NAME, TORCHS_OWN, name_problem
+from training_pro.settings.name_rules import MAX_NAME_LENGTH, TORCH_ATTRIBUTES, name_problem
 
 
 @pytest.mark.parametrize(
     "name",
-    ["my-story", "Story 2", "a", "x" * LONGEST_NAME, "Märchen_ß", "物語", "console", "np", "story-np2", "com10"],
+    [
+        "my-story",
+        "Story 2",
+        "a",
+        "x" * MAX_NAME_LENGTH,
+        "Märchen_ß",
+        "物語",
+        "console",
+        "np",
+        "story-np2",
+        "com10",
+    ],
 )
 def test_good_names(name):
     assert name_problem(name) == ""
@@ -17,7 +28,7 @@ def test_good_names(name):
     [
         ("", "is empty"),
         ("   ", "is empty"),
-        ("x" * (LONGEST_NAME + 1), f"has {LONGEST_NAME + 1} characters"),
+        ("x" * (MAX_NAME_LENGTH + 1), f"has {MAX_NAME_LENGTH + 1} characters"),
         ("v1.5", "has a dot"),
         (".hidden", "has a dot"),
         ("..", "is a path"),
@@ -66,4 +77,4 @@ def test_every_plain_attribute_of_torch_modules_is_known():
     import torch
 
     own = {*dir(torch.nn.ModuleDict()), *dir(torch.nn.ParameterDict())}
-    assert [word for word in own if "_" not in word and not TORCHS_OWN.fullmatch(word)] == []
+    assert [word for word in own if "_" not in word and not TORCH_ATTRIBUTES.fullmatch(word)] == []

@@ -3,7 +3,7 @@
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings.definitions import SETTINGS
-from training_pro.settings.parsing import HOW_ROWS_ARE_READ, row_settings, training_settings
+from training_pro.settings.parsing import ROW_SETTING_KEYS, row_settings, training_settings
 
 
 def problems(**values):
@@ -100,4 +100,4 @@ def test_only_the_settings_of_rows():
 def test_all_settings_that_decide_on_the_ids_of_a_row_are_there():
     """All settings of the section; `too_long` is not needed by callers that take rows of any length."""
     row_keys = {key for key, setting in SETTINGS.items() if setting.section == "rows"}
-    assert row_keys - {"too_long"} == set(HOW_ROWS_ARE_READ) & row_keys
+    assert row_keys - {"too_long"} == set(ROW_SETTING_KEYS) & row_keys

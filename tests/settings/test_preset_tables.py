@@ -12,14 +12,14 @@ from training_pro.settings.parsing import training_settings
 
 @pytest.mark.parametrize("kind", presets.TABLES)
 def test_every_row_makes_settings(kind, tmp_path):
-    rows = presets.table(kind, tmp_path)
+    rows = presets.load_table(kind, tmp_path)
     for row in rows:
         training_settings({"name": "a", "data": ["x.txt"], **row.values})
-        assert presets.named(row.name, tmp_path) == row
+        assert presets.find_preset(row.name, tmp_path) == row
 
 
 def test_each_preset_has_four_sizes(tmp_path):
-    names = [row.name for kind in presets.TABLES for row in presets.table(kind, tmp_path)]
+    names = [row.name for kind in presets.TABLES for row in presets.load_table(kind, tmp_path)]
     kinds = ("adamw", "adafactor", "adamw8bit", "lora-8bit", "lora-4bit")
     assert names == [f"{kind}-{size}" for kind in kinds for size in ("s", "m", "l", "xl")]
 
@@ -30,10 +30,10 @@ def write(folder, text):
 
 def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
     write(tmp_path, {"mine": {"values": {"optimizer": "sgd"}}, "adamw-s": {"values": {"learning_rate": 1e-3}}})
-    rows = {row.name: row for row in presets.table("optimizers", tmp_path)}
+    rows = {row.name: row for row in presets.load_table("optimizers", tmp_path)}
     assert rows["mine"].values == {"optimizer": "sgd"}
     assert rows["adamw-s"].values == {"learning_rate": 1e-3}
-    assert presets.own(tmp_path) == []
+    assert presets.own_presets(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -48,20 +48,20 @@ def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
 def test_an_invalid_table_is_named_with_its_row(tmp_path, text, sentence):
     write(tmp_path, text)
     with pytest.raises(SettingsError) as error:
-        presets.table("optimizers", tmp_path)
+        presets.load_table("optimizers", tmp_path)
     assert sentence in str(error.value)
     assert "optimizers.json" in str(error.value)
 
 
 def test_a_broken_table_does_not_affect_other_presets(tmp_path):
     (tmp_path / "optimizers.json").write_text("{")
-    assert presets.named("style", tmp_path).name == "style"
-    assert presets.named("lora-4bit-m", tmp_path).name == "lora-4bit-m"
+    assert presets.find_preset("style", tmp_path).name == "style"
+    assert presets.find_preset("lora-4bit-m", tmp_path).name == "lora-4bit-m"
     with pytest.raises(SettingsError, match="is no table of presets"):
-        presets.named("adafactor-m", tmp_path)
+        presets.find_preset("adafactor-m", tmp_path)
 
 
 def test_a_row_cannot_set_the_name_of_a_run(tmp_path):
     (tmp_path / "loras.json").write_text(json.dumps({"mine": {"values": {"name": "a", "rank": 8}}}))
     with pytest.raises(SettingsError, match="'name' is never a matter of a preset"):
-        presets.table("loras", tmp_path)
+        presets.load_table("loras", tmp_path)

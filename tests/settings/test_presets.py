@@ -15,18 +15,18 @@ def test_every_goal_has_valid_settings_and_none_of_the_excluded_keys():
     assert [p.name for p in presets.goals()] == ["style", "by-heart", "character", "questions", "field"]
     for goal in presets.goals():
         training_settings({"name": "a", "data": ["x.txt"], **goal.values})
-        assert not set(goal.values) & set(presets.UNTOUCHED)
+        assert not set(goal.values) & set(presets.EXCLUDED_KEYS)
         assert goal.label and goal.words.endswith(".")
 
 
 def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
     presets.save(tmp_path, "mine", {"rank": 8, "name": "a", "data": ["x"], "if_exists": "replace", "unknown": 1})
     (tmp_path / "broken.json").write_text("{")
-    (preset,) = presets.own(tmp_path)
+    (preset,) = presets.own_presets(tmp_path)
     assert (preset.name, preset.values) == ("mine", {"rank": 8})
-    assert presets.named("mine", tmp_path).values == {"rank": 8}
+    assert presets.find_preset("mine", tmp_path).values == {"rank": 8}
     presets.delete(tmp_path, "mine")
-    assert presets.own(tmp_path) == []
+    assert presets.own_presets(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["", "../outside", ".b", "CON"])
@@ -60,38 +60,38 @@ def test_each_is_found_by_its_kind_even_if_others_have_its_name(tmp_path):
     for name in ("style", "lora-4bit-m"):
         (tmp_path / f"{name}.json").write_text('{"rank": 7}')
     goals = {goal.name: goal for goal in presets.goals()}
-    rows = {row.name: row for row in presets.table("loras", tmp_path)}
-    assert presets.chosen("goals", "style", tmp_path) == goals["style"]
-    assert presets.chosen("loras", "lora-4bit-m", tmp_path) == rows["lora-4bit-m"]
+    rows = {row.name: row for row in presets.load_table("loras", tmp_path)}
+    assert presets.find_preset_of_kind("goals", "style", tmp_path) == goals["style"]
+    assert presets.find_preset_of_kind("loras", "lora-4bit-m", tmp_path) == rows["lora-4bit-m"]
     for name in ("style", "lora-4bit-m"):
-        assert presets.chosen("own", name, tmp_path).values == {"rank": 7}
-        assert presets.named(name, tmp_path).values == {"rank": 7}
+        assert presets.find_preset_of_kind("own", name, tmp_path).values == {"rank": 7}
+        assert presets.find_preset(name, tmp_path).values == {"rank": 7}
     presets.delete(tmp_path, "style")
     with pytest.raises(SettingsError, match="The preset 'style' is not there any more"):
-        presets.chosen("own", "style", tmp_path)
+        presets.find_preset_of_kind("own", "style", tmp_path)
 
 
 def test_several_presets_and_which_values_the_later_one_overrides(tmp_path):
     presets.save(tmp_path, "one", {"rank": 8, "alpha": 16, "epochs": 3})
     presets.save(tmp_path, "two", {"rank": 16, "alpha": 16.0, "epochs": 5})
     presets.save(tmp_path, "two, too", {"rank": 4})
-    chosen = presets.several(["one,two", "two, too"], tmp_path)
+    chosen = presets.find_presets(["one,two", "two, too"], tmp_path)
     assert [preset.name for preset in chosen] == ["one", "two", "two, too"]
     changes = ["LoRA Rank 8 \u2192 16 (two)", "LoRA Rank 16 \u2192 4 (two, too)"]
     note = f"Presets that set the same, the later one wins: {'; '.join(changes)}."
-    assert presets.overruled(chosen, {"epochs"}) == note
-    assert presets.overruled(chosen[:1], set()) == presets.overruled(chosen, {"rank", "epochs"}) == ""
+    assert presets.override_note(chosen, {"epochs"}) == note
+    assert presets.override_note(chosen[:1], set()) == presets.override_note(chosen, {"rank", "epochs"}) == ""
 
 
 def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
     with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. There are: style, by-heart"):
-        presets.named("nope", tmp_path)
+        presets.find_preset("nope", tmp_path)
 
 
 def test_changes_are_described_and_equal_values_are_not():
     before = {key: s.default for key, s in SETTINGS.items()} | {"learning_rate": "0.0002"}
     after = {"rank": 64, "learning_rate": 2e-4, "chunking": "dementor"}
-    assert presets.changes(before, after) == [
+    assert presets.describe_changes(before, after) == [
         "LoRA Rank 32 \u2192 64",
         "How to cut blocks of whole sentences \u2192 DEMENTOR",
     ]
@@ -111,15 +111,19 @@ def refuse_once(monkeypatch, name):
 
 def test_the_saved_form_is_loaded_without_unknown_keys(tmp_path, monkeypatch):
     path = tmp_path / "training" / "form.json"
-    assert presets.left_form(path) == {}
-    presets.leave_form(path, {"rank": 8, "of_a_later_version": True})
-    assert presets.left_form(path) == {"rank": 8}
+    assert presets.load_form(path) == {}
+    presets.save_form(path, {"rank": 8, "of_a_later_version": True})
+    assert presets.load_form(path) == {"rank": 8}
     with monkeypatch.context() as patch:  # on Windows, while another page saves it
         refuse_once(patch, "read_bytes")
-        assert presets.left_form(path) == {"rank": 8}
+        assert presets.load_form(path) == {"rank": 8}
     path.write_text("[1]")
-    assert presets.left_form(path) == {}
+    assert presets.load_form(path) == {}
 
 
 def test_a_list_is_shown_as_its_names():
-    assert presets.shown("data", ["a.txt", "b/"]) == presets.shown("data", ("a.txt", "b/")) == "a.txt, b/"
+    assert (
+        presets.format_value("data", ["a.txt", "b/"])
+        == presets.format_value("data", ("a.txt", "b/"))
+        == "a.txt, b/"
+    )

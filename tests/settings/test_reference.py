@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 def test_the_page_in_docs_is_this_reference():
     page = PAGE.read_text(encoding="utf-8")
-    assert page == reference.markdown(), "run: python3 script.py settings > docs/settings.md"
+    assert page == reference.render_markdown(), "run: python3 script.py settings > docs/settings.md"
 
 
 def rows(page):
@@ -21,7 +21,7 @@ def rows(page):
 
 
 def test_every_setting_has_one_row_in_its_section():
-    parts = reference.markdown().split("\n## ")[1:]
+    parts = reference.render_markdown().split("\n## ")[1:]
     assert len(parts) == len(SECTIONS)
     for section, part in zip(SECTIONS, parts, strict=True):
         keys = [row.split("`")[1] for row in rows(part)]
@@ -29,7 +29,7 @@ def test_every_setting_has_one_row_in_its_section():
 
 
 def test_a_row_has_all_columns():
-    page = reference.markdown()
+    page = reference.render_markdown()
     (row,) = [row for row in rows(page) if row.startswith("| `cutoff`")]
     cutoff = SETTINGS["cutoff"]
     assert row == f"| `cutoff` | {cutoff.label} | `auto` | auto or 16 to 131072 | {cutoff.help} |"
@@ -40,7 +40,7 @@ def test_rows_hold_as_many_cells_as_the_head(monkeypatch):
         key="k", section="what", kind="text", default="a|b", label="A | B", help="One\ntwo.", live=True
     )
     monkeypatch.setattr(reference, "SETTINGS", {"k": setting})
-    (row,) = rows(reference.markdown())
+    (row,) = rows(reference.render_markdown())
     assert row == "| `k` | A \\| B | `a\\|b` | a text | One two. May be changed while a run goes on. |"
 
 
@@ -56,7 +56,7 @@ def test_rows_hold_as_many_cells_as_the_head(monkeypatch):
     ],
 )
 def test_defaults_as_typed(key, default):
-    assert reference.default(SETTINGS[key]) == default
+    assert reference.format_default(SETTINGS[key]) == default
 
 
 def test_as_json_has_one_plain_object_a_setting():

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.commands.environment import interpreter, pip, torch_build, virtual_env
-from training_pro.commands.environment.pip import Size, Wheel
-from training_pro.commands.environment.torch_build import Card
-from training_pro.commands.environment.virtual_env import Environment, Note, read_note, write_note
+from training_pro.commands.environment.pip import DownloadSize, Wheel
+from training_pro.commands.environment.torch_build import Gpu
+from training_pro.commands.environment.virtual_env import Environment, Marker, read_marker, write_marker
 from training_pro.core.errors import TrainingProError
 
 posix = pytest.mark.skipif(os.name == "nt", reason="leans on shell scripts and signals of POSIX")
@@ -32,8 +32,8 @@ TRAIN_MODULES = ("torch", "transformers", "peft")
 CPU = [Wheel("torch", "2.13.0", "u"), Wheel("filelock", "4", "u")]
 CUDA_13 = [*CPU, Wheel("nvidia-cuda-runtime", "13.0.88", "u"), Wheel("triton", "3.8", "u")]
 CUDA_12 = [*CPU, Wheel("nvidia-cuda-runtime-cu12", "12.6.77", "u")]
-NEW, OLD_DRIVER = Card((13, 0), (8, 6)), Card((12, 4), (8, 6))
-PASCAL, BLACKWELL = Card((13, 1), (6, 1)), Card((12, 8), (12, 0))
+NEW, OLD_DRIVER = Gpu((13, 0), (8, 6)), Gpu((12, 4), (8, 6))
+PASCAL, BLACKWELL = Gpu((13, 1), (6, 1)), Gpu((12, 8), (12, 0))
 PIN = "torch==2.13.0"
 
 
@@ -50,7 +50,7 @@ def from_pytorch(build):
         (CUDA_13, OLD_DRIVER, from_pytorch("cu126")),
         (CUDA_13, PASCAL, from_pytorch("cu126")),
         (CUDA_13, BLACKWELL, [PIN]),
-        (CUDA_13, Card((0, 0), (0, 0)), [PIN]),
+        (CUDA_13, Gpu((0, 0), (0, 0)), [PIN]),
         (CUDA_12, NEW, from_pytorch("cu130")),
         (CUDA_12, PASCAL, [PIN]),
         (CPU, NEW, from_pytorch("cu130")),
@@ -59,8 +59,8 @@ def from_pytorch(build):
     ],
 )
 def test_the_build_of_torch_fits_the_machine(monkeypatch, registry, card, expected):
-    monkeypatch.setattr(torch_build, "would_install", lambda *_: registry)
-    monkeypatch.setattr(torch_build, "find_card", lambda: card)
+    monkeypatch.setattr(torch_build, "resolve_wheels", lambda *_: registry)
+    monkeypatch.setattr(torch_build, "find_gpu", lambda: card)
     assert torch_build.torch_arguments(Path("python"), PIN, None) == expected
 
 
@@ -71,17 +71,17 @@ def unreachable(monkeypatch):
             raise TrainingProError("no such host")
         return CUDA_13
 
-    monkeypatch.setattr(torch_build, "would_install", would_install)
+    monkeypatch.setattr(torch_build, "resolve_wheels", would_install)
 
 
 def test_without_pytorchs_index_cuda_comes_along_for_nothing_and_that_is_said(unreachable, monkeypatch, capsys):
-    monkeypatch.setattr(torch_build, "find_card", lambda: None)
+    monkeypatch.setattr(torch_build, "find_gpu", lambda: None)
     assert torch_build.torch_arguments(Path("python"), PIN, None) == [PIN]
     assert "brings CUDA along" in capsys.readouterr().err
 
 
 def test_without_pytorchs_index_a_card_is_not_left_idle_unasked(unreachable, monkeypatch):
-    monkeypatch.setattr(torch_build, "find_card", lambda: PASCAL)
+    monkeypatch.setattr(torch_build, "find_gpu", lambda: PASCAL)
     with pytest.raises(TrainingProError, match=r"(?s)no such host.*2\.13\.0\+cu126.*--torch torch==2\.13\.0"):
         torch_build.torch_arguments(Path("python"), PIN, None)
 
@@ -99,7 +99,7 @@ def test_without_pytorchs_index_a_card_is_not_left_idle_unasked(unreachable, mon
     ],
 )
 def test_the_wish_of_the_user_is_taken_without_asking(monkeypatch, spec, expected):
-    monkeypatch.setattr(torch_build, "would_install", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(torch_build, "resolve_wheels", lambda *_: pytest.fail("asked"))
     assert torch_build.torch_arguments(Path("python"), PIN, spec) == expected
 
 
@@ -121,9 +121,9 @@ esac
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (SMI, Card((12, 4), (6, 1))),
+        (SMI, Gpu((12, 4), (6, 1))),
         ("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n", None),
-        ("#!/bin/sh\necho 'no figures here'\n", Card((0, 0), (0, 0))),
+        ("#!/bin/sh\necho 'no figures here'\n", Gpu((0, 0), (0, 0))),
         (None, None),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_card_is_what_nvidia_smi_says(monkeypatch, tmp_path, script, expected)
     if script:
         executable(tmp_path / "nvidia-smi", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
-    assert torch_build.find_card() == expected
+    assert torch_build.find_gpu() == expected
 
 
 def executable(path, text):
@@ -146,10 +146,10 @@ def executable(path, text):
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        (Size(389_000_000, 0, 63), "63 packages, 389 MB"),
-        (Size(2_340_000_000, 0, 80), "80 packages, 2.3 GB"),
-        (Size(389_000_000, 2, 63), "63 packages, 389 MB and 2 of unknown size"),
-        (Size(0, 63, 63), "63 packages; how large they are cannot be told from here"),
+        (DownloadSize(389_000_000, 0, 63), "63 packages, 389 MB"),
+        (DownloadSize(2_340_000_000, 0, 80), "80 packages, 2.3 GB"),
+        (DownloadSize(389_000_000, 2, 63), "63 packages, 389 MB and 2 of unknown size"),
+        (DownloadSize(0, 63, 63), "63 packages; how large they are cannot be told from here"),
     ],
 )
 def test_a_size_is_never_invented(size, said):
@@ -175,9 +175,9 @@ def test_sizes_are_asked_of_the_files_own_servers(tmp_path, monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         host = f"http://127.0.0.1:{server.server_port}"
         urls = [f"{host}/a.whl", (tmp_path / "b.whl").as_uri(), f"{host}/mute.whl", f"{host}/gone", "nonsense"]
-        found = pip.size_of([Wheel("n", "1", url) for url in urls])
+        found = pip.download_size([Wheel("n", "1", url) for url in urls])
         server.shutdown()
-    assert found == Size(known=1234, unknown=3, packages=5)
+    assert found == DownloadSize(known=1234, unknown=3, packages=5)
 
 
 # ---- a registry in a folder ----------------------------------------------------------------------
@@ -228,7 +228,7 @@ def furnish(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "registry").as_uri())
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.setattr(torch_build, "PYTORCH_INDEX", (tmp_path / "pytorch").as_uri())
-    monkeypatch.setattr(torch_build, "find_card", lambda: None)
+    monkeypatch.setattr(torch_build, "find_gpu", lambda: None)
     registry = tmp_path / "registry"
     put_wheel(registry, "torch", requires=["nvidia-cuda-runtime"])
     put_wheel(registry, "nvidia-cuda-runtime", "13.0")
@@ -267,15 +267,15 @@ def quickly(empty_template, monkeypatch):
     def create(folder):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(empty_template, folder, symlinks=True)
-        write_note(folder, Note())
+        write_marker(folder, Marker())
 
-    monkeypatch.setattr(virtual_env, "create", create)
+    monkeypatch.setattr(virtual_env, "create_environment", create)
 
 
 @pytest.fixture
 def whole(home, template, quickly):
     shutil.copytree(template, home.folder, symlinks=True)
-    assert home.has_noted(TRAIN)
+    assert home.has_lists(TRAIN)
     return home
 
 
@@ -289,36 +289,36 @@ WHOLE = {"torch 1.0+cpu", "transformers 1.0", "peft 1.0"}
 
 
 def test_it_is_made_told_of_known_again_and_added_to(home, capfd, monkeypatch):
-    assert not home.has_noted(TRAIN)
+    assert not home.has_lists(TRAIN)
     home.make(TRAIN)
     said = capfd.readouterr()
     assert installed(home) == WHOLE  # the build without CUDA, from PyTorch's own index
     assert said.out == ""  # standard output is for results
     place, size, work = (said.err.index(part) for part in (str(home.folder), "3 packages, 0 MB", "Successfully"))
     assert place < size < work
-    assert home.has_noted(TRAIN)
+    assert home.has_lists(TRAIN)
     assert home.finds_modules()
-    assert not home.has_noted(PAGE)
+    assert not home.has_lists(PAGE)
 
     home.make(PAGE)
     assert installed(home) == {*WHOLE, "gradio 1.0"}
     assert "1 packages" in capfd.readouterr().err
     with monkeypatch.context() as offline:
         offline.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
-        assert home.has_noted(PAGE)
-        assert home.has_noted(TRAIN)
+        assert home.has_lists(PAGE)
+        assert home.has_lists(TRAIN)
 
 
 def test_pins_that_changed_bring_the_difference(whole, registry):
     put_wheel(registry, "peft", "1.1")
     (virtual_env.PINS / "train.txt").write_text("transformers==1.0\npeft==1.1\n")
-    assert not whole.has_noted(TRAIN)
+    assert not whole.has_lists(TRAIN)
     whole.make(TRAIN)
     assert installed(whole) == {"torch 1.0+cpu", "transformers 1.0", "peft 1.1"}
 
 
 def test_with_a_card_the_registrys_cuda_build_is_taken(home, quickly, monkeypatch):
-    monkeypatch.setattr(torch_build, "find_card", lambda: NEW)
+    monkeypatch.setattr(torch_build, "find_gpu", lambda: NEW)
     home.make(TRAIN)
     assert installed(home) == {"torch 1.0", "nvidia-cuda-runtime 13.0", "transformers 1.0", "peft 1.0"}
 
@@ -327,22 +327,22 @@ def test_a_torch_of_the_users_choice_stays(home, quickly, registry):
     put_wheel(registry, "torch", "0.9")
     wish = Environment(home.folder, TRAIN_MODULES, "0.9")
     wish.make(TRAIN)
-    assert wish.has_noted(TRAIN)
-    assert home.has_noted(TRAIN)  # also when it is not asked for again
+    assert wish.has_lists(TRAIN)
+    assert home.has_lists(TRAIN)  # also when it is not asked for again
     home.make(PAGE)
     assert "torch 0.9" in installed(home)
-    assert not Environment(home.folder, TRAIN_MODULES, "cpu").has_noted(TRAIN)
+    assert not Environment(home.folder, TRAIN_MODULES, "cpu").has_lists(TRAIN)
 
 
 def test_what_a_killed_installation_left_is_begun_again(whole, capfd):
-    write_note(whole.folder, Note())  # as it stands while pip works
+    write_marker(whole.folder, Marker())  # as it stands while pip works
     packages = next(whole.folder.glob("**/site-packages"))
     (packages / "peft" / "__init__.py").write_text("")  # cut short: pip takes it for installed
-    assert not whole.has_noted(TRAIN)
+    assert not whole.has_lists(TRAIN)
     whole.make(TRAIN)
     assert "begun again" in capfd.readouterr().err
     assert (packages / "peft" / "__init__.py").read_text() != ""
-    assert whole.has_noted(TRAIN)
+    assert whole.has_lists(TRAIN)
 
 
 def test_an_empty_folder_is_no_hindrance(home, quickly):
@@ -356,7 +356,7 @@ def test_a_broken_environment_is_mended(whole, harm):
     _harm(whole, next(whole.folder.glob("**/site-packages")), harm)
     whole.make(TRAIN)
     assert installed(whole) == WHOLE
-    assert whole.has_noted(TRAIN)
+    assert whole.has_lists(TRAIN)
     assert whole.finds_modules()
 
 
@@ -372,17 +372,17 @@ def _harm(home, packages, harm):
 def test_a_marker_that_cannot_be_read_promises_nothing(home):
     home.folder.mkdir()
     for text in ("", "{", "[]", '{"lists": 3, "torch": null}', "\x00"):
-        (home.folder / virtual_env.MARKER).write_text(text)
-        assert read_note(home.folder) == Note()
-        assert not home.has_noted(TRAIN)
+        (home.folder / virtual_env.MARKER_NAME).write_text(text)
+        assert read_marker(home.folder) == Marker()
+        assert not home.has_lists(TRAIN)
 
 
 def test_an_environment_made_by_hand_is_adopted_as_it_is(whole, capfd):
-    (whole.folder / virtual_env.MARKER).unlink()
+    (whole.folder / virtual_env.MARKER_NAME).unlink()
     capfd.readouterr()
     whole.make(TRAIN)
     assert "packages" not in capfd.readouterr().err
-    assert whole.has_noted(TRAIN)
+    assert whole.has_lists(TRAIN)
 
 
 def test_what_belongs_to_somebody_else_is_left_alone(home):
@@ -391,11 +391,11 @@ def test_what_belongs_to_somebody_else_is_left_alone(home):
     with pytest.raises(TrainingProError, match="rename that folder"):
         home.make(TRAIN)
     assert (home.folder / "precious").read_text() == "mine"
-    assert not home.has_noted(TRAIN)
+    assert not home.has_lists(TRAIN)
 
 
 def test_damage_in_an_environment_of_somebody_else_is_named_and_not_cleared(whole):
-    (whole.folder / virtual_env.MARKER).unlink()
+    (whole.folder / virtual_env.MARKER_NAME).unlink()
     (next(whole.folder.glob("**/site-packages")) / "peft" / "__init__.py").unlink()
     with pytest.raises(TrainingProError, match=r"damaged\. Delete that folder"):
         whole.make(TRAIN)
@@ -406,28 +406,28 @@ def test_a_package_that_pip_cannot_get_is_a_sentence_and_no_promise(home, quickl
     (virtual_env.PINS / "train.txt").write_text("transformers==7.7\n")
     with pytest.raises(TrainingProError, match=r"(?s)transformers==7\.7.*pip could not install"):
         home.make(TRAIN)
-    assert not home.has_noted(TRAIN)
+    assert not home.has_lists(TRAIN)
     assert home.is_ours
 
 
 def test_an_installation_that_fails_half_way_is_a_sentence(home, quickly, registry, capfd):
     wheel = next((registry / "peft").glob("*.whl"))
     good = wheel.read_bytes()
-    plan = virtual_env.would_install
+    plan = virtual_env.resolve_wheels
 
     def plan_then_break(*arguments):
         found = plan(*arguments)
         wheel.write_bytes(good[:200])
         return found
 
-    virtual_env.would_install = plan_then_break
+    virtual_env.resolve_wheels = plan_then_break
     try:
         with pytest.raises(TrainingProError, match="pip could not install"):
             home.make(TRAIN)
     finally:
-        virtual_env.would_install = plan
+        virtual_env.resolve_wheels = plan
     assert "ERROR" in capfd.readouterr().err  # pip's own words
-    assert not home.has_noted(TRAIN)
+    assert not home.has_lists(TRAIN)
     wheel.write_bytes(good)
     home.make(TRAIN)
     assert installed(home) == WHOLE
@@ -437,7 +437,7 @@ def test_libraries_that_the_system_cannot_load_are_named(home, quickly, registry
     put_wheel(registry, "peft", code="raise OSError('DLL load failed')")
     with pytest.raises(TrainingProError, match=r"(?s)DLL load failed.*cannot load them"):
         home.make(TRAIN)
-    assert not home.has_noted(TRAIN)
+    assert not home.has_lists(TRAIN)
 
 
 def test_ctrl_c_while_pip_works_is_a_clean_end(home, quickly, monkeypatch):
@@ -447,7 +447,7 @@ def test_ctrl_c_while_pip_works_is_a_clean_end(home, quickly, monkeypatch):
     monkeypatch.setattr(virtual_env, "install", interrupted)
     with pytest.raises(TrainingProError, match=r"Stopped; .*not whole yet"):
         home.make(TRAIN)
-    assert not home.has_noted(TRAIN)
+    assert not home.has_lists(TRAIN)
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path, registry):
@@ -486,8 +486,8 @@ def bare(tmp_path, registry, quickly, monkeypatch):
         raise GoneOnError(program, command)
 
     monkeypatch.setattr(interpreter, "ROOT", tmp_path)
-    monkeypatch.setattr(interpreter, "_has", lambda module: False)
-    monkeypatch.setattr(interpreter, "WEBUI_LISTS", ("torch", "train"))
+    monkeypatch.setattr(interpreter, "_has_module", lambda module: False)
+    monkeypatch.setattr(interpreter, "WEBUI_REQUIREMENT_LISTS", ("torch", "train"))
     monkeypatch.setattr(interpreter, "os", SimpleNamespace(name="posix", execv=go_on))
     monkeypatch.setattr(sys, "argv", ["script.py", "train", "--name", "a b"])
     return tmp_path
@@ -495,85 +495,89 @@ def bare(tmp_path, registry, quickly, monkeypatch):
 
 def test_a_bare_interpreter_goes_on_in_an_environment_with_the_same_words(bare):
     with pytest.raises(GoneOnError) as gone:
-        interpreter.ready({"train"})
+        interpreter.ensure_environment({"train"})
     python = str(bare / ".venv" / "bin" / "python")
     assert gone.value.args == (python, [python, str(bare / "script.py"), "train", "--name", "a b"])
 
 
 def test_the_second_start_asks_nobody(bare, whole, monkeypatch):
-    monkeypatch.setattr(virtual_env, "would_install", lambda *_: pytest.fail("pip was asked"))
+    monkeypatch.setattr(virtual_env, "resolve_wheels", lambda *_: pytest.fail("pip was asked"))
     with pytest.raises(GoneOnError):
-        interpreter.ready({"train"})
+        interpreter.ensure_environment({"train"})
 
 
 def test_a_library_that_vanished_is_put_back_at_the_next_start(bare, whole):
     (next(whole.folder.glob("**/site-packages")) / "peft").rename(bare / "peft")
     with pytest.raises(GoneOnError):
-        interpreter.ready({"train"})
+        interpreter.ensure_environment({"train"})
     assert whole.finds_modules()
 
 
 def test_the_webuis_pins_have_an_environment_of_their_own(bare, monkeypatch):
-    monkeypatch.setattr(interpreter, "_has", lambda module: True)
-    monkeypatch.setattr(interpreter, "MODULES", {"train": TRAIN_MODULES, "test": ()})
+    monkeypatch.setattr(interpreter, "_has_module", lambda module: True)
+    monkeypatch.setattr(interpreter, "NEEDED_MODULES", {"train": TRAIN_MODULES, "test": ()})
     with pytest.raises(GoneOnError) as gone:
-        interpreter.ready({"test"}, webui_pins=True)
+        interpreter.ensure_environment({"test"}, webui_pins=True)
     assert str(bare / ".venv-webui") in gone.value.args[0]
     assert not (bare / ".venv").exists()
 
 
 def test_an_interpreter_that_has_the_large_libraries_is_used_as_it_is(bare, monkeypatch):
-    monkeypatch.setattr(interpreter, "_has", lambda module: module in TRAIN_MODULES)
+    monkeypatch.setattr(interpreter, "_has_module", lambda module: module in TRAIN_MODULES)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
-    interpreter.ready({"train"})
+    interpreter.ensure_environment({"train"})
     assert not (bare / ".venv").exists()
 
 
 def test_the_page_wants_gradio_too(bare, whole, monkeypatch):
-    monkeypatch.setattr(interpreter, "_has", lambda module: module in TRAIN_MODULES)
+    monkeypatch.setattr(interpreter, "_has_module", lambda module: module in TRAIN_MODULES)
     with pytest.raises(GoneOnError):
-        interpreter.ready({"train", "page"})
+        interpreter.ensure_environment({"train", "page"})
     assert "gradio 1.0" in installed(whole)
 
 
 def test_inside_a_whole_environment_it_comes_back_at_once(bare, whole, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(bare / ".venv"))
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
-    interpreter.ready({"train"})
+    interpreter.ensure_environment({"train"})
 
 
 def test_on_windows_the_command_goes_on_as_a_child(bare, monkeypatch):
     monkeypatch.setattr(interpreter, "os", SimpleNamespace(name="nt"))
     (bare / "script.py").write_text("import sys; sys.exit(len(sys.argv))")
     with pytest.raises(SystemExit) as end:
-        interpreter.ready({"train"})
+        interpreter.ensure_environment({"train"})
     assert end.value.code == 4
 
 
 def test_an_older_python_gets_a_sentence_before_anything_else(bare, monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
     with pytest.raises(TrainingProError, match=r"needs Python 3\.11 or newer; this is"):
-        interpreter.ready({"train"})
+        interpreter.ensure_environment({"train"})
     assert not (bare / ".venv").exists()
 
 
 def test_a_child_ends_with_its_own_exit_code():
-    assert interpreter.wait_for([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+    assert interpreter.run_program([sys.executable, "-c", "raise SystemExit(7)"]) == 7
 
 
 @posix
 def test_ctrl_c_is_left_to_the_child():
     pressed = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     pressed.start()
-    assert interpreter.wait_for([sys.executable, "-c", "import time; time.sleep(1.5); raise SystemExit(3)"]) == 3
+    assert (
+        interpreter.run_program([sys.executable, "-c", "import time; time.sleep(1.5); raise SystemExit(3)"]) == 3
+    )
 
 
 # ---- the pins ------------------------------------------------------------------------------------
 
 
 def test_every_list_is_there_and_pins_what_it_names():
-    lists = {name for names in interpreter.LISTS.values() for name in names} | {*interpreter.WEBUI_LISTS}
+    lists = {name for names in interpreter.REQUIREMENT_LISTS.values() for name in names} | {
+        *interpreter.WEBUI_REQUIREMENT_LISTS
+    }
     assert lists == {path.stem for path in virtual_env.PINS.glob("*.txt")}
     for name in ("torch", "train", "page"):
-        assert all("==" in line for line in virtual_env.pins(name)), name
-    assert virtual_env.pins("torch") == [PIN]
+        assert all("==" in line for line in virtual_env.read_pins(name)), name
+    assert virtual_env.read_pins("torch") == [PIN]

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 from training_pro.core.files import atomic_files
 from training_pro.core.files.atomic_files import (
-    cleared_away,
-    is_full,
-    moved_when_new,
+    atomic_write,
+    flush_to_disk,
+    is_disk_full,
+    move_new_folder,
     read_json,
-    settle,
+    remove_folder,
     write_json,
     write_text,
-    written_whole,
 )
-from training_pro.tests.fakes import keep_what_is_read_only
+from training_pro.tests.fakes import refuse_to_remove_read_only_files
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(atomic_files, "PAUSES_SECONDS", (0.001, 0.001))
-    monkeypatch.setattr(atomic_files, "NEW_FOLDER_SECONDS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.001, 0.001, 0.001))
 
 
 def held(monkeypatch, name, times):
@@ -58,7 +58,7 @@ def test_not_for_ever(tmp_path, monkeypatch):
 def test_a_folder_takes_its_place_when_all_of_it_is_there(tmp_path):
     (tmp_path / "deep" / ".half").mkdir(parents=True)
     (tmp_path / "deep" / ".half" / "left by a kill").touch()
-    with written_whole(tmp_path / "deep" / "whole", ".half") as folder:
+    with atomic_write(tmp_path / "deep" / "whole", ".half") as folder:
         folder.mkdir()
         (folder / "a").touch()
         assert not (tmp_path / "deep" / "whole").exists()
@@ -68,7 +68,7 @@ def test_a_folder_takes_its_place_when_all_of_it_is_there(tmp_path):
 @pytest.mark.parametrize("error", [OSError("full"), ZeroDivisionError(), KeyboardInterrupt()])
 def test_of_what_went_wrong_nothing_is_left(tmp_path, error):
     for make in (Path.touch, Path.mkdir):
-        with pytest.raises(type(error)), written_whole(tmp_path / "a") as aside:
+        with pytest.raises(type(error)), atomic_write(tmp_path / "a") as aside:
             make(aside)
             raise error
     assert not list(tmp_path.iterdir())
@@ -77,7 +77,7 @@ def test_of_what_went_wrong_nothing_is_left(tmp_path, error):
 def test_a_file_that_is_looked_at_just_now_is_settled_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "weights").touch()
     tried = held(monkeypatch, "open", 2)
-    settle(tmp_path)
+    flush_to_disk(tmp_path)
     assert len(tried) == 3
 
 
@@ -85,8 +85,8 @@ def test_a_folder_of_new_files_is_waited_for_longer_than_a_file(tmp_path, monkey
     """As long as a virus scanner looks at one of its files, Windows moves none above it."""
     (tmp_path / "new").mkdir()
     tried = held(monkeypatch, "replace", 5)
-    assert moved_when_new(tmp_path / "new", tmp_path / "place") == tmp_path / "place"
-    with written_whole(tmp_path / "whole") as aside:
+    assert move_new_folder(tmp_path / "new", tmp_path / "place") == tmp_path / "place"
+    with atomic_write(tmp_path / "whole") as aside:
         aside.mkdir()
         tried.clear()
     assert (len(tried), (tmp_path / "whole").is_dir()) == (6, True)
@@ -117,17 +117,17 @@ def test_a_folder_goes_with_what_is_read_only_in_it(tmp_path, monkeypatch):
     pack.parent.mkdir(parents=True)
     pack.touch()
     pack.chmod(0o444)
-    keep_what_is_read_only(monkeypatch)
-    cleared_away(tmp_path / "lora")
+    refuse_to_remove_read_only_files(monkeypatch)
+    remove_folder(tmp_path / "lora")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_looked_into_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        cleared_away(tmp_path / "nothing")
+        remove_folder(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("said", ["No space left on device (os error 28)", "Zu wenig Platz. (os error 112)"])
 def test_a_full_disk_is_known_in_the_words_of_a_library(tmp_path, said):
-    assert is_full(OSError(f"I/O error: {said}"), tmp_path)
-    assert not is_full(OSError("I/O error: Access is denied. (os error 5)"), tmp_path)
+    assert is_disk_full(OSError(f"I/O error: {said}"), tmp_path)
+    assert not is_disk_full(OSError("I/O error: Access is denied. (os error 5)"), tmp_path)

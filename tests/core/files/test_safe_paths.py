@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.errors import DataError, ModelError, SavingError
-from training_pro.core.files.safe_paths import LONGEST_SHOWN, child, descendant, leads_out, name_fault
+from training_pro.core.files.safe_paths import MAX_SHOWN_CHARS, child, descendant, leads_out, name_fault
 from training_pro.tests import hostile
 
 GOOD = (
@@ -25,18 +25,18 @@ GOOD = (
 def folder(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
-    hostile.planted(tmp_path / "loras", outside)
+    hostile.plant_link(tmp_path / "loras", outside)
     return tmp_path / "loras"
 
 
 def test_there_are_forty_and_none_twice(tmp_path):
-    assert len(set(hostile.values(tmp_path / "outside"))) == hostile.COUNT
+    assert len(set(hostile.hostile_values(tmp_path / "outside"))) == hostile.COUNT
 
 
 @pytest.mark.parametrize("number", range(hostile.COUNT))
 @pytest.mark.parametrize("resolve", [child, descendant])
 def test_each_is_refused_in_one_short_line(folder, number, resolve):
-    value = hostile.values(folder.parent / "outside")[number]
+    value = hostile.hostile_values(folder.parent / "outside")[number]
     with pytest.raises(SavingError) as refusal:
         resolve(folder, value, "LoRA")
     said = str(refusal.value)
@@ -90,4 +90,4 @@ def test_the_folder_itself_may_be_a_link(folder, tmp_path):
 def test_a_long_value_is_shortened(folder):
     with pytest.raises(SavingError) as refusal:
         child(folder, "x" * 5000, "LoRA")
-    assert "x" * LONGEST_SHOWN not in str(refusal.value)
+    assert "x" * MAX_SHOWN_CHARS not in str(refusal.value)

@@ -8,22 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from training_pro.core.jobs.console import Narrator, tell, telling
-from training_pro.core.jobs.eta import Pace
+from training_pro.core.jobs.console import EventFormatter, console_observer, print_events
+from training_pro.core.jobs.eta import EtaEstimator
 from training_pro.core.jobs.events import (
     Advice,
     Answer,
     CheckpointSaved,
-    Ended,
-    Evaluated,
-    Fetched,
+    DownloadProgress,
+    EvaluationDone,
+    JobEnded,
     LibraryMessage,
     MachineUse,
     Note,
-    PerplexityFound,
-    Planned,
+    PerplexityMeasured,
     Progress,
-    Sampled,
+    RunPlanned,
+    SampleGenerated,
     Stage,
     TimeLimited,
 )
@@ -47,11 +47,11 @@ def progress(step, *, at=0.0, steps=100, tokens=512, seconds=2.0):
     )
 
 
-PLANNED = Planned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
-EVALUATED = Evaluated(
+PLANNED = RunPlanned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
+EVALUATED = EvaluationDone(
     step=3, epoch=0.5, why="planned", loss=2.5, perplexity=12.18249, accuracy=0.4567, tokens=99, seconds=1.0
 )
-PERPLEXITY = PerplexityFound(
+PERPLEXITY = PerplexityMeasured(
     model="m",
     lora="-",
     dataset="a.txt",
@@ -84,10 +84,10 @@ LINES = [
         "a.py:1: UserWarning: mind this",
     ),
     (Answer(side="with", piece="once"), ""),
-    (Ended(outcome="finished", text="done"), "done"),
-    (Ended(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
+    (JobEnded(outcome="finished", text="done"), "done"),
+    (JobEnded(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
     (
-        Sampled(step=3, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no"),
+        SampleGenerated(step=3, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no"),
         f"Step 3, 'Once upon' -> 'a {19 * 'time '}...'",
     ),
     (CheckpointSaved(step=3, folder=Path("c"), reason="user"), "Checkpoint saved at step 3: c"),
@@ -96,35 +96,37 @@ LINES = [
 
 @pytest.mark.parametrize(("event", "line"), LINES, ids=lambda value: type(value).__name__)
 def test_each_event_in_words(event, line):
-    assert Narrator().line(event) == line
+    assert EventFormatter().line(event) == line
 
 
 def test_what_a_library_repeats_is_told_once_in_a_job():
-    narrator = Narrator()
+    narrator = EventFormatter()
     said = [LibraryMessage(source="py.warnings", text=text) for text in ("cast\n  warn(", "cast", "other", "cast")]
     assert [narrator.line(event) for event in said] == ["cast", "", "other", ""]
-    assert Narrator().line(said[0]) == "cast"
+    assert EventFormatter().line(said[0]) == "cast"
 
 
 def test_a_step_in_words_with_rate_and_time_left():
-    assert Narrator().line(progress(10)) == (
+    assert EventFormatter().line(progress(10)) == (
         "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  "
         f"256 tokens/s  3 min 00 s left, done about {time.strftime('%H:%M', time.localtime(180))}"
     )
-    assert Narrator().line(progress(99)).endswith("  2 s left")
+    assert EventFormatter().line(progress(99)).endswith("  2 s left")
 
 
 def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
-    narrator = Narrator()
+    narrator = EventFormatter()
     lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
     told = [number for number, line in enumerate(lines, start=1) if line]
     assert told == [1, *range(5, 101, 4), 100]
 
 
 def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
-    narrator = Narrator()
+    narrator = EventFormatter()
     bytes_by_second = [(at, at * 10_000_000) for at in range(26)] + [(25.5, 255_000_000)]
-    came = [Fetched(at=float(at), done=done, total=255_000_000, speed=1e7) for at, done in bytes_by_second]
+    came = [
+        DownloadProgress(at=float(at), done=done, total=255_000_000, speed=1e7) for at, done in bytes_by_second
+    ]
     assert [line for event in came if (line := narrator.line(event))] == [
         "0%  0 bytes of 255 MB, 10 MB/s, 26 s left",
         "39%  100 MB of 255 MB, 10 MB/s, 16 s left",
@@ -134,7 +136,7 @@ def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
 
 
 def test_what_the_run_takes_stands_on_one_step_a_minute():
-    narrator = Narrator()
+    narrator = EventFormatter()
     use = MachineUse(cards=1, peak=12_300_000_000, total=24_000_000_000, busy=98, celsius=71, watts=285)
     assert narrator.line(use) == ""
     lines = [narrator.line(progress(step, at=step * 10.0)) for step in range(1, 15)]
@@ -144,36 +146,36 @@ def test_what_the_run_takes_stands_on_one_step_a_minute():
 
 
 def test_one_slow_step_does_not_change_the_time_left():
-    pace = Pace()
+    pace = EtaEstimator()
     for step in range(1, 20):
-        pace.hear(progress(step, seconds=60.0 if step == 10 else 2.0))
+        pace.update(progress(step, seconds=60.0 if step == 10 else 2.0))
     assert pace.seconds_left == 81 * 2.0
 
 
 def test_what_comes_between_steps_counts_for_the_time_left():
-    pace = Pace()
+    pace = EtaEstimator()
     for step in range(1, 11):
-        pace.hear(replace(progress(step, seconds=2.0), beside=15.0 if step == 6 else 0.0))
+        pace.update(replace(progress(step, seconds=2.0), extra_time=15.0 if step == 6 else 0.0))
     assert pace.seconds_left == 90 * (2.0 + 1.5)
 
 
 def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
     """Of 10 steps with an evaluation every 4 those after 4, 8 and 10 are due, and answers after 5 and 10."""
-    pace, run = Pace(), replace(PLANNED, steps=10, evaluate_every=4, answer_every=5, at=0.0)
-    pace.hear(run)
-    pace.hear(replace(EVALUATED, step=0, seconds=30.0, at=30.0))
+    pace, run = EtaEstimator(), replace(PLANNED, steps=10, evaluate_every=4, answer_every=5, at=0.0)
+    pace.update(run)
+    pace.update(replace(EVALUATED, step=0, seconds=30.0, at=30.0))
     for place in (33.0, 37.0):
-        pace.hear(Sampled(step=0, prompt="p", text="t", without="w", at=place))
+        pace.update(SampleGenerated(step=0, prompt="p", text="t", without="w", at=place))
     left = {}
     for step in range(1, 11):
         beside = {5: 30.0, 6: 7.0, 9: 30.0}.get(step, 0.0)
-        pace.hear(replace(progress(step, seconds=2.0), steps=10, beside=beside))
+        pace.update(replace(progress(step, seconds=2.0), steps=10, extra_time=beside))
         left[step] = pace.seconds_left
         if step in (4, 8):
-            pace.hear(replace(EVALUATED, step=step, seconds=30.0))
+            pace.update(replace(EVALUATED, step=step, seconds=30.0))
         if step == 5:
-            pace.hear(Note(text="", at=100.0))
-            pace.hear(Sampled(step=5, prompt="p", text="t", without="w", at=107.0))
+            pace.update(Note(text="", at=100.0))
+            pace.update(SampleGenerated(step=5, prompt="p", text="t", without="w", at=107.0))
     assert left == {
         **{step: 2.0 * (10 - step) + 90 + 14 for step in (1, 2, 3, 4)},
         5: 10.0 + 60 + 14,
@@ -181,40 +183,40 @@ def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
         9: 2.0 + 30 + 7,
         10: 30.0 + 7,
     }
-    pace.hear(replace(EVALUATED, step=10, seconds=30.0))
+    pace.update(replace(EVALUATED, step=10, seconds=30.0))
     assert pace.seconds_left == 7.0
 
 
 def test_a_job_is_told_until_it_ends():
     job, lines = Job("training", "t"), []
     job.log.append(Note(at=0.0, text="one"))
-    job.log.append(Ended(at=0.0, outcome="finished", text="two"))
+    job.log.append(JobEnded(at=0.0, outcome="finished", text="two"))
     job.log.close()
-    tell(job, lines.append)
+    print_events(job, lines.append)
     clock = time.strftime("%H:%M:%S", time.localtime(0))
     assert lines == [f"{clock}  one", f"{clock}  two"]
 
 
 def test_a_console_that_never_returns_holds_no_job_up():
     session, forever = Session(), threading.Event()
-    session.tell_with(telling(lambda line: forever.wait(60)))
+    session.set_observer(console_observer(lambda line: forever.wait(60)))
 
     def work(job):
         job.log.append(Note(text="x"))
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
     job = session.start("training", "t", FakeHost(), work)
-    assert [type(event) for event in job.log.follow()] == [Note, Ended]
+    assert [type(event) for event in job.log.follow()] == [Note, JobEnded]
     assert not forever.is_set()
     forever.set()
 
 
 def test_the_time_left_is_never_more_than_the_time_that_a_run_may_take():
-    pace = Pace()
-    pace.hear(TimeLimited(seconds=120))
-    pace.hear(progress(1, seconds=10.0, at=1000.0))
+    pace = EtaEstimator()
+    pace.update(TimeLimited(seconds=120))
+    pace.update(progress(1, seconds=10.0, at=1000.0))
     assert (pace.seconds_left, pace.share) == (120, 0.01)
-    pace.hear(progress(7, seconds=10.0, at=1090.0))
+    pace.update(progress(7, seconds=10.0, at=1090.0))
     assert (pace.seconds_left, pace.share) == (30, 0.75)
-    pace.hear(progress(10, seconds=10.0, at=1125.0))
+    pace.update(progress(10, seconds=10.0, at=1125.0))
     assert pace.seconds_left == 0

@@ -8,8 +8,8 @@ import time
 import warnings
 
 import pytest
-from training_pro.core.jobs.events import Ended, EventLog, LibraryMessage
-from training_pro.core.jobs.log_capture import spoken_into
+from training_pro.core.jobs.events import EventLog, JobEnded, LibraryMessage
+from training_pro.core.jobs.log_capture import capture_library_logs
 from training_pro.core.jobs.session import Session
 from training_pro.tests.fakes import FakeHost
 
@@ -25,6 +25,12 @@ class Ear(logging.Handler):
 
     def emit(self, record):
         self.heard.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def nothing_captured():
+    """A job of an earlier test that is still running holds Python's warnings."""
+    logging.captureWarnings(False)
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def said(log):
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_librarys_words_go_into_the_log_and_nowhere_else(name, ear):
     log = EventLog()
-    with spoken_into(log):
+    with capture_library_logs(log):
         logging.getLogger(f"{name}.some.part").warning("mind %s", "this")
     assert said(log) == [(f"{name}.some.part", "mind this")]
     assert ear.heard == []
@@ -51,7 +57,7 @@ def test_a_librarys_words_go_into_the_log_and_nowhere_else(name, ear):
 
 def test_warnings_go_into_the_log():
     log = EventLog()
-    with warnings.catch_warnings(), spoken_into(log):
+    with warnings.catch_warnings(), capture_library_logs(log):
         warnings.simplefilter("always")
         warnings.warn("this will go away", FutureWarning, stacklevel=1)
     ((source, text),) = said(log)
@@ -61,7 +67,7 @@ def test_warnings_go_into_the_log():
 
 def test_others_loggers_are_left_alone(ear):
     log = EventLog()
-    with spoken_into(log):
+    with capture_library_logs(log):
         logging.getLogger("the.hosts.own").warning("hello")
     assert (said(log), ear.heard) == ([], ["hello"])
 
@@ -72,7 +78,7 @@ def test_everything_is_as_it_was_afterwards(error):
     before = [(logger.handlers, list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
     show = warnings.showwarning
     try:
-        with spoken_into(EventLog()):
+        with capture_library_logs(EventLog()):
             if error is not None:
                 raise error
     except ValueError:
@@ -87,7 +93,7 @@ def test_a_host_that_captures_warnings_itself_still_does_so_afterwards():
         logging.captureWarnings(True)
         try:
             capturing = warnings.showwarning
-            with spoken_into(EventLog()):
+            with capture_library_logs(EventLog()):
                 pass
             assert warnings.showwarning is capturing
             assert capturing.__module__ == "logging"
@@ -98,7 +104,7 @@ def test_a_host_that_captures_warnings_itself_still_does_so_afterwards():
 def test_a_handler_added_during_the_job_waits_for_its_end():
     log, late = EventLog(), Ear()
     logger = logging.getLogger("transformers")
-    with spoken_into(log):
+    with capture_library_logs(log):
         logger.addHandler(late)
         logger.warning("during")
     try:
@@ -119,7 +125,7 @@ def test_a_console_that_never_returns_does_not_hold_a_talking_library_up():
 
     def work(job):
         logger.warning("talk talk")
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
     begun = time.monotonic()
     try:
@@ -128,4 +134,4 @@ def test_a_console_that_never_returns_does_not_hold_a_talking_library_up():
     finally:
         logger.removeHandler(stuck)
     assert time.monotonic() - begun < 30
-    assert [type(event) for event in events] == [LibraryMessage, Ended]
+    assert [type(event) for event in events] == [LibraryMessage, JobEnded]

@@ -7,15 +7,15 @@ import threading
 
 import pytest
 from training_pro.core.errors import BusyError, ModelError
-from training_pro.core.jobs.events import Ended, Note
+from training_pro.core.jobs.events import JobEnded, Note
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import SESSION, Session
 from training_pro.tests.fakes import FakeHost
 
-DONE = Ended(at=0.0, outcome="finished", text="done")
+DONE = JobEnded(at=0.0, outcome="finished", text="done")
 
 
-def ended(job: Job) -> Ended:
+def ended(job: Job) -> JobEnded:
     """How a job ended, waited for."""
     list(job.log.follow())
     assert job.end is not None
@@ -40,7 +40,7 @@ def test_an_error_after_an_update_of_the_sources_says_what_to_do(monkeypatch):
         raise TypeError("disk_plan() takes 4 positional arguments but 5 were given")
 
     assert "update" not in ended(started(Session(), breaking)).text
-    monkeypatch.setattr(version, "LOADED", version.LOADED - 1)
+    monkeypatch.setattr(version, "LOADED_MTIME", version.LOADED_MTIME - 1)
     assert ended(started(Session(), breaking)).text.endswith(
         "but 5 were given. Training PRO was updated since it was started: restart the webui or the page, then try "
         "again"
@@ -159,21 +159,21 @@ def test_a_host_that_does_not_lend_is_an_end_too():
 def test_what_needs_no_model_goes_on_beside_what_has_it_one_of_a_kind():
     session, go_on, host = Session(), threading.Event(), FakeHost()
     training = started(session, lambda job: (go_on.wait(10), DONE)[1], host)
-    first = session.start_beside("download", "Getting a/b", lambda job: (go_on.wait(10), DONE)[1])
+    first = session.start_without_model("download", "Getting a/b", lambda job: (go_on.wait(10), DONE)[1])
     assert (session.current, session.latest("download"), first.running) == (training, first, True)
     with pytest.raises(BusyError) as refusal:
-        session.start_beside("download", "Getting c/d", lambda job: DONE)
+        session.start_without_model("download", "Getting c/d", lambda job: DONE)
     assert str(refusal.value) == "Getting a/b goes on. Wait until it is done, or stop it first."
     go_on.set()
     assert (ended(training), ended(first), host.uses) == (DONE, DONE, 1)
-    second = session.start_beside("download", "Getting c/d", lambda job: DONE)
+    second = session.start_without_model("download", "Getting c/d", lambda job: DONE)
     assert ended(second) is DONE and session.latest("download") is second
 
 
 def test_every_job_is_told_by_the_teller_that_came_last():
     session, shown, silent = Session(), [], []
-    session.tell_with(silent.append)
-    session.tell_with(shown.append)
+    session.set_observer(silent.append)
+    session.set_observer(shown.append)
     job = started(session)
     ended(job)
     assert (shown, silent) == ([job], [])
@@ -185,7 +185,7 @@ def test_a_teller_that_fails_does_not_block_the_session():
     def teller(job):
         raise OSError("no console")
 
-    session.tell_with(teller)
+    session.set_observer(teller)
     with pytest.raises(OSError, match="no console"):
         started(session)
     assert session.latest("training") is not None

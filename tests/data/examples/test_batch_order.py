@@ -10,7 +10,7 @@ LENGTHS = [7, 3, 9, 3, 5, 9, 1, 7, 2, 5, 4]
 
 
 def by_length(epoch=0, batch=4, lengths=LENGTHS, seed=42):
-    return batch_order.by_length(np.arange(len(lengths)), lengths, batch, seed, epoch).tolist()
+    return batch_order.order_by_length(np.arange(len(lengths)), lengths, batch, seed, epoch).tolist()
 
 
 def batches(order, size=4):
@@ -18,12 +18,12 @@ def batches(order, size=4):
 
 
 def test_shuffled_is_another_order_each_epoch_and_the_same_for_the_same_seed():
-    orders = [batch_order.shuffled(np.arange(50), 42, epoch).tolist() for epoch in range(3)]
+    orders = [batch_order.shuffle(np.arange(50), 42, epoch).tolist() for epoch in range(3)]
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert orders[0] != orders[1] != orders[2]
-    assert batch_order.shuffled(np.arange(50), 42, 1).tolist() == orders[1]
-    assert batch_order.shuffled(np.arange(50), 43, 1).tolist() != orders[1]
-    assert batch_order.shuffled(np.arange(6), 42, 0).tolist() == [3, 2, 5, 4, 1, 0]
+    assert batch_order.shuffle(np.arange(50), 42, 1).tolist() == orders[1]
+    assert batch_order.shuffle(np.arange(50), 43, 1).tolist() != orders[1]
+    assert batch_order.shuffle(np.arange(6), 42, 0).tolist() == [3, 2, 5, 4, 1, 0]
 
 
 @pytest.mark.parametrize("epoch", range(5))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
-from training_pro.chunking import Cutting, sliced
+from training_pro.chunking import SlicingRules, slice_blocks
 from training_pro.data.examples.examples import TextSource
-from training_pro.data.examples.split import divided, shared_runs
+from training_pro.data.examples.split import find_shared_passages, split_texts
 from training_pro.data.prepare import prepare
-from training_pro.data.readers.text_files import ReadText
+from training_pro.data.readers.text_files import LoadedText
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import rowing
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import chat, family
-from training_pro.tests.slicing_laws import at_stops, words
+from training_pro.tests.slicing_laws import encode_words, find_stops
 
 CHATML = family("ChatML")
 
@@ -22,7 +22,7 @@ CHATML = family("ChatML")
 def prepare_files(root, files, **values):
     """Prepare data as rowing.made does, with a validation split."""
     names = values.pop("data", list(files))
-    folders = made_folders(root)
+    folders = make_folders(root)
     for name, content in files.items():
         text = content if isinstance(content, str) else rowing.as_json(name, content)
         (folders.datasets / name).write_text(text, encoding="utf-8")
@@ -46,7 +46,7 @@ def book(chapters, seed=3):
 def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
     data = prepare_files(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
     kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
-    assert shared_runs(kept, learned) == []
+    assert find_shared_passages(kept, learned) == []
     assert data.report.advice == ()
     share = sum(data.kept_aside.lengths()) / (sum(data.kept_aside.lengths()) + sum(data.examples.lengths()))
     assert 0.02 < share < 0.25
@@ -54,18 +54,18 @@ def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
 
 
 def test_nothing_of_the_text_is_lost():
-    text = ReadText("a.txt", book(12))
-    sides = divided([text], 0.2, Cutting(), seed=1, name="a.txt")
+    text = LoadedText("a.txt", book(12))
+    sides = split_texts([text], 0.2, SlicingRules(), seed=1, name="a.txt")
     parts = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
     assert "".join(parts) == text.text
     assert not any(stretch.open_end for side in sides for stretch in side)
 
 
 def test_a_short_text_is_divided_at_sentences_first():
-    text = ReadText(
+    text = LoadedText(
         "a.txt", "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
     )
-    learned, kept = divided([text], 0.1, Cutting(), seed=1, name="a.txt")
+    learned, kept = split_texts([text], 0.1, SlicingRules(), seed=1, name="a.txt")
     assert all(s.text.strip().endswith(".") for s in (*learned, *kept))
     assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
 
@@ -79,8 +79,10 @@ def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_pa
 
 def test_parts_that_are_alike_stay_on_one_side():
     parts = [f"Chapter {n % 6} says the same as ever, word for word." for n in range(24)]
-    learned, kept = divided([ReadText("a.txt", "\n\n\n".join(parts))], 0.25, Cutting(), seed=2, name="a")
-    assert shared_runs([s.text for s in kept], [s.text for s in learned]) == []
+    learned, kept = split_texts(
+        [LoadedText("a.txt", "\n\n\n".join(parts))], 0.25, SlicingRules(), seed=2, name="a"
+    )
+    assert find_shared_passages([s.text for s in kept], [s.text for s in learned]) == []
     assert {w for s in kept for w in s.text.split("\n\n\n")} & {
         w for s in learned for w in s.text.split("\n\n\n")
     } <= {""}
@@ -203,9 +205,12 @@ def test_shared_passages_are_found_as_without_hashing():
     passage = " ".join(f"x{n}" for n in range(23))
     learned = " ".join(rng.choice("abc") for _ in range(500)) + f" {passage} end " + passage
     kept = " ".join(rng.choice("def") for _ in range(500)) + f" {passage}"
-    assert shared_runs([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
+    assert find_shared_passages([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
     assert (
-        shared_runs([kept], ["", "short"]) == shared_runs([], [learned]) == shared_runs(["short"], [learned]) == []
+        find_shared_passages([kept], ["", "short"])
+        == find_shared_passages([], [learned])
+        == find_shared_passages(["short"], [learned])
+        == []
     )
 
 
@@ -215,9 +220,9 @@ def test_a_hard_cut_of_ornaments_is_never_a_part_and_never_divided(cut):
     rng = random.Random(5)
     for chapters in range(1, 9):
         parts = [" ".join(book(1, rng.random()).split(".")[: rng.randrange(4, 9)]) for _ in range(chapters)]
-        text = ReadText("a.txt", f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts))
+        text = LoadedText("a.txt", f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts))
         for seed in range(20):
-            sides = divided([text], 0.05, Cutting(hard_cut=cut), seed=seed, name="")
+            sides = split_texts([text], 0.05, SlicingRules(hard_cut=cut), seed=seed, name="")
             for stretch in (*sides[0], *sides[1]):
                 assert "*" not in stretch.text.replace(cut, "") and "w" in stretch.text
 
@@ -228,8 +233,8 @@ def test_a_hard_cut_of_ornaments_is_never_a_part_and_never_divided(cut):
 )
 def test_only_the_example_with_the_eos_of_an_open_end_loses_it(end, lengths):
     """The last block may be left out as too short: then no example has that EOS."""
-    rules = Cutting(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
-    cut = sliced("One two. Three four five." + end, words, rules, at_stops)
+    rules = SlicingRules(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
+    cut = slice_blocks("One two. Three four five." + end, encode_words, rules, find_stops)
     source = TextSource("a.txt", cut, open_end=True)
     assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
 

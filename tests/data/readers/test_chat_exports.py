@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.readers.chat_exports import unpacked
-from training_pro.data.readers.json_rows import Row, json_table, jsonl_table
+from training_pro.data.readers.chat_exports import unpack_export
+from training_pro.data.readers.json_rows import Row, read_json, read_jsonl
 from training_pro.tests import rowing
-from training_pro.tests.rowing import family, learned
+from training_pro.tests.rowing import family, learned_text
 
 
 def node(parent: str | None, role: str = "", *parts: Any, **fields: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ BOTH = [*KNOTS, {"role": "assistant", "content": "A knot with a loop.\n\nIt does
 def read_rows(tmp_path, content: Any) -> list[Row]:
     path = tmp_path / "conversations.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    return list(unpacked(json_table(path, path.name)).rows())
+    return list(unpack_export(read_json(path, path.name)).rows())
 
 
 def left_out_counts(row: Row) -> dict[str, int]:
@@ -112,7 +112,7 @@ def test_claude(tmp_path):
 def test_one_conversation_on_each_line(tmp_path):
     path = tmp_path / "talks.jsonl"
     path.write_text("\n".join(json.dumps(chatgpt()) for _ in range(3)), encoding="utf-8")
-    table = unpacked(jsonl_table(path, path.name))
+    table = unpack_export(read_jsonl(path, path.name))
     assert [row.columns["messages"] for row in table.rows()] == [BOTH] * 3
     assert table.unit == "conversation"
 
@@ -164,7 +164,7 @@ def test_a_single_leaf_needs_no_current_node(tmp_path):
 
 def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
     chatml = family("ChatML")
-    data = rowing.made(
+    data = rowing.prepare_rows(
         tmp_path,
         chatml,
         {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]},
@@ -177,19 +177,19 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
         "messages 6, thoughts 1."
     )
     assert note in source.notes
-    assert learned(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
+    assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
     assert not any("is the same as" in advice for advice in data.report.advice)
 
 
 def test_an_export_without_any_reply_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match="no conversation has a reply of the assistant"):
-        rowing.made(
+        rowing.prepare_rows(
             tmp_path, family("ChatML"), {"conversations.json": [claude_conversation(), claude_conversation()]}
         )
 
 
 def test_broken_conversations_stop_check_by_their_place(tmp_path):
-    data = rowing.made(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
+    data = rowing.prepare_rows(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
     assert data.report.problems == (
         "conversations.json, conversation 2: 'current_node' is 'z', which 'mapping' does not hold.",
     )

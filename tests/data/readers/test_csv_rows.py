@@ -10,8 +10,8 @@ import sqlite3
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.readers import csv_rows, sqlite_rows
-from training_pro.settings.columns import read as columns
-from training_pro.tests.rowing import family, made
+from training_pro.settings.columns import parse_columns as columns
+from training_pro.tests.rowing import family, prepare_rows
 
 NO_COLUMNS = columns("")
 
@@ -19,7 +19,7 @@ NO_COLUMNS = columns("")
 def read_csv(tmp_path, content, name="a.csv"):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    table = csv_rows.table(path, name)
+    table = csv_rows.read_table(path, name)
     return table, list(table.rows())
 
 
@@ -30,7 +30,9 @@ def test_separators_are_detected(tmp_path, separator, ending):
     content = ending.join(separator.join(f'"{cell}"' for cell in line) for line in lines)
     table, rows = read_csv(tmp_path, content)
     assert [dict(row.columns) for row in rows] == [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
-    assert table.what == f'{csv_rows.WORDS[separator]} between columns, texts in ", names in the first line'
+    assert (
+        table.what == f'{csv_rows.SEPARATOR_WORDS[separator]} between columns, texts in ", names in the first line'
+    )
 
 
 def test_tables_as_excel_writes_them(tmp_path):
@@ -82,8 +84,10 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
     with pytest.raises(
         DataError, match=r'have the columns Frage, Die Antwort, Jahr.*output=ANSWERS.*spaces in "quotes"'
     ):
-        made(tmp_path / "a", family("ChatML"), content)
-    data = made(tmp_path / "b", family("ChatML"), content, columns='instruction=Frage output="Die Antwort"')
+        prepare_rows(tmp_path / "a", family("ChatML"), content)
+    data = prepare_rows(
+        tmp_path / "b", family("ChatML"), content, columns='instruction=Frage output="Die Antwort"'
+    )
     assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
     assert data.report.sources[0].what == (
         'rows (a semicolon between columns, texts in ", names in the first line): questions and answers, since '
@@ -92,7 +96,7 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
     with pytest.raises(
         DataError, match=r"a\.csv has no column Antwort \(Columns\). It has: Die Antwort, Frage, Jahr"
     ):
-        made(tmp_path / "c", family("ChatML"), content, columns="instruction=Frage output=Antwort")
+        prepare_rows(tmp_path / "c", family("ChatML"), content, columns="instruction=Frage output=Antwort")
 
 
 def test_chats_in_a_table(tmp_path):
@@ -104,7 +108,7 @@ def test_chats_in_a_table(tmp_path):
     ]
     buffer = io.StringIO()
     csv.writer(buffer).writerows([["id", "messages"], [1, str(chat)], [2, json.dumps(chat)]])
-    data = made(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
+    data = prepare_rows(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
     first, second = (example.text for example in data.examples)
     assert first == second == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
     assert "written out in 'messages'" in data.report.sources[0].what
@@ -112,7 +116,7 @@ def test_chats_in_a_table(tmp_path):
 
 def test_a_template_for_a_table(tmp_path):
     content = {"a.csv": "name,year\nMaren Tull the ferrywoman,1999\nThe goat,2001\n"}
-    data = made(tmp_path, family("ChatML"), content, format="In %year% there was %name%.")
+    data = prepare_rows(tmp_path, family("ChatML"), content, format="In %year% there was %name%.")
     assert data.examples[1].text == "In 2001 there was The goat.<|im_end|>"
 
 
@@ -133,7 +137,7 @@ insert into "the talks" values ('a', 'b', 1), ('c', 'd', 2);
 
 
 def read_database(path, columns_setting=""):
-    return [dict(row.columns) for row in sqlite_rows.table(path, path.name, columns(columns_setting)).rows()]
+    return [dict(row.columns) for row in sqlite_rows.read_table(path, path.name, columns(columns_setting)).rows()]
 
 
 def test_the_table_whose_columns_are_known_or_the_one_that_is_asked_for(tmp_path):
@@ -200,7 +204,7 @@ def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path)
 )
 def test_columns_that_cannot_be_understood(tmp_path, columns_setting, message):
     with pytest.raises(Exception, match=message):
-        made(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=columns_setting)
+        prepare_rows(tmp_path, family("ChatML"), {"a.csv": "text\nab cd ef\n"}, columns=columns_setting)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +216,7 @@ def test_columns_that_cannot_be_understood(tmp_path, columns_setting, message):
     ],
 )
 def test_a_database_is_found_on_any_disk_also_on_a_share_of_windows(path, address):
-    assert sqlite_rows.file_address(path) == address
+    assert sqlite_rows.file_uri(path) == address
     with pytest.raises(
         sqlite3.OperationalError, match="unable to open database file"
     ):  # and not: invalid authority

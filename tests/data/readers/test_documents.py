@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data import texts
-from training_pro.data.readers.paragraphs import Paragraph, joined
+from training_pro.data import load
+from training_pro.data.readers.paragraphs import Paragraph, join_paragraphs
 
 CUT = "\n@\n"
 
@@ -15,7 +15,7 @@ CUT = "\n@\n"
 def read_text(path, content=None):
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (document,) = texts.read(path, CUT)
+    (document,) = load.read_texts(path, CUT)
     return document.text
 
 
@@ -47,8 +47,8 @@ def test_chapters_begin_at_the_first_heading_level_that_occurs_more_than_once(tm
 
 def test_one_heading_alone_cuts_nothing_and_an_empty_hard_cut_cuts_nothing():
     parts = [Paragraph("Book", 1), Paragraph("a"), Paragraph("b")]
-    assert joined(parts, CUT) == ("Book\n\na\n\nb", 1)
-    assert joined([Paragraph("a", 1), Paragraph("b"), Paragraph("c", 1)], "") == ("a\n\nb\n\nc", 2)
+    assert join_paragraphs(parts, CUT) == ("Book\n\na\n\nb", 1)
+    assert join_paragraphs([Paragraph("a", 1), Paragraph("b"), Paragraph("c", 1)], "") == ("a\n\nb\n\nc", 2)
 
 
 def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
@@ -56,7 +56,7 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     files = {"z one.xhtml": "<h1>First</h1><p>a</p>", "b.xhtml": "<p>second</p>", "nav.xhtml": "<p>contents</p>"}
     write_epub(path, files, spine=["nav.xhtml", "z one.xhtml", "b.xhtml"])
     assert read_text(path) == f"First\n\na{CUT}second"
-    (document,) = texts.read(path, "")
+    (document,) = load.read_texts(path, "")
     assert document.notes == ("a.epub was read as an e-book of 2 parts, uncut, since the hard cut is empty.",)
 
 
@@ -133,7 +133,7 @@ def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, 
     path = tmp_path / f"a{ending}"
     write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
     with pytest.raises(DataError) as error:
-        texts.read(path)
+        load.read_texts(path)
     assert f"the library {package} has to be installed (pip install {package})" in str(error.value)
 
 
@@ -145,4 +145,4 @@ def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_placeholders(t
         "1.MD": "one",
     }.items():
         (tmp_path / name).write_text(content)
-    assert [document.text for document in texts.read(tmp_path)] == ["one", "two", "ten"]
+    assert [document.text for document in load.read_texts(tmp_path)] == ["one", "two", "ten"]

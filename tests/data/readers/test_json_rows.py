@@ -6,7 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.readers.json_rows import json_table, jsonl_table
+from training_pro.data.readers.json_rows import read_json, read_jsonl
 
 PAIR = {"instruction": "a", "output": "b"}
 
@@ -14,7 +14,7 @@ PAIR = {"instruction": "a", "output": "b"}
 def read_rows(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    table = (jsonl_table if name.endswith("l") else json_table)(path, name)
+    table = (read_jsonl if name.endswith("l") else read_json)(path, name)
     return table, list(table.rows())
 
 
@@ -154,4 +154,4 @@ def test_empty_files(tmp_path, content):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"a\.jsonl cannot be read"):
-        jsonl_table(tmp_path / "a.jsonl", "a.jsonl")
+        read_jsonl(tmp_path / "a.jsonl", "a.jsonl")

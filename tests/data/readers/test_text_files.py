@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.readers.text_files import text_of
-from training_pro.data.texts import read
+from training_pro.data.load import read_texts
+from training_pro.data.readers.text_files import read_text
 
 LEGACY = {
     "cp1252": "Où étais-tu hier, à la fête ? Die Straße führte zum Schloß. El niño comió “una” manzana. ",
@@ -32,27 +32,27 @@ def write_file(folder: Path, data: bytes, name: str = "story.txt") -> Path:
 
 def refusal(path: Path) -> str:
     with pytest.raises(DataError) as error:
-        read(path)
+        read_texts(path)
     return str(error.value)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_unicode_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: str):
     text = "Grüße, 世界 👋\n"
-    [loaded] = read(write_file(tmp_path, text.encode(encoding)))
+    [loaded] = read_texts(write_file(tmp_path, text.encode(encoding)))
     assert loaded.text == text
     assert bool(loaded.notes) == (not encoding.startswith("utf-8"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_utf_16_without_a_byte_order_mark_is_guessed_with_a_note(tmp_path: Path, encoding: str):
-    [loaded] = read(write_file(tmp_path, "A plain story.\n".encode(encoding)))
+    [loaded] = read_texts(write_file(tmp_path, "A plain story.\n".encode(encoding)))
     assert loaded.text == "A plain story.\n"
     assert encoding in loaded.notes[0] and "guessed" in loaded.notes[0]
 
 
 def test_big_endian_with_a_byte_order_mark(tmp_path: Path):
-    [loaded] = read(write_file(tmp_path, codecs.BOM_UTF16_BE + "Häuser".encode("utf-16-be")))
+    [loaded] = read_texts(write_file(tmp_path, codecs.BOM_UTF16_BE + "Häuser".encode("utf-16-be")))
     assert loaded.text == "Häuser"
 
 
@@ -60,26 +60,26 @@ def test_big_endian_with_a_byte_order_mark(tmp_path: Path):
 @pytest.mark.parametrize("times", [1, 200])
 def test_a_legacy_code_page_is_guessed_with_a_note(tmp_path: Path, encoding: str, times: int):
     text = LEGACY[encoding] * times
-    [loaded] = read(write_file(tmp_path, text.encode(encoding)))
+    [loaded] = read_texts(write_file(tmp_path, text.encode(encoding)))
     assert loaded.text == text
     assert "story.txt was read as" in loaded.notes[0] and "guessed" in loaded.notes[0]
 
 
 def test_a_few_broken_bytes_do_not_spoil_a_text_in_utf_8(tmp_path: Path):
-    [loaded] = read(write_file(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
+    [loaded] = read_texts(write_file(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
     assert loaded.text.startswith("Grüße aus Köln")
     assert any("2 places could not be read" in note for note in loaded.notes)
 
 
 def test_line_ends_become_one_kind(tmp_path: Path):
-    [loaded] = read(write_file(tmp_path, b"one\r\ntwo\rthree\nfour\r\n\r\n"))
+    [loaded] = read_texts(write_file(tmp_path, b"one\r\ntwo\rthree\nfour\r\n\r\n"))
     assert loaded.text == "one\ntwo\nthree\nfour\n\n"
 
 
 def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
     for name in ("chapter 10.txt", "chapter 2.md", "Chapter 1.txt", "cover.png", ".hidden.txt", "part 2/a.txt"):
         write_file(tmp_path, b"text", name)
-    assert [loaded.name for loaded in read(tmp_path)] == [
+    assert [loaded.name for loaded in read_texts(tmp_path)] == [
         "Chapter 1.txt",
         "chapter 2.md",
         "chapter 10.txt",
@@ -143,7 +143,7 @@ def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path: Path):
 )
 def test_letters_after_the_last_line_end_count_too(tmp_path: Path, text: str, encoding: str):
     text = text.strip()
-    (loaded,) = read(write_file(tmp_path, text.encode(encoding)))
+    (loaded,) = read_texts(write_file(tmp_path, text.encode(encoding)))
     assert loaded.text == text
     assert not any("could not be read" in note for note in loaded.notes)
 
@@ -156,4 +156,4 @@ def test_a_file_locked_by_another_program_is_reported(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "open", deny)
     with pytest.raises(DataError, match=r"^a\.docx cannot be read \(Permission denied\)\. Close the program"):
-        text_of(tmp_path / "a.docx", "a.docx")
+        read_text(tmp_path / "a.docx", "a.docx")

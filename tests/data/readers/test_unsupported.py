@@ -6,10 +6,10 @@ import zipfile
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data import dataset_index, texts
+from training_pro.data import dataset_index, load
 from training_pro.data.readers import unsupported
 from training_pro.tests import rowing
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import family
 
 SPACES = " ".join(
@@ -85,7 +85,7 @@ def write_odt(path, body=BODY, **files: bytes):
 def read_text(path, content: str = "") -> str:
     if content:
         path.write_text(content, encoding="utf-8")
-    [document] = texts.read(path, "\n@\n")
+    [document] = load.read_texts(path, "\n@\n")
     return document.text
 
 
@@ -117,7 +117,7 @@ def test_an_open_document(tmp_path):
 def test_broken_open_documents(tmp_path, make, message):
     make(tmp_path / "a.odt")
     with pytest.raises(DataError, match=message):
-        texts.read(tmp_path / "a.odt")
+        load.read_texts(tmp_path / "a.odt")
 
 
 def test_a_sheet_with_this_suffix_is_refused(tmp_path):
@@ -127,7 +127,7 @@ def test_a_sheet_with_this_suffix_is_refused(tmp_path):
             "content.xml", f"<office:document-content {SPACES}><office:body/></office:document-content>"
         )
     with pytest.raises(DataError, match="without a text: a table or a drawing"):
-        texts.read(tmp_path / "a.odt")
+        load.read_texts(tmp_path / "a.odt")
 
 
 def test_subtitles(tmp_path):
@@ -143,12 +143,12 @@ def test_subtitles(tmp_path):
 def test_a_file_without_times_is_no_subtitles(tmp_path):
     (tmp_path / "a.srt").write_text("Only some words.")
     with pytest.raises(DataError, match=r"a\.srt holds no times, .* rename it to \.txt"):
-        texts.read(tmp_path / "a.srt")
+        load.read_texts(tmp_path / "a.srt")
 
 
 @pytest.fixture
 def folders(tmp_path):
-    result = made_folders(tmp_path)
+    result = make_folders(tmp_path)
     for name in (
         "a.rtf",
         "b.AZW3",
@@ -166,37 +166,37 @@ def folders(tmp_path):
 
 
 def test_unsupported_files_are_named_with_what_to_do(folders):
-    assert unsupported.said(folders.datasets) == (
+    assert unsupported.describe_unsupported(folders.datasets) == (
         "Not read: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (turn it into an .epub "
         "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is "
         "plain text, rename it to end in .txt)."
     )
     for number in range(9):
         (folders.datasets / f"c{number}.zip").write_text("")
-    assert unsupported.said(folders.datasets).endswith("; and 9 more.")
-    assert not unsupported.said(folders.datasets / "story.txt")
+    assert unsupported.describe_unsupported(folders.datasets).endswith("; and 9 more.")
+    assert not unsupported.describe_unsupported(folders.datasets / "story.txt")
 
 
 @pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc"])
 def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
     with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not read\. To learn from it, "):
-        dataset_index.found([name], folders)
+        dataset_index.find_datasets([name], folders)
     with pytest.raises(DataError, match="files are not read"):
-        texts.read(folders.datasets / name)
+        load.read_texts(folders.datasets / name)
 
 
 def test_plain_text_with_another_suffix_is_read_when_asked_for(folders):
-    assert [data.name for data in dataset_index.found(["log"], folders)] == ["log"]
-    assert texts.read(folders.datasets / "log")
+    assert [data.name for data in dataset_index.find_datasets(["log"], folders)] == ["log"]
+    assert load.read_texts(folders.datasets / "log")
 
 
 def test_a_folder_of_unsupported_files_names_them(folders):
     (folders.datasets / "book" / "one.txt").unlink()
     with pytest.raises(DataError, match=r"Not read: two\.doc \(save it as \.docx"):
-        texts.read(folders.datasets / "book")
+        load.read_texts(folders.datasets / "book")
 
 
 def test_check_names_the_unsupported_files_of_a_folder(tmp_path):
     files = {"book/one.txt": "Some words. And more of them.", "book/two.doc": "x"}
-    data = rowing.made(tmp_path, family("ChatML"), files, data=["book"])
+    data = rowing.prepare_rows(tmp_path, family("ChatML"), files, data=["book"])
     assert "book/: not read: two.doc (save it as .docx or .odt, or its text as .txt)." in data.report.advice

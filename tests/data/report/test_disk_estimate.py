@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from training_pro.core.host import Memory, ModelCard
-from training_pro.data.report.disk_estimate import disk_plan
+from training_pro.core.host import DeviceMemory, ModelCard
+from training_pro.data.report.disk_estimate import estimate_disk
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.settings.parsing import training_settings
@@ -26,13 +26,13 @@ EIGHT = {
 
 
 GIGABYTES = 10**9
-CARD = Memory("NVIDIA", 0, 80 * GIGABYTES)
+CARD = DeviceMemory("NVIDIA", 0, 80 * GIGABYTES)
 
 
 def estimate(tmp_path, machine=None, loading="", **more):
     settings = training_settings({"name": "a", "data": ["x.txt"], **more})
     plan = StepPlan(400, 4, 1, settings.steps.epochs)
-    return disk_plan(settings, ModelCard("m", EIGHT, None, loading), plan, tmp_path / "not" / "there", machine)
+    return estimate_disk(settings, ModelCard("m", EIGHT, None, loading), plan, tmp_path / "not" / "there", machine)
 
 
 def test_a_checkpoint_of_an_eight_billion_model_is_a_gigabyte(tmp_path):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from training_pro.core.host import Memory, ModelCard
-from training_pro.data.report.memory_estimate import Expecting, fitted_to_card, largest_batch
+from training_pro.core.host import DeviceMemory, ModelCard
+from training_pro.data.report.memory_estimate import MemoryModel, fit_to_memory, largest_batch
 from training_pro.settings.parsing import training_settings
 
 GB = 10**9
@@ -35,8 +35,8 @@ class FakeExamples:
 
 
 def memory_model(free, loading="auto", device="NVIDIA Some Card", length=1024):
-    machine = Memory(device, 0, int(free * GB))
-    model = Expecting.of(ModelCard("m", EIGHT_B, None, loading), FakeExamples(*[length] * 64), machine)
+    machine = DeviceMemory(device, 0, int(free * GB))
+    model = MemoryModel.of(ModelCard("m", EIGHT_B, None, loading), FakeExamples(*[length] * 64), machine)
     assert model is not None
     return model
 
@@ -57,17 +57,17 @@ def test_auto_checkpointing_is_off_on_a_cpu():
 
 
 def test_memory_that_the_model_holds_counts_as_free():
-    assert Memory("a card", used=20, total=24, held=18).free == 22
+    assert DeviceMemory("a card", used=20, total=24, held=18).free == 22
 
 
 def test_nothing_changes_where_the_run_fits():
-    assert fitted_to_card(memory_model(80), settings()) == {}
+    assert fit_to_memory(memory_model(80), settings()) == {}
 
 
 def test_the_cheapest_changes_are_chosen_and_the_product_stays():
     model = memory_model(24, "4bit")
     requested = settings(batch_size=16, gradient_checkpointing="off")
-    changes = fitted_to_card(model, requested)
+    changes = fit_to_memory(model, requested)
     assert changes["batch_size"] * changes["accumulation"] == 16
     assert changes.keys() <= {"batch_size", "accumulation", "gradient_checkpointing", "optimizer"}
     sections = {"steps": {}, "machine": {}, "learning": {}}
@@ -91,7 +91,7 @@ def test_a_trained_head_has_the_models_dtype_and_counts_once_where_it_is_tied(
     loading, tied, optimizer, bytes_each
 ):
     card = ModelCard("m", {**EIGHT_B, "tie_word_embeddings": tied}, None, loading)
-    model = Expecting.of(card, FakeExamples(1024), Memory("NVIDIA Some Card", 0, 80 * GB))
+    model = MemoryModel.of(card, FakeExamples(1024), DeviceMemory("NVIDIA Some Card", 0, 80 * GB))
     without, with_head = (model.memory(settings(train_head=asked, optimizer=optimizer)) for asked in (False, True))
     weights = 128256 * 4096 * (1 if tied else 2)
     added = tuple(getattr(with_head, part) - getattr(without, part) for part in ("lora", "gradients", "optimizer"))
@@ -101,11 +101,11 @@ def test_a_trained_head_has_the_models_dtype_and_counts_once_where_it_is_tied(
 def test_train_head_gets_an_8_bit_optimizer_where_memory_is_short():
     requested = settings(train_head=True, batch_size=1, gradient_checkpointing="on")
     need = memory_model(500).memory(requested).total / GB
-    assert fitted_to_card(memory_model(need * 0.98), requested) == {"optimizer": "adamw_8bit"}
+    assert fit_to_memory(memory_model(need * 0.98), requested) == {"optimizer": "adamw_8bit"}
 
 
 def test_no_changes_where_the_weights_alone_do_not_fit():
-    assert fitted_to_card(memory_model(10), settings()) == {}
+    assert fit_to_memory(memory_model(10), settings()) == {}
 
 
 def test_the_largest_batch_grows_with_the_memory_and_shrinks_with_the_measured_scale():

@@ -8,7 +8,7 @@ from training_pro.core.errors import DataError
 from training_pro.data.examples.examples import Examples, RowSource
 from training_pro.data.report import plan_checks
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.schedulers import Plan, described, multipliers, schedule_named
+from training_pro.schedulers import ScheduleSteps, describe_phases, get_schedule, lr_multipliers
 from training_pro.settings.parsing import training_settings
 from training_pro.train_utils import StepPlan
 
@@ -63,9 +63,9 @@ def test_schedule_points_that_are_out_of_order_in_steps(points, epochs, crossed)
 
 
 def test_points_out_of_order_still_have_defined_rates():
-    phases = schedule_named("0.5:1 3e:0").phases(Plan(40, 5))
-    assert described(phases) == "hold at 0 to step 15, rise straight to 1 to step 20, hold at 1 to step 40"
-    rates = multipliers(phases, 40)
+    phases = get_schedule("0.5:1 3e:0").phases(ScheduleSteps(40, 5))
+    assert describe_phases(phases) == "hold at 0 to step 15, rise straight to 1 to step 20, hold at 1 to step 40"
+    rates = lr_multipliers(phases, 40)
     assert rates[:15] == [0] * 15
     assert rates[19:] == [1] * 21
 

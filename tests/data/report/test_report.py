@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_pro.data.report.report import DatasetReport, Lengths, RowReport, SourceReport, TextReport
+from training_pro.data.report.report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport
 
 TEXT = TextReport(
     parts=2,
@@ -21,7 +21,7 @@ TEXT = TextReport(
 )
 STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
 ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="left out")
-CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=Lengths(8, (4, 5), 16, 15), rows=ROWS)
+CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=LengthHistogram(8, (4, 5), 16, 15), rows=ROWS)
 REPORT = DatasetReport(7, 150, 143, 30, 32, 2, 4, sources=(STORY,), advice=("Mind this.",), notes=("By the way.",))
 KEYS = [
     "verdict",

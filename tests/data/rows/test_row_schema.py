@@ -7,14 +7,21 @@ import json
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.readers.json_rows import Row
-from training_pro.data.rows.row_schema import BadRowError, Chat, Written, as_chat, as_text, found
+from training_pro.data.rows.row_schema import (
+    BadRowError,
+    Chat,
+    FixedText,
+    as_chat_schema,
+    as_text_schema,
+    detect_schema,
+)
 
 USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 TURNS = [("user", "q"), ("assistant", "a")]
 
 
 def shape(*rows, system=""):
-    return found([Row(n, columns) for n, columns in enumerate(rows, start=1)], "a.json", system)
+    return detect_schema([Row(n, columns) for n, columns in enumerate(rows, start=1)], "a.json", system)
 
 
 def turns(row, **more):
@@ -56,7 +63,7 @@ def test_column_names_may_differ_in_case_and_spaces():
 
 def test_a_text_that_is_not_a_list_stays_a_text():
     for text in ("[INST] Hi", "[{] is no JSON", "[1, 2]"):
-        assert shape({"chat": text}).of({"chat": text}) == Written(text)
+        assert shape({"chat": text}).of({"chat": text}) == FixedText(text)
 
 
 def test_a_broken_serialized_list_is_a_bad_row():
@@ -85,15 +92,15 @@ def test_a_system_message(own, system):
 
 
 def test_texts():
-    assert shape({"text": "t"}).of({"text": "t"}) == Written("t")
-    assert shape({"anything": "t", "id": 1}).of({"anything": "t"}) == Written("t")
+    assert shape({"text": "t"}).of({"text": "t"}) == FixedText("t")
+    assert shape({"anything": "t", "id": 1}).of({"anything": "t"}) == FixedText("t")
     assert not shape({"text": "t"}).has_replies
 
 
 def test_prompt_and_completion():
     row = {"prompt": "q ", "completion": "a"}
-    assert shape(row).of(row) == Written("q a", 2)
-    chat_row = as_chat(shape(row), [Row(1, row)], "a.json", "").of(row)
+    assert shape(row).of(row) == FixedText("q a", 2)
+    chat_row = as_chat_schema(shape(row), [Row(1, row)], "a.json", "").of(row)
     assert [m.content for m in chat_row.messages] == ["q ", "a"]
 
 
@@ -105,13 +112,13 @@ def test_unknown_columns_are_named():
 def test_the_chosen_format_must_fit_the_rows():
     rows = [Row(1, {"text": "t"})]
     with pytest.raises(DataError, match="plain texts, which have no turns"):
-        as_chat(shape({"text": "t"}), rows, "a.json", "")
+        as_chat_schema(shape({"text": "t"}), rows, "a.json", "")
     with pytest.raises(DataError, match="have no column of texts"):
-        as_text(
+        as_text_schema(
             shape({"instruction": "q", "output": "a"}), [Row(1, {"instruction": "q", "output": "a"})], "a.json"
         )
     row = {"instruction": "q", "output": "a", "text": "t"}
-    assert as_text(shape(row), [Row(1, row)], "a.json").of(row) == Written("t")
+    assert as_text_schema(shape(row), [Row(1, row)], "a.json").of(row) == FixedText("t")
 
 
 @pytest.mark.parametrize(

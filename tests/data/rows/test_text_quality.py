@@ -6,15 +6,15 @@ import random
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.rows.text_quality import Inspector, refusals
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.rowing import chat, family, made
+from training_pro.data.rows.text_quality import TextInspector, load_refusal_phrases
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.rowing import chat, family, prepare_rows
 
 CHATML = family("ChatML")
 
 
 def inspect_texts(*texts):
-    inspector = Inspector(("as an ai language model",))
+    inspector = TextInspector(("as an ai language model",))
     for number, text in enumerate(texts, start=1):
         inspector.look(text, text, f"row {number}")
     return list(inspector.said("a.jsonl", "row"))
@@ -75,19 +75,19 @@ def test_short_texts_are_never_near_duplicates():
 def test_refusals_count_only_where_they_are_learned(tmp_path):
     in_question = chat("Say: as an AI language model", "No.")
     in_reply = chat("Hi there", "As an AI language model, no.")
-    assert made(tmp_path / "a", CHATML, {"rows.jsonl": [in_question]}).report.advice == ()
-    (sentence,) = made(tmp_path / "b", CHATML, {"rows.jsonl": [in_question, in_reply]}).report.advice
+    assert prepare_rows(tmp_path / "a", CHATML, {"rows.jsonl": [in_question]}).report.advice == ()
+    (sentence,) = prepare_rows(tmp_path / "b", CHATML, {"rows.jsonl": [in_question, in_reply]}).report.advice
     assert "the first is line 2" in sentence
 
 
 def test_words_that_a_template_adds_are_not_an_issue(tmp_path):
-    data = made(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")]})
+    data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")]})
     assert data.report.verdict == "ready"
 
 
 def test_the_sections_of_a_text_are_inspected(tmp_path):
     text = "A story that is told.\n\n\nAnd its end, with <br> in it.\n\n\nA story that is told."
-    advice = made(tmp_path, CHATML, {"a.txt": text}).report.advice
+    advice = prepare_rows(tmp_path, CHATML, {"a.txt": text}).report.advice
     assert [sentence.split(": ")[1][:24] for sentence in advice] == [
         "1 of 3 parts hold remain",
         "1 of 3 parts are there a",
@@ -95,11 +95,11 @@ def test_the_sections_of_a_text_are_inspected(tmp_path):
 
 
 def test_the_users_list_of_phrases_replaces_the_shipped_one(tmp_path):
-    folders = made_folders(tmp_path)
-    assert "as an ai language model" in refusals(folders)
-    assert not any(phrase.startswith("#") for phrase in refusals(folders))
-    folders.refusals.write_text("# mine\nLa la\n\n", encoding="utf-8")
-    assert refusals(folders) == ("la la",)
-    folders.refusals.write_bytes(b"\xff\xfe\xff")
+    folders = make_folders(tmp_path)
+    assert "as an ai language model" in load_refusal_phrases(folders)
+    assert not any(phrase.startswith("#") for phrase in load_refusal_phrases(folders))
+    folders.refusal_phrases.write_text("# mine\nLa la\n\n", encoding="utf-8")
+    assert load_refusal_phrases(folders) == ("la la",)
+    folders.refusal_phrases.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(DataError, match="Save it as UTF-8"):
-        refusals(folders)
+        load_refusal_phrases(folders)

@@ -10,17 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from training_pro.chunking import Cutting, Sliced, sections_of
-from training_pro.data.examples.split import divided
-from training_pro.data.prepare import checked
-from training_pro.data.readers.text_files import ReadText
-from training_pro.data.text.block_bounds import bounds
-from training_pro.data.text.sentences import sentence_ends
+from training_pro.chunking import SlicedText, SlicingRules, find_sections
+from training_pro.data.examples.split import split_texts
+from training_pro.data.prepare import check_datasets
+from training_pro.data.readers.text_files import LoadedText
+from training_pro.data.text.block_bounds import find_bounds
+from training_pro.data.text.sentences import find_sentence_ends
 from training_pro.data.text.slice_map import build_slice_map
-from training_pro.data.text.slicing import slices
-from training_pro.engine.tokenizer.tokenizer import working_tokenizer
+from training_pro.data.text.slicing import slice_text
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
-from training_pro.tests.slicing_laws import assert_laws, letters
+from training_pro.tests.slicing_laws import assert_laws, encode_bytes
 
 CHAT_LINES = [
     *("hi there", "hey. how are you", "so the ferry is late again", "lol", "ok", "yes!", "who was that"),
@@ -112,9 +112,9 @@ BY_SENTENCES: dict[str, str] = {
     "one line": "nothing ends here",
 }
 TOKENIZERS: dict[str, Callable[[], Any]] = {
-    "letters": lambda: letters,
-    "byte-level": lambda: working_tokenizer(real_tokenizers.small_byte_level()).encode,
-    "metaspace": lambda: working_tokenizer(real_tokenizers.metaspace()).encode,
+    "letters": lambda: encode_bytes,
+    "byte-level": lambda: make_working_tokenizer(real_tokenizers.small_byte_level()).encode,
+    "metaspace": lambda: make_working_tokenizer(real_tokenizers.metaspace()).encode,
 }
 
 
@@ -123,7 +123,7 @@ def line_ends(text: str) -> set[int]:
     return {end for end in range(1, len(text) + 1) if text[end - 1] == "\n" or end == len(text)}
 
 
-def ends_within_lines(sliced: Sliced) -> list[int]:
+def ends_within_lines(sliced: SlicedText) -> list[int]:
     """Ends of blocks that lie within a line."""
     ends = line_ends(sliced.text) | {len(sliced.text.rstrip())}
     return [block.end for block in sliced if block.end not in ends]
@@ -138,7 +138,7 @@ def encoder(request):
 def test_no_block_ends_within_a_line(name: str, encoder):
     cutoff = 160  # the small trained tokenizer needs many tokens for a line
     for chunking in ("blocks", "dementor"):
-        sliced = slices(BY_LINES[name], encoder, Cutting(cutoff=cutoff, chunking=chunking, eos=2))
+        sliced = slice_text(BY_LINES[name], encoder, SlicingRules(cutoff=cutoff, chunking=chunking, eos=2))
         assert len(sliced) > 3 and sliced.sections.by_lines.all()
         assert ends_within_lines(sliced) == []
         if chunking == "blocks":
@@ -148,15 +148,15 @@ def test_no_block_ends_within_a_line(name: str, encoder):
 @pytest.mark.parametrize("name", BY_SENTENCES)
 def test_prose_is_cut_at_its_sentences(name: str):
     text = BY_SENTENCES[name]
-    unit_bounds = bounds(text, sections_of(text, "\n\n\n"))
-    assert unit_bounds.ends.tolist() == sentence_ends(text).tolist()
+    unit_bounds = find_bounds(text, find_sections(text, "\n\n\n"))
+    assert unit_bounds.ends.tolist() == find_sentence_ends(text).tolist()
     assert not unit_bounds.by_lines.any() and not len(unit_bounds.inner)
 
 
 def test_a_line_longer_than_a_block_is_divided_at_its_sentences(encoder):
     long_line = f"<anna> {PROSE} {PROSE}"
     text = f"{irc_log(20)}\n{long_line}\n{irc_log(20, seed=4)}"
-    sliced = slices(text, encoder, Cutting(cutoff=160, overlap=False))
+    sliced = slice_text(text, encoder, SlicingRules(cutoff=160, overlap=False))
     cuts, line_start = ends_within_lines(sliced), text.index(long_line)
     assert cuts and all(line_start < cut < line_start + len(long_line) for cut in cuts)
     assert all(text[:cut].rstrip().endswith((".", "?")) for cut in cuts)
@@ -165,7 +165,7 @@ def test_a_line_longer_than_a_block_is_divided_at_its_sentences(encoder):
 
 def by_lines(parts: list[str]) -> list[bool]:
     text = "\n\n\n".join(parts)
-    return bounds(text, sections_of(text, "\n\n\n")).by_lines.tolist()
+    return find_bounds(text, find_sections(text, "\n\n\n")).by_lines.tolist()
 
 
 def test_each_part_is_judged_by_its_own_lines_and_a_short_one_by_all():
@@ -177,7 +177,7 @@ def test_each_part_is_judged_by_its_own_lines_and_a_short_one_by_all():
 def test_wrapped_paragraphs_among_lines_stay_whole():
     notes = "\n".join(f"- {line}" for line in CHAT_LINES)
     text = "\n\n".join([f"Notes\n\n{textwrap.fill(PROSE, 72)}\n\n{notes}"] * 5)
-    unit_bounds = bounds(text, sections_of(text, ""))
+    unit_bounds = find_bounds(text, find_sections(text, ""))
     assert unit_bounds.by_lines.all()
     assert "The road went on past the mill and the old school until it met the\n" not in split_at(
         text, unit_bounds.ends
@@ -191,14 +191,16 @@ def split_at(text: str, ends) -> list[str]:
 
 def test_the_setting_decides():
     log, prose = irc_log(), textwrap.fill(PROSE, 72)
-    unit_bounds = bounds(log, sections_of(log, ""), "sentences")
-    assert unit_bounds.ends.tolist() == sentence_ends(log).tolist() and not unit_bounds.by_lines.any()
-    unit_bounds = bounds(prose, sections_of(prose, ""), "lines")
+    unit_bounds = find_bounds(log, find_sections(log, ""), "sentences")
+    assert unit_bounds.ends.tolist() == find_sentence_ends(log).tolist() and not unit_bounds.by_lines.any()
+    unit_bounds = find_bounds(prose, find_sections(prose, ""), "lines")
     assert split_at(prose, unit_bounds.ends) == prose.splitlines(keepends=True)
 
 
 def test_validation_data_end_at_lines_too():
-    training, validation = divided([ReadText("log.txt", irc_log(400))], 0.2, Cutting(), seed=1, name="log.txt")
+    training, validation = split_texts(
+        [LoadedText("log.txt", irc_log(400))], 0.2, SlicingRules(), seed=1, name="log.txt"
+    )
     assert all(part.text.startswith("<") for part in [*training, *validation])
 
 
@@ -206,18 +208,18 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     place.write("log.txt", irc_log())
     place.write("road.txt", BY_SENTENCES["wrapped at 72"])
     card = place.host().card()
-    arguments = (place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
-    report = checked(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
+    arguments = (place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
+    report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
     assert "90 lines -> " in report and "blocks end at lines; each line is seen" in report
     assert "many lines end without a full stop or begin with who speaks ('Blocks end at' changes that)" in report
     assert "blocks end at sentences; each sentence is seen" in report
-    report = checked(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
+    report = check_datasets(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
     assert "blocks end at sentences" in report and "changes that" not in report
 
 
 def test_the_map_counts_lines_and_sentences_separately():
     text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
-    slice_map = build_slice_map(slices(text, letters, Cutting(cutoff=300)))
+    slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
     assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
     assert slice_map.ends == "sentences, in 1 of 2 parts at lines"
 
@@ -228,11 +230,11 @@ def test_the_map_counts_lines_and_sentences_separately():
 def test_time_grows_linearly_with_the_text(part: str):
     def seconds(size: int) -> float:
         text = part * (size // len(part))
-        sections = sections_of(text, "")
+        sections = find_sections(text, "")
         best = 9.0
         for _ in range(3):
             start = time.perf_counter()
-            bounds(text, sections)
+            find_bounds(text, sections)
             best = min(best, time.perf_counter() - start)
         return best
 

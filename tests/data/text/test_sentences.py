@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from training_pro.data.text.sentences import sentence_ends
+from training_pro.data.text.sentences import find_sentence_ends
 
 CASES: dict[str, list[str]] = json.loads(
     Path(__file__).parents[1].with_name("sentences.json").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def parse_case(case: str) -> tuple[str, set[int]]:
     return text, {len("".join("".join(parts[:number]).split())) for number in range(1, len(parts))}
 
 
-def find_places(text: str, find: Callable[[str], object] = sentence_ends) -> set[int]:
+def find_places(text: str, find: Callable[[str], object] = find_sentence_ends) -> set[int]:
     length = len("".join(text.split()))
     return {len("".join(text[: int(end)].split())) for end in find(text)} - {0, length}
 
@@ -64,7 +64,7 @@ def misses(case: str) -> list[str]:
     ]
 
 
-def scores(find: Callable[[str], object] = sentence_ends) -> dict[str, Score]:
+def scores(find: Callable[[str], object] = find_sentence_ends) -> dict[str, Score]:
     """Counts of correct bounds, and of missed or invented ones, by language."""
     table = {language: Score() for language in CASES}
     for language, cases in CASES.items():
@@ -95,7 +95,7 @@ def test_only_known_misses(language: str):
 
 
 def split_sentences(text: str) -> list[str]:
-    places = [0, *sentence_ends(text).tolist(), len(text)]
+    places = [0, *find_sentence_ends(text).tolist(), len(text)]
     return [part for a, b in pairwise(places) if (part := text[a:b])]
 
 
@@ -116,7 +116,7 @@ def test_prose_wrapped_before_a_name_continues():
 
 @pytest.mark.parametrize("text", ["", " ", "\n", "x", "....", "?!", '."', "。", "\u037e", "I"])
 def test_tiny_texts_do_not_fail(text: str):
-    assert all(0 < end <= len(text) for end in sentence_ends(text))
+    assert all(0 < end <= len(text) for end in find_sentence_ends(text))
 
 
 @pytest.mark.parametrize("part", ["e.g. foo ", "1. ", ". ", "a" * 100, " " * 50, '."', "A. ", "…", "x\n", "Mr. "])
@@ -126,7 +126,7 @@ def test_time_grows_linearly_with_the_text(part: str):
         best = 9.0
         for _ in range(3):
             start = time.perf_counter()
-            sentence_ends(text)
+            find_sentence_ends(text)
             best = min(best, time.perf_counter() - start)
         return best
 

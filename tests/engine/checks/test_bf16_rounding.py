@@ -45,7 +45,7 @@ def test_the_advice_is_right(place):
     changed = {}
     for loading in ("float32", "bfloat16"):
         host = place.host(loading)
-        before = host.loaded().model.get_output_embeddings().weight.detach().clone()
+        before = host.loaded_model().model.get_output_embeddings().weight.detach().clone()
         place.train(host, name=f"in-{loading}", learning_rate=1e-5, **HEAD)
         weights = load_file(place.lora(f"in-{loading}") / "adapter_model.safetensors")
         (head,) = (weight for name, weight in weights.items() if "lm_head" in name and "lora" not in name)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from training_pro.core.errors import SettingsError
 from training_pro.engine.checks.optimizers import optimizer_problems
-from training_pro.engine.compute.collator import batched
-from training_pro.engine.compute.neftune import lengths_of, noisy
+from training_pro.engine.compute.collator import collate
+from training_pro.engine.compute.neftune import add_neftune_noise, example_lengths
 from training_pro.settings.definitions import SETTINGS
-from training_pro.tests.engine.architectures import examples
+from training_pro.tests.engine.architectures import random_examples
 
 DECLARED = tuple(SETTINGS["optimizer"].choices)
 ON_THE_CPU = [name for name in DECLARED if "8bit" not in name]
@@ -73,18 +73,18 @@ def test_unsupported_optimizers_are_refused_together_with_problems_of_the_data(p
 
 
 def test_the_noise_of_a_token_depends_on_its_example_alone():
-    rows = examples(4, 9)
-    padded, packed = batched(rows, in_one_row=False), batched(rows, in_one_row=True)
-    padded_lengths = lengths_of(padded["owners"], padded["attention_mask"])
+    rows = random_examples(4, 9)
+    padded, packed = collate(rows, in_one_row=False), collate(rows, in_one_row=True)
+    padded_lengths = example_lengths(padded["owners"], padded["attention_mask"])
     assert padded_lengths.tolist() == [[4.0] * 9, [9.0] * 9]
-    assert lengths_of(packed["owners"], None).tolist() == [[4.0] * 4 + [9.0] * 9]
+    assert example_lengths(packed["owners"], None).tolist() == [[4.0] * 4 + [9.0] * 9]
 
 
 def test_noise_is_bounded_and_is_removed():
     torch.manual_seed(0)
-    embeddings, batch = torch.nn.Embedding(200, 16), batched(examples(4, 400), in_one_row=True)
+    embeddings, batch = torch.nn.Embedding(200, 16), collate(random_examples(4, 400), in_one_row=True)
     clean = embeddings(batch["input_ids"])
-    with noisy(embeddings, 5.0, batch["owners"], {}):
+    with add_neftune_noise(embeddings, 5.0, batch["owners"], {}):
         difference = (embeddings(batch["input_ids"]) - clean).abs()[0]
     assert 0.9 * 5 / 8 < float(difference[:4].max()) <= 5 / 8
     assert 0.9 * 5 / 80 < float(difference[4:].max()) <= 5 / 80

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import accelerate
 import pytest
 import torch
-from training_pro.core.engine import Merge
+from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.core.jobs.events import Progress
 from training_pro.core.jobs.job import Job
 from training_pro.engine.checks import requirements
-from training_pro.engine.checks.requirements import Here
+from training_pro.engine.checks.requirements import DeviceInfo
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.training.setup import _told_by_types
-from training_pro.tests.tiny import watched
+from training_pro.engine.training.setup import _check_trainable_dtypes
+from training_pro.tests.tiny import watched_job
 
 ENTRY_POINTS = {
     "check": lambda engine, asked, host: engine.check(asked, host).problems,
@@ -65,7 +65,7 @@ def test_a_start_reports_all_that_check_reports_also_of_the_data_and_the_name(wi
     problems = reported("run", settings, host)
     assert [problem.partition(":")[0] for problem in problems[1:]] == ["Optimizer", "Liger", "Name"]
     assert "nothing.txt" in problems[0]
-    assert problems == list(PeftEngine().foresee(settings, host).problems)
+    assert problems == list(PeftEngine().check_start(settings, host).problems)
     assert host._loaded is None
 
 
@@ -85,9 +85,9 @@ def test_a_lora_on_float16_weights_trains_and_is_checked_ready(place):
 def test_a_loaded_model_is_inspected_itself(place):
     host = place.host("float16")
     host.load(str(place.tiny), "float16")
-    assert Here.of(host) == Here("cpu", "", "float16", True)
-    host.loaded().model.bfloat16()
-    assert Here.of(host).kind == "bfloat16"
+    assert DeviceInfo.of(host) == DeviceInfo("cpu", "", "float16", True)
+    host.loaded_model().model.bfloat16()
+    assert DeviceInfo.of(host).kind == "bfloat16"
 
 
 def test_target_layers_are_checked_with_a_loaded_model_and_under_a_lora_too(with_lora):
@@ -98,9 +98,9 @@ def test_target_layers_are_checked_with_a_loaded_model_and_under_a_lora_too(with
         return [bool(reported("check", settings, host)) for settings in requests]
 
     before = refused()
-    host.loaded()
+    host.loaded_model()
     loaded = refused()
-    with_lora.put_on(host, "a")
+    with_lora.attach_lora(host, "a")
     assert before == loaded == refused() == [False, False, True]
 
 
@@ -112,7 +112,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
     def ask():
         requests = [place.settings(name="b", targets=targets) for targets in ("q-v", ["q_proj"], ["default"])]
         during.extend(
-            [dict(engine.layers(host)), *(engine.foresee(settings, host).problems for settings in requests)]
+            [dict(engine.layers(host)), *(engine.check_start(settings, host).problems for settings in requests)]
         )
 
     def watch(job, event):
@@ -121,7 +121,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
             page.start()
             page.join()
 
-    place.train(host, job=watched(watch), **training)
+    place.train(host, job=watched_job(watch), **training)
     existing = ", ".join(before)
     message = (
         f"Which layers: this model has no layer called default. It has {existing}. Choose all, or name some of "
@@ -132,7 +132,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
 def test_the_layers_under_a_loaded_lora_are_listed(with_lora):
     host = with_lora.host()
     layers = PeftEngine().layers(host)
-    with_lora.put_on(host, "a")
+    with_lora.attach_lora(host, "a")
     assert PeftEngine().layers(host) == layers
 
 
@@ -143,19 +143,19 @@ def test_a_model_with_custom_code_is_not_checked_before_it_is_loaded(place, monk
 
 
 def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(place):
-    model, job = place.host("float16").loaded().model, Job("training", "a test")
-    _told_by_types(model, place.settings(), job)
+    model, job = place.host("float16").loaded_model().model, Job("training", "a test")
+    _check_trainable_dtypes(model, place.settings(), job)
     with pytest.raises(SettingsError, match="leave Train Head off"):
-        _told_by_types(model, place.settings(train_head=True), job)
+        _check_trainable_dtypes(model, place.settings(train_head=True), job)
     with pytest.raises(SettingsError, match="Load it in bfloat16 or float32"):
-        _told_by_types(model, place.settings(method="full"), job)
+        _check_trainable_dtypes(model, place.settings(method="full"), job)
 
 
 @pytest.fixture
 def offloaded(with_lora):
     """A host whose model did not fit on the GPU: accelerate moves its weights there when they are used."""
     host = with_lora.host()
-    accelerate.cpu_offload(host.loaded().model, execution_device=torch.device("cpu"))
+    accelerate.cpu_offload(host.loaded_model().model, execution_device=torch.device("cpu"))
     return host
 
 
@@ -167,13 +167,13 @@ def test_a_model_that_did_not_fit_on_the_gpu_is_refused_by_all_entry_points(with
 
 
 def test_a_model_loaded_for_the_run_is_refused_too(with_lora, offloaded, monkeypatch):
-    monkeypatch.setattr(requirements.Here, "of", lambda host: Here("cuda", "", "float16", True))
+    monkeypatch.setattr(requirements.DeviceInfo, "of", lambda host: DeviceInfo("cuda", "", "float16", True))
     assert reported("run", with_lora.settings(name="b"), offloaded)[0].startswith("Model: it did not fit")
 
 
 def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
     with pytest.raises(ModelError, match="tiny did not fit on the graphics card"):
-        PeftEngine().merge(Merge("a", str(tmp_path / "out")), offloaded, Job("model", "a test"))
+        PeftEngine().merge(MergeRequest("a", str(tmp_path / "out")), offloaded, Job("model", "a test"))
     assert not (tmp_path / "out").exists()
 
 
@@ -200,19 +200,19 @@ class FakeModel:
     [(["cpu"], 0), (["cuda"], 0), (["cuda:0"] * 2, 0), (["cuda:1"] * 2, 1), (["cuda:0", "cuda:1"], 0)],
 )
 def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeypatch):
-    assert requirements.only_card(FakeModel(*devices)) == card
-    problems = list(requirements.card_problems(card))
+    assert requirements.only_gpu_index(FakeModel(*devices)) == card
+    problems = list(requirements.gpu_index_problems(card))
     assert len(problems) == bool(card)
     if problems:
         assert "graphics card 1 alone" in problems[0] and "CUDA_VISIBLE_DEVICES=1" in problems[0]
-        monkeypatch.setattr(requirements.dist_env, "count", lambda: 2)
-        assert not list(requirements.card_problems(card))
+        monkeypatch.setattr(requirements.dist_env, "world_size", lambda: 2)
+        assert not list(requirements.gpu_index_problems(card))
 
 
 def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
-    monkeypatch.setattr(requirements, "only_card", lambda model: 1)
+    monkeypatch.setattr(requirements, "only_gpu_index", lambda model: 1)
     host = with_lora.host()
-    host.loaded()
+    host.loaded_model()
     for entry in ENTRY_POINTS:
         assert reported(entry, with_lora.settings(name="b"), host)[0].startswith(
             "Model: it lies on graphics card 1 alone"

@@ -11,8 +11,8 @@ from training_pro.core.errors import SettingsError
 from training_pro.engine.checks import requirements
 from training_pro.engine.compute import acceleration
 from training_pro.engine.lora import dtypes, state_guards
-from training_pro.tests.engine.architectures import graph
-from training_pro.tests.tiny import watched
+from training_pro.tests.engine.architectures import read_graph
+from training_pro.tests.tiny import watched_job
 
 
 class Libc:
@@ -29,7 +29,7 @@ class Libc:
 def test_memory_is_kept_on_the_cpu_and_returned_also_after_an_error(monkeypatch):
     libc = Libc()
     monkeypatch.setattr(acceleration, "_glibc", lambda: libc)
-    with pytest.raises(KeyError), acceleration.kept_memory("cpu"):
+    with pytest.raises(KeyError), acceleration.keep_freed_memory("cpu"):
         assert libc.calls == [(-3, 32 * 2**20), (-1, 2**31 - 1)]
         raise KeyError
     assert libc.calls[2:] == [(-1, 64 * 2**20), "trim"]
@@ -38,35 +38,35 @@ def test_memory_is_kept_on_the_cpu_and_returned_also_after_an_error(monkeypatch)
 def test_on_a_gpu_the_allocator_is_not_changed(monkeypatch):
     libc = Libc()
     monkeypatch.setattr(acceleration, "_glibc", lambda: libc)
-    with acceleration.kept_memory("cuda"):
+    with acceleration.keep_freed_memory("cuda"):
         pass
     assert not libc.calls
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
 def test_the_real_glibc_accepts_the_settings():
-    with acceleration.kept_memory("cpu"):
+    with acceleration.keep_freed_memory("cpu"):
         pass
 
 
 @pytest.fixture
 def model(place):
-    return place.host().loaded().model
+    return place.host().loaded_model().model
 
 
 def test_attention_changes_and_comes_back(place):
     host, seen = place.host(), []
-    model = host.loaded().model
+    model = host.loaded_model().model
     before = model.config._attn_implementation
     assert before == "sdpa"
-    job = watched(lambda job, event: seen.append(model.config._attn_implementation))
+    job = watched_job(lambda job, event: seen.append(model.config._attn_implementation))
     place.train(host, job=job, attention="eager", max_steps=1)
     assert "eager" in seen
     assert model.config._attn_implementation == model.model.config._attn_implementation == before
 
 
 def test_attention_comes_back_after_an_error_too(model):
-    with pytest.raises(KeyError), acceleration.attention("eager", model):
+    with pytest.raises(KeyError), acceleration.use_attention("eager", model):
         raise KeyError
     assert model.config._attn_implementation == "sdpa"
 
@@ -83,7 +83,7 @@ def test_flash_attention_is_refused_with_its_requirements(place, monkeypatch):
 def test_tf32_is_put_back(on):
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
-    with acceleration.tf32(on):
+    with acceleration.use_tf32(on):
         assert matmul.allow_tf32 is on
     assert matmul.allow_tf32 is before
 
@@ -91,7 +91,7 @@ def test_tf32_is_put_back(on):
 @pytest.fixture
 def flags():
     """All TF32 flags, old and new, restored after the test."""
-    flags = list(acceleration._rounding())
+    flags = list(acceleration._tf32_flags())
     yield flags
     for backend, name, value in flags:
         setattr(backend, name, value)
@@ -105,13 +105,13 @@ def test_tf32_set_by_the_new_flags_is_restored(on, new_flag, flags):
         pytest.skip("this torch has no newer names")
     if new_flag:
         matmul.fp32_precision = new_flag
-    before = list(acceleration._rounding())
+    before = list(acceleration._tf32_flags())
     assert (len(before) < len(flags)) is (new_flag == "tf32")
-    with acceleration.tf32(on):
-        assert dtypes.rounds_to_tf32() is on
-    after = list(acceleration._rounding())
+    with acceleration.use_tf32(on):
+        assert dtypes.is_tf32_enabled() is on
+    after = list(acceleration._tf32_flags())
     assert [flag for flag in before if flag not in after] == []
-    assert dtypes.rounds_to_tf32() is (new_flag == "tf32")
+    assert dtypes.is_tf32_enabled() is (new_flag == "tf32")
 
 
 def test_liger_is_refused_with_its_requirements(place, monkeypatch):
@@ -128,7 +128,7 @@ def test_methods_replaced_by_kernels_are_restored(model):
     norm, rope = model.model.norm, source.apply_rotary_pos_emb
     norm_class, attributes = type(norm), set(vars(norm))
     other_class = type("OtherNorm", (norm_class,), {})
-    with state_guards.as_it_was(model):
+    with state_guards.restore_methods(model):
         norm.forward, norm.offset = (lambda hidden: hidden), 1.0
         norm.__class__ = other_class
         source.apply_rotary_pos_emb = source.LlamaMLP = None
@@ -142,7 +142,7 @@ def test_compiled_layers_are_tested_in_the_dtype_of_training(model):
     seen = []
     model.to(torch.bfloat16).requires_grad_(True)
     model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
-    acceleration._one_step(model)
+    acceleration._run_one_step(model)
     assert seen == [True]
     assert all(weights.grad is None for weights in model.parameters())
 
@@ -160,12 +160,12 @@ def test_layers_are_compiled_although_the_webui_disables_dynamo(place, monkeypat
 
     monkeypatch.setattr(torch.nn.Module, "compile", counted)
     host = place.host()
-    model = host.loaded().model
+    model = host.loaded_model().model
     with torch._dynamo.config.patch(disable=True):
         place.train(name="plain", max_steps=2)
         place.train(
             host,
-            job=watched(lambda job, event: texts.append(getattr(event, "text", ""))),
+            job=watched_job(lambda job, event: texts.append(getattr(event, "text", ""))),
             compile=True,
             max_steps=2,
         )
@@ -173,7 +173,7 @@ def test_layers_are_compiled_although_the_webui_disables_dynamo(place, monkeypat
     assert compiled == [False, False]
     assert any("2 layers are compiled" in text for text in texts)
     assert all(layer._compiled_call_impl is None for layer in model.model.layers)
-    losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "a")]
+    losses = [[e["loss"] for e in read_graph(place, name)] for name in ("plain", "a")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -187,10 +187,10 @@ def test_the_real_compiler_gives_the_same_losses(place):
             name=name,
             compile=compile_layers,
             max_steps=3,
-            job=watched(lambda job, event, texts=texts: texts.append(getattr(event, "text", ""))),
+            job=watched_job(lambda job, event, texts=texts: texts.append(getattr(event, "text", ""))),
         )
     assert any("2 layers are compiled" in text for text in texts)
-    losses = [[e["loss"] for e in graph(place, name)] for name in ("plain", "compiled")]
+    losses = [[e["loss"] for e in read_graph(place, name)] for name in ("plain", "compiled")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -202,16 +202,16 @@ def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch)
 
     monkeypatch.setattr(torch.nn.Module, "compile", failing)
     place.train(
-        job=watched(lambda job, event: texts.append(getattr(event, "text", ""))), compile=True, max_steps=1
+        job=watched_job(lambda job, event: texts.append(getattr(event, "text", ""))), compile=True, max_steps=1
     )
     assert any(text.startswith("Compile: it fails here (no C++ compiler)") for text in texts)
 
 
 def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
-    assert acceleration.workers(2, lambda: "fork") == 2
-    assert acceleration.workers(2, lambda: "spawn") == 0
+    assert acceleration.count_workers(2, lambda: "fork") == 2
+    assert acceleration.count_workers(2, lambda: "spawn") == 0
     host = place.host()
-    host.own_process = False
+    host.owns_process = False
     with pytest.raises(SettingsError, match="inside the webui none can be started"):
         place.train(host, workers=1)
 

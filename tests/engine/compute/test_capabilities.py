@@ -11,49 +11,56 @@ from training_pro.core.jobs.job import Job
 from training_pro.data.examples.examples import Example
 from training_pro.engine.compute import capabilities
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import CONFIGS, cut_off, graph, log, made, with_lora
-from training_pro.tests.engine.batches import packed
+from training_pro.tests.engine.architectures import (
+    CONFIGS,
+    add_random_lora,
+    make_model,
+    read_graph,
+    read_log,
+    simulate_kill,
+)
+from training_pro.tests.engine.batches import packed_batch
 
 MIXES = "this model lets examples in one row see each other"
 
 
 def probe(model, packing="auto"):
-    return capabilities.tried(model, training_settings({"name": "a", "data": ["x.txt"], "packing": packing}))
+    return capabilities.probe_model(model, training_settings({"name": "a", "data": ["x.txt"], "packing": packing}))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_architecture_except_opt_is_packed(name):
-    result = probe(with_lora(made(name)))
+    result = probe(add_random_lora(make_model(name)))
     assert result.packed is (name != "opt")
-    assert result.why_not_usual_loss == ""
+    assert result.chunked_loss_refusal == ""
     if name == "opt":
-        assert result.why_not_packed.startswith(MIXES)
+        assert result.packing_refusal.startswith(MIXES)
 
 
 def test_a_model_built_to_mix_is_detected():
-    model = made("llama")
+    model = make_model("llama")
     layer = model.model.layers[1]
     layer.register_forward_hook(lambda module, given, out: out + 0.02 * out.cumsum(1))
-    assert probe(model).why_not_packed.startswith(MIXES)
+    assert probe(model).packing_refusal.startswith(MIXES)
 
 
 def test_a_model_that_mixes_very_little_is_detected():
-    model = made("llama")
+    model = make_model("llama")
     model.model.layers[1].register_forward_hook(lambda module, given, out: out + 1e-3 * out.mean(1, keepdim=True))
-    assert probe(model).why_not_packed.startswith(MIXES)
+    assert probe(model).packing_refusal.startswith(MIXES)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounding_is_not_mistaken_for_mixing(dtype):
-    assert probe(made("llama").to(dtype)).packed
-    assert not probe(made("opt").to(dtype)).packed
+    assert probe(make_model("llama").to(dtype)).packed
+    assert not probe(make_model("opt").to(dtype)).packed
 
 
 def test_a_model_without_positions_is_not_packed():
     class Positionless(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = made("llama")
+            self.inner = make_model("llama")
             self.config, self.device, self.dtype = self.inner.config, self.inner.device, self.inner.dtype
             self.get_input_embeddings = self.inner.get_input_embeddings
             self.get_output_embeddings = self.inner.get_output_embeddings
@@ -62,21 +69,21 @@ def test_a_model_without_positions_is_not_packed():
             return self.inner(input_ids, attention_mask)
 
     result = probe(Positionless())
-    assert result.why_not_packed == "this model takes no positions of our own (TypeError)"
+    assert result.packing_refusal == "this model takes no positions of our own (TypeError)"
 
 
 def test_packing_on_is_refused_with_the_reason():
     with pytest.raises(SettingsError, match=r"cannot be on, because this model lets .* Choose auto or off"):
-        probe(made("opt"), "on")
+        probe(make_model("opt"), "on")
 
 
 def test_packing_off_is_not_probed():
-    result = probe(made("opt"), "off")
-    assert (result.packed, result.why_not_packed, list(result.notes())) == (False, "", [])
+    result = probe(make_model("opt"), "off")
+    assert (result.packed, result.packing_refusal, list(result.notes())) == (False, "", [])
 
 
 def test_dropout_and_modes_do_not_matter_and_are_restored():
-    model = with_lora(made("gpt2"), lora_dropout=0.5)
+    model = add_random_lora(make_model("gpt2"), lora_dropout=0.5)
     model.base_model.model.transformer.drop.p = 0.5
     model.train()
     model.base_model.model.transformer.h[1].eval()
@@ -86,7 +93,7 @@ def test_dropout_and_modes_do_not_matter_and_are_restored():
 
 
 def test_a_packed_row_written_out():
-    batch = packed([Example(np.array(ids, np.int32), None, None, 0) for ids in ([5, 6, 7], [9], [5, 8])])
+    batch = packed_batch([Example(np.array(ids, np.int32), None, None, 0) for ids in ([5, 6, 7], [9], [5, 8])])
     assert batch.pop("tokens") == 6
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[5, 6, 7, 9, 5, 8]],
@@ -98,7 +105,7 @@ def test_a_packed_row_written_out():
 def test_packed_padded_and_full_logits_learn_the_same(place, monkeypatch):
     place.train(name="padded", packing="off", accumulation=2)
     place.train(name="packed", packing="on", accumulation=2)
-    monkeypatch.setattr(capabilities.loss, "_head", lambda model: None)
+    monkeypatch.setattr(capabilities.loss, "_find_head", lambda model: None)
     place.train(name="whole", packing="off", accumulation=2)
     padded_curve, packed_curve, full_curve = (curve(place, name) for name in ("padded", "packed", "whole"))
     assert np.allclose(packed_curve, padded_curve, rtol=1e-4)
@@ -106,7 +113,7 @@ def test_packed_padded_and_full_logits_learn_the_same(place, monkeypatch):
 
 
 def curve(place, name):
-    return [(e["loss"], e["gradient_norm"], e["tokens"]) for e in graph(place, name)]
+    return [(e["loss"], e["gradient_norm"], e["tokens"]) for e in read_graph(place, name)]
 
 
 def test_a_run_logs_its_capabilities(place):
@@ -116,12 +123,12 @@ def test_a_run_logs_its_capabilities(place):
     assert (
         "Packing: the examples of a batch stand in one row, without padding; the model keeps them apart." in notes
     )
-    assert (log(place)["packing"], log(place)["loss_from"]) == ("on", "supervised rows only")
+    assert (read_log(place)["packing"], read_log(place)["loss_from"]) == ("on", "supervised rows only")
 
 
 def test_a_packed_run_resumes_bit_for_bit(place):
     place.train(name="whole", save_every=2, dropout=0.1)
     place.train(name="cut", save_every=2, dropout=0.1)
-    cut_off(place, "cut", 2)
+    simulate_kill(place, "cut", 2)
     place.train(name="cut", save_every=2, dropout=0.1, resume="newest")
     assert place.weights("cut") == place.weights("whole")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from training_pro.data.examples.examples import Example
-from training_pro.tests.engine.batches import padded
+from training_pro.tests.engine.batches import padded_batch
 
 
 def batch(*rows):
-    return padded([Example(np.array(ids, np.int32), None, None, 0) for ids in rows])
+    return padded_batch([Example(np.array(ids, np.int32), None, None, 0) for ids in rows])
 
 
 def test_tokens_that_are_not_learned_have_no_label():
     ids, trained = np.array([5, 6, 7], np.int32), np.array([True, False, True])
-    assert padded([Example(ids, trained, None, 0)])["labels"].tolist() == [[-100, -100, 7]]
+    assert padded_batch([Example(ids, trained, None, 0)])["labels"].tolist() == [[-100, -100, 7]]
 
 
 def test_rows_of_unequal_length():
@@ -40,7 +40,7 @@ def test_an_id_that_also_pads_is_learned_in_the_text():
 
 def test_collated_tensors_are_copies():
     ids = np.array([1, 2, 3], np.int32)
-    collated = padded([Example(ids, None, None, 0)])
+    collated = padded_batch([Example(ids, None, None, 0)])
     collated["input_ids"] += 1
     assert ids.tolist() == [1, 2, 3]
     assert collated["labels"].tolist() == [[-100, 2, 3]]

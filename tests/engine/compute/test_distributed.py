@@ -17,12 +17,12 @@ import torch
 from training_pro.core import dist_env
 from training_pro.core.jobs.control import RunControl
 from training_pro.engine.compute import distributed
-from training_pro.engine.compute.capabilities import Ways
-from training_pro.engine.compute.loss import WholeHead
-from training_pro.engine.inference.eval_loop import AtOnce, Pass
+from training_pro.engine.compute.capabilities import ModelCapabilities
+from training_pro.engine.compute.loss import FullLogitsLoss
+from training_pro.engine.inference.eval_loop import BatchLimit, EvalLoop
 from training_pro.records.folder.run_folder import RunFolder
-from training_pro.tests.engine.architectures import examples, graph, made
-from training_pro.tests.tiny import tree
+from training_pro.tests.engine.architectures import make_model, random_examples, read_graph
+from training_pro.tests.tiny import read_tree
 from training_pro.train_utils import StepPlan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,18 +80,18 @@ def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
     assert stdout == ""
     assert "2 processes: a step takes 4 x 1 x 2 = 8 examples." in stderr
     assert stderr.count("step 20/20") == 1
-    one, two = ([e for e in graph(place, name) if "loss" in e] for name in ("one", "two"))
+    one, two = ([e for e in read_graph(place, name) if "loss" in e] for name in ("one", "two"))
     assert len(one) == len(two) == 20
     assert np.allclose([e["loss"] for e in two], [e["loss"] for e in one], rtol=1e-5)
     assert np.allclose([e["gradient_norm"] for e in two], [e["gradient_norm"] for e in one], rtol=1e-4)
-    files = [{name.replace("_state_0", "_state") for name in tree(place.lora(n))} for n in ("one", "two")]
+    files = [{name.replace("_state_0", "_state") for name in read_tree(place.lora(n))} for n in ("one", "two")]
     assert files[0] == files[1]
     assert_same_evaluations(place)
 
 
 def assert_same_evaluations(place):
     """Each process evaluates a part of the validation split, and the results are those of the whole split."""
-    one, two = ([e for e in graph(place, name) if "eval_loss" in e] for name in ("one", "two"))
+    one, two = ([e for e in read_graph(place, name) if "eval_loss" in e] for name in ("one", "two"))
     assert [e["current_steps"] for e in one] == [e["current_steps"] for e in two] == [0, 7, 14, 20]
     for alone, shared in zip(one, two, strict=True):
         close = 1e-6 if alone["current_steps"] == 0 else 1e-5  # later, the weights themselves differ slightly
@@ -104,9 +104,11 @@ def assert_same_evaluations(place):
 @pytest.fixture
 def evaluation():
     """Evaluation loop with batches of one, and seven examples of two groups."""
-    seven_rows = examples(12, 5, 9, 7, 11, 6, 8)
+    seven_rows = random_examples(12, 5, 9, 7, 11, 6, 8)
     return (
-        Pass(made("llama"), Ways(WholeHead(), packed=False), AtOnce(1), lambda: False),
+        EvalLoop(
+            make_model("llama"), ModelCapabilities(FullLogitsLoss(), packed=False), BatchLimit(1), lambda: False
+        ),
         seven_rows,
         [0, 1, 0, 1, 0, 1, 0],
     )
@@ -117,7 +119,7 @@ def test_the_shares_of_two_processes_add_up_to_the_whole(evaluation, monkeypatch
     with torch.no_grad():
         whole, shares = eval_loop.sums(seven_rows, groups, 2), []
         for rank in (0, 1):
-            monkeypatch.setattr(distributed, "share", lambda work, rank=rank: work[rank::2])
+            monkeypatch.setattr(distributed, "split_over_ranks", lambda work, rank=rank: work[rank::2])
             shares.append(eval_loop.sums(seven_rows, groups, 2))
     for total, one, two in zip(whole, *shares, strict=True):
         assert np.allclose(total, one + two, rtol=1e-9)
@@ -127,14 +129,14 @@ def test_the_shares_of_two_processes_add_up_to_the_whole(evaluation, monkeypatch
 
 def test_a_failure_in_one_process_reaches_all(evaluation, monkeypatch):
     eval_loop, seven_rows, groups = evaluation
-    monkeypatch.setattr(distributed, "heard", lambda stopped, failed: (True, failed))
+    monkeypatch.setattr(distributed, "any_rank", lambda stopped, failed: (True, failed))
     with torch.no_grad():
         assert eval_loop.sums(seven_rows, groups, 2) is None
-    monkeypatch.setattr(distributed, "heard", lambda stopped, failed: (stopped, True))
+    monkeypatch.setattr(distributed, "any_rank", lambda stopped, failed: (stopped, True))
     with torch.no_grad(), pytest.raises(RuntimeError, match="could not be done in another process"):
         eval_loop.sums(seven_rows, groups, 2)
     flags = []
-    monkeypatch.setattr(distributed, "heard", lambda *wishes: flags.append(wishes) or wishes)
+    monkeypatch.setattr(distributed, "any_rank", lambda *wishes: flags.append(wishes) or wishes)
     monkeypatch.setattr(eval_loop, "_add", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         eval_loop.sums(seven_rows, groups, 2)
@@ -160,18 +162,23 @@ def test_a_stop_reaches_all_processes(place):
 
 def test_the_arithmetic_of_several_processes():
     plan = StepPlan(40, 4, 1, 1, processes=2)
-    assert (plan.per_step, plan.batches, plan.steps_per_epoch, plan.learned_twice) == (8, 5, 5, 0)
+    assert (plan.examples_per_step, plan.batches, plan.steps_per_epoch, plan.repeated_examples) == (8, 5, 5, 0)
     uneven = StepPlan(41, 4, 2, 1, processes=2)
-    assert (uneven.per_step, uneven.batches, uneven.steps_per_epoch, uneven.learned_twice) == (16, 6, 3, 7)
-    assert StepPlan(41, 4, 2, 1).learned_twice == 0
+    assert (uneven.examples_per_step, uneven.batches, uneven.steps_per_epoch, uneven.repeated_examples) == (
+        16,
+        6,
+        3,
+        7,
+    )
+    assert StepPlan(41, 4, 2, 1).repeated_examples == 0
 
 
 def test_the_environment_of_a_launcher_is_read(monkeypatch):
-    assert (dist_env.count(), dist_env.rank(), dist_env.local_rank()) == (1, 0, 0)
+    assert (dist_env.world_size(), dist_env.rank(), dist_env.local_rank()) == (1, 0, 0)
     for name, value in (("WORLD_SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    assert (dist_env.count(), dist_env.rank(), dist_env.local_rank()) == (4, 3, 1)
-    assert not dist_env.is_first()
+    assert (dist_env.world_size(), dist_env.rank(), dist_env.local_rank()) == (4, 3, 1)
+    assert not dist_env.is_main_process()
 
 
 @pytest.mark.parametrize(
@@ -181,15 +188,15 @@ def test_on_windows_the_backend_is_gloo(monkeypatch, system, count, spoken):
     """PyTorch for Windows is built without NCCL, which accelerate would choose for GPUs."""
     monkeypatch.setenv("WORLD_SIZE", str(count))
     monkeypatch.setattr(distributed, "sys", SimpleNamespace(platform=system))
-    assert distributed.backend() == spoken
+    assert distributed.ddp_backend() == spoken
 
 
 def test_only_rank_0_gets_the_run_folder(monkeypatch, tmp_path):
     folder = RunFolder(tmp_path / "a", tmp_path)
-    with distributed.only_the_first_writes(folder) as own:
+    with distributed.process_run_folder(folder) as own:
         assert own is folder
     monkeypatch.setenv("RANK", "1")
-    with distributed.only_the_first_writes(folder) as own:
+    with distributed.process_run_folder(folder) as own:
         assert tmp_path not in own.path.parents
         own.path.mkdir()
     assert not own.path.exists()
@@ -197,11 +204,11 @@ def test_only_rank_0_gets_the_run_folder(monkeypatch, tmp_path):
 
 def test_a_single_process_has_nothing_to_synchronize():
     control = RunControl()
-    assert distributed.agree(control, 5.0) == 5.0
+    assert distributed.sync_control(control, 5.0) == 5.0
     assert not control.stopping
-    assert distributed.heard(True, False) == (True, False)
-    assert distributed.share([1, 2, 3]) == [1, 2, 3]
+    assert distributed.any_rank(True, False) == (True, False)
+    assert distributed.split_over_ranks([1, 2, 3]) == [1, 2, 3]
     sums = np.ones(2)
-    distributed.add_up([sums])
+    distributed.sum_over_ranks([sums])
     assert sums.tolist() == [1.0, 1.0]
-    distributed.leave()
+    distributed.shutdown()

@@ -10,7 +10,7 @@ import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs.job import Job
 from training_pro.engine.compute import gpu_memory
-from training_pro.engine.compute.step_errors import told_where_memory_runs_out
+from training_pro.engine.compute.step_errors import explain_out_of_memory
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.trainer import RunTrainer
 
@@ -74,7 +74,7 @@ def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection):
         alive.extend(ref() for ref in refs)
         return []
 
-    with pytest.raises(ModelError, match="Out of memory"), told_where_memory_runs_out(CPU, remedies):
+    with pytest.raises(ModelError, match="Out of memory"), explain_out_of_memory(CPU, remedies):
         step()
     assert alive == [None]
 
@@ -83,6 +83,6 @@ def test_the_gpu_cache_is_emptied(monkeypatch):
     calls = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
-    with gpu_memory.freed_afterwards():
+    with gpu_memory.free_memory_afterwards():
         assert calls == []
     assert calls == ["emptied"]

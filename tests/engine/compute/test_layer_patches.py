@@ -13,15 +13,15 @@ from training_pro.engine.compute import fused_ops, layer_patches
 from training_pro.tests.engine.architectures import (
     CONFIGS,
     OTHERS,
-    examples,
-    gradients,
-    made,
-    relative,
-    through,
-    with_lora,
+    add_random_lora,
+    loss_and_gradients,
+    make_model,
+    max_relative_error,
+    random_examples,
+    supervised_loss,
 )
-from training_pro.tests.engine.batches import packed, padded
-from training_pro.tests.tiny import watched
+from training_pro.tests.engine.batches import packed_batch, padded_batch
+from training_pro.tests.tiny import watched_job
 
 GATED = {"llama", "mistral", "qwen2", "qwen3"}
 ROTARY = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
@@ -32,31 +32,31 @@ def patched_loras(model):
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *OTHERS])
-@pytest.mark.parametrize("batch", [packed, padded], ids=["packed", "padded"])
+@pytest.mark.parametrize("batch", [packed_batch, padded_batch], ids=["packed", "padded"])
 def test_loss_and_gradients_are_the_models_own(name, batch):
     torch.manual_seed(5)  # with other seeds, rounding exceeds the bound in a few numbers
-    base = made(name)
-    model, rows = with_lora(base), examples(9, 17, 3, 12)
-    expected = gradients(model, lambda: through(model, batch(rows)))
-    with layer_patches.fewer_passes(base):
-        layer_patches.loras_in_fewer_passes(model)
+    base = make_model(name)
+    model, rows = add_random_lora(base), random_examples(9, 17, 3, 12)
+    expected = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
+    with layer_patches.patch_base_layers(base):
+        layer_patches.patch_lora_layers(model)
         assert patched_loras(model)
-        actual = gradients(model, lambda: through(model, batch(rows)))
+        actual = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
     assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
 
 
 def patched(base):
     """Classes of the patched modules, and whether the rotary embedding is patched."""
-    with layer_patches.fewer_passes(base):
+    with layer_patches.patch_base_layers(base):
         source = vars(sys.modules[type(base).__module__])
         classes = {type(m).__name__ for m in base.modules() if "forward" in vars(m)}
-        return classes, isinstance(source.get(layer_patches.TURN), layer_patches.partial)
+        return classes, isinstance(source.get(layer_patches.ROTARY_FUNCTION), layer_patches.partial)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_only_known_modules_are_patched(name):
-    base = made(name)
+    base = make_model(name)
     kinds, turned = patched(base)
     assert any(kind.endswith("MLP") for kind in kinds) == (name in GATED)
     assert any(kind.endswith("RMSNorm") for kind in kinds) == (name in GATED | {"phi3"})
@@ -66,7 +66,7 @@ def test_only_known_modules_are_patched(name):
 
 
 def test_modules_that_compute_something_else_are_not_patched():
-    base = made("llama")
+    base = make_model("llama")
     layer = base.model.layers[0]
     layer.mlp.act_fn = torch.nn.GELU()
     type_of_norm = type(layer.input_layernorm)
@@ -74,11 +74,11 @@ def test_modules_that_compute_something_else_are_not_patched():
         "DoublingRMSNorm", (type_of_norm,), {"forward": lambda self, x: 2 * type_of_norm.forward(self, x)}
     )
     layer.input_layernorm.__class__ = doubling
-    assert not layer_patches.is_gate(layer.mlp)
-    assert not layer_patches.is_norm(layer.input_layernorm)
-    assert layer_patches.is_gate(base.model.layers[1].mlp)
-    assert layer_patches.is_norm(layer.post_attention_layernorm)
-    assert not layer_patches.turns_the_same(lambda q, k, cos, sin: (q, k))
+    assert not layer_patches.is_gated_mlp(layer.mlp)
+    assert not layer_patches.is_rms_norm(layer.input_layernorm)
+    assert layer_patches.is_gated_mlp(base.model.layers[1].mlp)
+    assert layer_patches.is_rms_norm(layer.post_attention_layernorm)
+    assert not layer_patches.is_rotary_embedding(lambda q, k, cos, sin: (q, k))
 
 
 def doubles(*shape):
@@ -86,12 +86,12 @@ def doubles(*shape):
 
 
 def test_gradients_match_finite_differences():
-    assert gradcheck(fused_ops.Gate.apply, (doubles(3, 5), doubles(2, 3, 5)[0]))
-    assert gradcheck(fused_ops.Norm.apply, (doubles(2, 3, 6), doubles(6).detach(), 1e-3))
+    assert gradcheck(fused_ops.SiluMul.apply, (doubles(3, 5), doubles(2, 3, 5)[0]))
+    assert gradcheck(fused_ops.RMSNorm.apply, (doubles(2, 3, 6), doubles(6).detach(), 1e-3))
     cosine, sine = doubles(1, 1, 3, 8).detach(), doubles(2, 1, 3, 8)[1:].detach()
-    assert gradcheck(fused_ops.Rotation.apply, (doubles(1, 2, 3, 8), cosine, sine))
+    assert gradcheck(fused_ops.RotaryEmbedding.apply, (doubles(1, 2, 3, 8), cosine, sine))
     parts = (doubles(3, 4), doubles(3, 5), doubles(2, 5), doubles(4, 2))
-    assert gradcheck(fused_ops.WithLora.apply, (*parts, 1.5))
+    assert gradcheck(fused_ops.AddLora.apply, (*parts, 1.5))
 
 
 @pytest.mark.parametrize("variant", [{}, {"use_rslora": True}, {"use_dora": True}, {"lora_bias": True}])
@@ -111,12 +111,12 @@ def test_every_kind_of_lora_gives_what_pefts_own_gives(dtype, variant):
 
     with model.disable_adapter():
         without = model(inputs)
-    expected = gradients(model, step)
-    layer_patches.loras_in_fewer_passes(model)
-    actual = gradients(model, step)
+    expected = loss_and_gradients(model, step)
+    layer_patches.patch_lora_layers(model)
+    actual = loss_and_gradients(model, step)
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     assert actual["loss"] == pytest.approx(expected["loss"], rel=tolerance)
-    assert relative(actual["gradients"], expected["gradients"]) < tolerance
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < tolerance
     assert {gradient.dtype for gradient in actual["gradients"].values()} == {torch.float32}
     with model.disable_adapter():
         assert torch.equal(model(inputs), without)
@@ -124,44 +124,44 @@ def test_every_kind_of_lora_gives_what_pefts_own_gives(dtype, variant):
 
 def test_a_run_uses_the_patches_and_restores_the_model(place):
     host, seen = place.host(), []
-    model = host.loaded().model
-    gate = next(m for m in model.modules() if layer_patches.is_gate(m))
+    model = host.loaded_model().model
+    gate = next(m for m in model.modules() if layer_patches.is_gated_mlp(m))
 
     def watch(job, event):
         seen.append("forward" in vars(gate))
 
-    place.train(host, job=watched(watch), max_steps=2)
+    place.train(host, job=watched_job(watch), max_steps=2)
     assert any(seen)
     assert "forward" not in vars(gate)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_dropout_is_the_same(checkpointing):
-    base = made("llama")
-    model, batch = with_lora(base, lora_dropout=0.3).train(), packed(examples(9, 17, 3, 12))
+    base = make_model("llama")
+    model, batch = add_random_lora(base, lora_dropout=0.3).train(), packed_batch(random_examples(9, 17, 3, 12))
     if checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
         base.enable_input_require_grads()
 
     def drawn(seed):
         torch.manual_seed(seed)
-        return gradients(model, lambda: through(model, batch))
+        return loss_and_gradients(model, lambda: supervised_loss(model, batch))
 
     expected, other = drawn(1), drawn(2)
-    with layer_patches.fewer_passes(base):
-        layer_patches.loras_in_fewer_passes(model)
+    with layer_patches.patch_base_layers(base):
+        layer_patches.patch_lora_layers(model)
         actual = drawn(1)
-    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
-    assert relative(other["gradients"], expected["gradients"]) > 1e-2
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
+    assert max_relative_error(other["gradients"], expected["gradients"]) > 1e-2
 
 
 def test_a_norm_with_more_arguments_runs_the_original():
-    norm = next(m for m in made("llama").requires_grad_(False).modules() if layer_patches.is_norm(m))
+    norm = next(m for m in make_model("llama").requires_grad_(False).modules() if layer_patches.is_rms_norm(m))
     original = lambda x, gate=None: x if gate is None else x * gate  # noqa: E731
     inputs = torch.randn(2, 32)
-    assert torch.equal(layer_patches._normed(norm, original, inputs, 2 * inputs), inputs * 2 * inputs)
-    assert torch.equal(layer_patches._normed(norm, original, inputs, gate=inputs), inputs * inputs)
-    assert not torch.equal(layer_patches._normed(norm, original, inputs), inputs)
+    assert torch.equal(layer_patches._rms_norm_forward(norm, original, inputs, 2 * inputs), inputs * 2 * inputs)
+    assert torch.equal(layer_patches._rms_norm_forward(norm, original, inputs, gate=inputs), inputs * inputs)
+    assert not torch.equal(layer_patches._rms_norm_forward(norm, original, inputs), inputs)
 
 
 def test_state_that_a_model_computes_meanwhile_is_kept():
@@ -173,9 +173,9 @@ def test_state_that_a_model_computes_meanwhile_is_kept():
         with torch.no_grad():
             return model(input_ids=ids, use_cache=False).logits
 
-    fresh, used = made("llama", **config), made("llama", **config)
+    fresh, used = make_model("llama", **config), make_model("llama", **config)
     logits(used, long_ids.repeat(1, 2))
-    with layer_patches.fewer_passes(used):
+    with layer_patches.patch_base_layers(used):
         logits(used, long_ids[:, :10])
     assert torch.equal(logits(used, long_ids), logits(fresh, long_ids))
 
@@ -189,4 +189,4 @@ def test_a_layer_that_cannot_be_tested_is_not_patched():
         def forward(self, x):
             raise AssertionError("only on a card")
 
-    assert not layer_patches.is_norm(Odd())
+    assert not layer_patches.is_rms_norm(Odd())

@@ -7,18 +7,18 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from training_pro.engine.compute import loss
-from training_pro.engine.compute.collator import batched
+from training_pro.engine.compute.collator import collate
 from training_pro.tests.engine.architectures import (
     CONFIGS,
-    KEEPS_APART,
-    examples,
-    gradients,
-    graph,
-    made,
-    relative,
-    with_lora,
+    PACKABLE,
+    add_random_lora,
+    loss_and_gradients,
+    make_model,
+    max_relative_error,
+    random_examples,
+    read_graph,
 )
-from training_pro.tests.engine.batches import packed, padded
+from training_pro.tests.engine.batches import packed_batch, padded_batch
 
 
 def reference_loss(model, rows, smoothing=0.0):
@@ -40,48 +40,52 @@ def through(loss_fn, model, batch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_padded_rows_have_the_loss_and_gradients_of_each_alone(name, smoothing):
-    model, rows = with_lora(made(name)), examples(9, 17, 1, 5)
-    batch = padded(rows)
-    expected = gradients(model, lambda: reference_loss(model, [r for r in rows if len(r.ids) > 1], smoothing))
-    head = loss._head(model)
+    model, rows = add_random_lora(make_model(name)), random_examples(9, 17, 1, 5)
+    batch = padded_batch(rows)
+    expected = loss_and_gradients(
+        model, lambda: reference_loss(model, [r for r in rows if len(r.ids) > 1], smoothing)
+    )
+    head = loss._find_head(model)
     assert head.is_frozen
-    for loss_fn in (loss.SupervisedOnly(head, smoothing), loss.WholeHead(smoothing)):
-        actual = gradients(model, lambda loss_fn=loss_fn: through(loss_fn, model, batch).losses.mean())
+    for loss_fn in (loss.ChunkedLoss(head, smoothing), loss.FullLogitsLoss(smoothing)):
+        actual = loss_and_gradients(model, lambda loss_fn=loss_fn: through(loss_fn, model, batch).losses.mean())
         assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-        assert relative(actual["gradients"], expected["gradients"]) < 1e-5
+        assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
 
 
-@pytest.mark.parametrize("name", KEEPS_APART)
+@pytest.mark.parametrize("name", PACKABLE)
 def test_packed_rows_have_the_loss_and_gradients_of_each_alone(name):
-    model, rows = with_lora(made(name)), examples(9, 17, 1, 5)
-    expected = gradients(model, lambda: reference_loss(model, [r for r in rows if len(r.ids) > 1]))
-    loss_fn = loss.SupervisedOnly(loss._head(model))
-    actual = gradients(model, lambda: through(loss_fn, model, packed(rows)).losses.mean())
+    model, rows = add_random_lora(make_model(name)), random_examples(9, 17, 1, 5)
+    expected = loss_and_gradients(model, lambda: reference_loss(model, [r for r in rows if len(r.ids) > 1]))
+    loss_fn = loss.ChunkedLoss(loss._find_head(model))
+    actual = loss_and_gradients(model, lambda: through(loss_fn, model, packed_batch(rows)).losses.mean())
     assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_more_rows_than_go_through_the_head_at_once(name, monkeypatch):
-    model, rows = with_lora(made(name)), examples(9, 17, 5)
-    whole = gradients(model, lambda: through(loss.WholeHead(), model, padded(rows)).losses.mean())
-    monkeypatch.setattr(loss, "rows_at_once", lambda vocabulary, on_card: 3)
-    loss_fn = loss.SupervisedOnly(loss._head(model))
-    parts = gradients(model, lambda: through(loss_fn, model, padded(rows)).losses.mean())
-    assert relative(parts["gradients"], whole["gradients"]) < 1e-5
+    model, rows = add_random_lora(make_model(name)), random_examples(9, 17, 5)
+    whole = loss_and_gradients(
+        model, lambda: through(loss.FullLogitsLoss(), model, padded_batch(rows)).losses.mean()
+    )
+    monkeypatch.setattr(loss, "head_rows", lambda vocabulary, on_card: 3)
+    loss_fn = loss.ChunkedLoss(loss._find_head(model))
+    parts = loss_and_gradients(model, lambda: through(loss_fn, model, padded_batch(rows)).losses.mean())
+    assert max_relative_error(parts["gradients"], whole["gradients"]) < 1e-5
 
 
 @pytest.mark.parametrize("loss_fn", ["supervised", "whole"])
 def test_token_losses_have_positions_owners_and_hits(loss_fn):
-    model, rows = made("llama"), examples(4, 2)
+    model, rows = make_model("llama"), random_examples(4, 2)
     losses = through(
-        loss.SupervisedOnly(loss._head(model)) if loss_fn == "supervised" else loss.WholeHead(),
+        loss.ChunkedLoss(loss._find_head(model)) if loss_fn == "supervised" else loss.FullLogitsLoss(),
         model,
-        padded(rows),
+        padded_batch(rows),
     )
-    assert losses.places.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1]]
-    assert losses.of_owners(batched(rows, in_one_row=False)["owners"]).tolist() == [0, 0, 0, 1]
-    in_one_row = batched(rows, in_one_row=True)["owners"]
+    assert losses.positions.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1]]
+    assert losses.owners_at_labels(collate(rows, in_one_row=False)["owners"]).tolist() == [0, 0, 0, 1]
+    in_one_row = collate(rows, in_one_row=True)["owners"]
     assert in_one_row.tolist() == [[0, 0, 0, 0, 1, 1]]
     logits = model(input_ids=torch.as_tensor(rows[0].ids, dtype=torch.long)[None]).logits[0, :-1]
     assert losses.hits[:3].tolist() == [
@@ -90,23 +94,23 @@ def test_token_losses_have_positions_owners_and_hits(loss_fn):
 
 
 def test_only_supervised_positions_go_through_the_head():
-    model, seen = made("llama"), []
-    batch = padded(examples(6, 6))
+    model, seen = make_model("llama"), []
+    batch = padded_batch(random_examples(6, 6))
     batch["labels"][:, :5] = -100
     model.lm_head.register_forward_hook(lambda module, given, made: seen.append(given[0].shape))
-    losses = through(loss.SupervisedOnly(loss._head(model)), model, batch)
+    losses = through(loss.ChunkedLoss(loss._find_head(model)), model, batch)
     assert len(losses.losses) == 2
-    assert losses.places.tolist() == [[0, 5], [1, 5]]
+    assert losses.positions.tolist() == [[0, 5], [1, 5]]
 
 
 def test_the_head_is_restored_even_if_the_model_fails():
-    model = made("llama")
+    model = make_model("llama")
     model.lm_head.forward = own = model.lm_head.forward
     with pytest.raises(IndexError):
         through(
-            loss.SupervisedOnly(loss._head(model)),
+            loss.ChunkedLoss(loss._find_head(model)),
             model,
-            padded(examples(4)) | {"input_ids": torch.tensor([[9999, 1]])},
+            padded_batch(random_examples(4)) | {"input_ids": torch.tensor([[9999, 1]])},
         )
     assert vars(model.lm_head)["forward"] is own
 
@@ -119,18 +123,21 @@ def probe_batch(model):
 
 
 def test_the_chunked_loss_is_the_default():
-    model = with_lora(made("gemma2"))
-    loss_fn, reason = loss.chosen(model, *probe_batch(model), 0.0)
-    assert (type(loss_fn), reason) == (loss.SupervisedOnly, "")
+    model = add_random_lora(make_model("gemma2"))
+    loss_fn, reason = loss.choose_loss(model, *probe_batch(model), 0.0)
+    assert (type(loss_fn), reason) == (loss.ChunkedLoss, "")
     assert loss_fn.head.cap == 3.0
 
 
 def test_a_model_that_changes_its_logits_computes_all_of_them():
-    model = made("llama")
+    model = make_model("llama")
     plain = type(model).forward
     model.forward = lambda **given: _doubled(plain(model, **given))
-    loss_fn, reason = loss.chosen(model, *probe_batch(model), 0.0)
-    assert (type(loss_fn), reason) == (loss.WholeHead, "this model does more with its logits than its head says")
+    loss_fn, reason = loss.choose_loss(model, *probe_batch(model), 0.0)
+    assert (type(loss_fn), reason) == (
+        loss.FullLogitsLoss,
+        "this model does more with its logits than its head says",
+    )
 
 
 def _doubled(output):
@@ -139,16 +146,16 @@ def _doubled(output):
 
 
 def test_a_head_that_is_trained_itself_gets_its_gradient():
-    model = made("llama")
-    rows = examples(9, 5)
+    model = make_model("llama")
+    rows = random_examples(9, 5)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    loss_fn, reason = loss.chosen(model, *probe_batch(model), 0.0)
-    expected = gradients(model, lambda: reference_loss(model, rows))
-    actual = gradients(model, lambda: through(loss_fn, model, padded(rows)).losses.mean())
+    loss_fn, reason = loss.choose_loss(model, *probe_batch(model), 0.0)
+    expected = loss_and_gradients(model, lambda: reference_loss(model, rows))
+    actual = loss_and_gradients(model, lambda: through(loss_fn, model, padded_batch(rows)).losses.mean())
     assert (reason, loss_fn.head.is_frozen) == ("", False)
     assert "lm_head.weight" in actual["gradients"]
-    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -172,7 +179,7 @@ def test_only_batch_times_accumulation_matters(place, packing):
     curves = []
     for number, sizes in enumerate(RUNS):
         place.train(name=f"run-{number}", **sizes, **options)
-        curves.append([(e["loss"], e["gradient_norm"]) for e in graph(place, f"run-{number}")])
+        curves.append([(e["loss"], e["gradient_norm"]) for e in read_graph(place, f"run-{number}")])
     for curve in curves[1:]:
         assert np.allclose(curve, curves[0], rtol=1e-5)
 
@@ -180,11 +187,11 @@ def test_only_batch_times_accumulation_matters(place, packing):
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_the_same_examples_by_length_packed_or_padded_have_the_same_gradients(name):
     """For the same examples, neither their order nor padding changes the gradients."""
-    model, rows = with_lora(made(name)), examples(9, 17, 3, 12)
-    loss_fn = loss.SupervisedOnly(loss._head(model))
+    model, rows = add_random_lora(make_model(name)), random_examples(9, 17, 3, 12)
+    loss_fn = loss.ChunkedLoss(loss._find_head(model))
     by_length = sorted(rows, key=lambda row: -len(row.ids))
-    batches = [padded(rows), packed(rows), padded(by_length), packed(by_length)]
-    results = [gradients(model, lambda b=b: through(loss_fn, model, b).losses.mean()) for b in batches]
+    batches = [padded_batch(rows), packed_batch(rows), padded_batch(by_length), packed_batch(by_length)]
+    results = [loss_and_gradients(model, lambda b=b: through(loss_fn, model, b).losses.mean()) for b in batches]
     for other in results[1:]:
         assert other["loss"] == pytest.approx(results[0]["loss"], rel=1e-5)
-        assert relative(other["gradients"], results[0]["gradients"]) < 1e-5
+        assert max_relative_error(other["gradients"], results[0]["gradients"]) < 1e-5

@@ -7,32 +7,32 @@ import torch
 from training_pro.engine.compute import packed_attention
 from training_pro.tests.engine.architectures import (
     CONFIGS,
-    examples,
-    gradients,
-    made,
-    relative,
-    through,
-    with_lora,
+    add_random_lora,
+    loss_and_gradients,
+    make_model,
+    max_relative_error,
+    random_examples,
+    supervised_loss,
 )
-from training_pro.tests.engine.batches import packed, padded
-from training_pro.tests.tiny import watched
+from training_pro.tests.engine.batches import packed_batch, padded_batch
+from training_pro.tests.tiny import watched_job
 
 WITH_SDPA = [name for name in CONFIGS if name not in ("gpt_neo", "gemma2")]
 
 
 @pytest.mark.parametrize("name", WITH_SDPA)
-@pytest.mark.parametrize("batch", [packed, padded], ids=["packed", "padded"])
+@pytest.mark.parametrize("batch", [packed_batch, padded_batch], ids=["packed", "padded"])
 def test_gradients_are_those_of_the_mask(name, batch):
-    base = made(name, num_hidden_layers=2) if name == "llama" else made(name)
+    base = make_model(name, num_hidden_layers=2) if name == "llama" else make_model(name)
     before = base.config._attn_implementation
-    model, rows = with_lora(base), examples(9, 17, 3, 12)
-    expected = gradients(model, lambda: through(model, batch(rows)))
-    with packed_attention.text_by_text(base) as works:
-        actual = gradients(model, lambda: through(model, batch(rows)))
+    model, rows = add_random_lora(base), random_examples(9, 17, 3, 12)
+    expected = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
+    with packed_attention.use_packed_attention(base) as works:
+        actual = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
     assert base.config._attn_implementation == before
     assert works is (before == "sdpa" and name != "opt") or name == "opt"
     assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert relative(actual["gradients"], expected["gradients"]) < 1e-5
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
 
 
 def block(*lengths):
@@ -41,8 +41,8 @@ def block(*lengths):
 
 
 def test_a_mask_is_read_as_the_bounds_of_its_texts():
-    assert packed_attention._bounds(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
-    assert packed_attention._bounds(block(5)).tolist() == [0, 5]
+    assert packed_attention._text_bounds(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
+    assert packed_attention._text_bounds(block(5)).tolist() == [0, 5]
 
 
 @pytest.mark.parametrize("kind", ["window", "padding", "joined"])
@@ -54,26 +54,30 @@ def test_any_other_mask_is_left_as_it_is(kind):
         mask[0, 0, :, 0] = False
     else:
         mask[0, 0, 5, 1] = True
-    assert packed_attention._bounds(mask) is mask
+    assert packed_attention._text_bounds(mask) is mask
 
 
 def test_a_model_with_other_results_keeps_its_attention(monkeypatch):
-    base = made("llama")
+    base = make_model("llama")
     monkeypatch.setattr(
-        packed_attention, "attend", lambda *a, **m: (packed_attention.sdpa_attention_forward(*a, **m)[0] * 2, None)
+        packed_attention,
+        "packed_attention_forward",
+        lambda *a, **m: (packed_attention.sdpa_attention_forward(*a, **m)[0] * 2, None),
     )
-    with packed_attention.text_by_text(base) as works:
+    with packed_attention.use_packed_attention(base) as works:
         assert not works
         assert base.config._attn_implementation == "sdpa"
 
 
 def test_a_packed_run_uses_it_and_restores_the_model(place):
     host, seen = place.host(), []
-    model = host.loaded().model
-    place.train(host, job=watched(lambda job, event: seen.append(model.config._attn_implementation)), max_steps=2)
-    assert packed_attention.WAY in seen
+    model = host.loaded_model().model
+    place.train(
+        host, job=watched_job(lambda job, event: seen.append(model.config._attn_implementation)), max_steps=2
+    )
+    assert packed_attention.ATTENTION_NAME in seen
     assert model.config._attn_implementation == "sdpa"
     seen.clear()
-    job = watched(lambda job, event: seen.append(model.config._attn_implementation))
+    job = watched_job(lambda job, event: seen.append(model.config._attn_implementation))
     place.train(host, name="b", job=job, max_steps=2, packing="off")
-    assert packed_attention.WAY not in seen
+    assert packed_attention.ATTENTION_NAME not in seen

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import ModelError
-from training_pro.core.files.atomic_files import as_json
+from training_pro.core.files.atomic_files import dump_json
 from training_pro.core.jobs.events import Advice, Note, Progress
 from training_pro.core.jobs.job import Job
-from training_pro.engine.compute.oom_retry import Piece
-from training_pro.engine.compute.step_errors import is_out_of_memory, why_unsound
-from training_pro.engine.training.finite_check import is_sound_on_disk
+from training_pro.engine.compute.oom_retry import MicroBatch
+from training_pro.engine.compute.step_errors import find_divergence, is_out_of_memory
+from training_pro.engine.training.finite_check import is_finite_checkpoint
 from training_pro.records.folder import loras
 
 TWO = {
@@ -39,7 +39,7 @@ def count_texts(inputs, positions):
 
 def limit_memory(host, most, where, kind=RuntimeError, first=1):
     """Make the model run out of memory with more than `most` texts, from its `first` training pass on."""
-    model = host.loaded().model
+    model = host.loaded_model().model
     seen = {"texts": 0, "passes": 0, "failed": 0}
 
     def fail():
@@ -117,13 +117,13 @@ def test_a_single_example_that_does_not_fit_is_an_error_with_remedies(place):
     changes = [remedy.values for remedy in refusal.value.remedies]
     assert changes[0] == {"gradient_checkpointing": "on"} and {"optimizer": "adamw_8bit"} in changes
     assert message.endswith("The last checkpoint is checkpoint-2.")
-    assert loras.standing(place.lora()) == "cut off"
+    assert loras.run_status(place.lora()) == "cut off"
     assert place.train(resume="newest", save_every=1, **TWO).outcome == "finished"
 
 
 def test_other_errors_are_not_taken_for_out_of_memory(place):
     host = place.host()
-    host.loaded().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
+    host.loaded_model().model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         place.train(host, **TWO)
     assert is_out_of_memory(MemoryError())
@@ -132,7 +132,7 @@ def test_other_errors_are_not_taken_for_out_of_memory(place):
 
 
 def test_micro_batches_do_not_separate_continued_examples():
-    batch = Piece(tuple("abcde"), (False, True, False, False, True))  # type: ignore[arg-type]
+    batch = MicroBatch(tuple("abcde"), (False, True, False, False, True))  # type: ignore[arg-type]
     assert batch.texts == 3
     assert ["".join(piece.examples) for piece in batch.first(1)] == ["ab", "cde"]
     assert ["".join(piece.examples) for piece in batch.first(2)] == ["abc", "de"]
@@ -140,7 +140,7 @@ def test_micro_batches_do_not_separate_continued_examples():
 
 def break_output(host, step, value):
     """Multiply the model's output by `value` in one training step of two micro-batches."""
-    model, passes = host.loaded().model, []
+    model, passes = host.loaded_model().model, []
 
     def spoil(module, args, output):
         if model.training and torch.is_grad_enabled():
@@ -165,7 +165,7 @@ def test_a_nan_loss_ends_the_run_before_the_weights_change(place, value):
     )
     assert "a lower learning rate (it was 0.001; try a tenth of it)" in end.text
     assert place.weights() == place.weights("good")  # the LoRA of the last good step
-    assert loras.standing(place.lora()) == "failed"
+    assert loras.run_status(place.lora()) == "failed"
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
     for name in ("training_graph.json", "training_log.json"):
         assert "NaN" not in (place.lora() / name).read_text()
@@ -174,7 +174,7 @@ def test_a_nan_loss_ends_the_run_before_the_weights_change(place, value):
 
 def break_weights(host, step):
     """Set the weights to NaN in the given optimizer step, as by an overflow."""
-    model, steps = host.loaded().model, []
+    model, steps = host.loaded_model().model, []
 
     def spoil(*_):
         steps.append(1)
@@ -201,7 +201,7 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, left):
     assert (
         place.weights() == (loras.checkpoints(place.lora())[0].folder / "adapter_model.safetensors").read_bytes()
     )
-    assert is_sound_on_disk(place.lora())
+    assert is_finite_checkpoint(place.lora())
     log = json.loads((place.lora() / "training_log.json").read_text())
     assert (log["ended"], log["kept_step"]) == ("failed", 2)
 
@@ -246,9 +246,9 @@ def test_a_first_step_that_breaks_leaves_nothing(place):
     ],
 )
 def test_steps_that_must_not_change_the_weights(loss, norm, scaled, why):
-    assert why_unsound(loss, norm, 2.0, 32000, scaled=scaled) == why
+    assert find_divergence(loss, norm, 2.0, 32000, scaled=scaled) == why
     if math.isfinite(loss):
-        assert why_unsound(loss, 1.0, None, 32000, scaled=False) == ""
+        assert find_divergence(loss, 1.0, None, 32000, scaled=False) == ""
 
 
 def test_several_processes_use_the_mean_loss_and_stop_together(place, monkeypatch):
@@ -279,7 +279,7 @@ def test_a_saved_lora_that_is_worse_than_none_is_reported(place):
 
 
 def test_nan_is_null_in_json():
-    assert as_json({"loss": math.nan, "more": [math.inf, 1.5]}) == '{"loss": null, "more": [null, 1.5]}'
+    assert dump_json({"loss": math.nan, "more": [math.inf, 1.5]}) == '{"loss": null, "more": [null, 1.5]}'
 
 
 def test_on_windows_the_memory_limit_of_the_gpu_is_set_and_restored(monkeypatch):
@@ -293,39 +293,39 @@ def test_on_windows_the_memory_limit_of_the_gpu_is_set_and_restored(monkeypatch)
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda share, place: fractions.append(share)
     )
-    with pytest.raises(OSError), windows_vram.kept_on_the_card(torch.device("cuda", 0)):
+    with pytest.raises(OSError), windows_vram.limit_vram(torch.device("cuda", 0)):
         raise OSError
     assert fractions == [0.8, 1.0]
-    with windows_vram.kept_on_the_card(torch.device("cpu")):
+    with windows_vram.limit_vram(torch.device("cpu")):
         pass
     assert len(fractions) == 2
 
 
 def test_spilling_is_reported_once_when_steps_become_much_slower():
-    from training_pro.engine.compute.windows_vram import Spilling
+    from training_pro.engine.compute.windows_vram import SpillDetector
 
-    detector = Spilling()
+    detector = SpillDetector()
     usual = [detector.observe(1.0 + 0.1 * (n % 3), 1000) for n in range(20)]
     longer = [detector.observe(4.0, 4000) for _ in range(5)]  # not slower: more tokens
     assert not any([*usual, *longer])
     assert [detector.observe(9.0, 1000) for _ in range(5)] == [False, False, True, False, False]
-    assert not any(Spilling().observe(9.0, 1000) for _ in range(30))
+    assert not any(SpillDetector().observe(9.0, 1000) for _ in range(30))
 
 
 def test_a_run_that_spills_logs_advice(place, monkeypatch):
     from training_pro.engine.compute import windows_vram
-    from training_pro.engine.training.callback import BetweenSteps
+    from training_pro.engine.training.callback import RunCallback
 
-    begin = BetweenSteps.on_train_begin
+    begin = RunCallback.on_train_begin
 
     def watching(self, *args, **more):
-        self.spilling = windows_vram.Spilling(usual=[1e-9] * windows_vram.FIRST_STEPS)
+        self.spill_detector = windows_vram.SpillDetector(baseline=[1e-9] * windows_vram.BASELINE_STEPS)
         begin(self, *args, **more)
 
-    monkeypatch.setattr(BetweenSteps, "on_train_begin", watching)
+    monkeypatch.setattr(RunCallback, "on_train_begin", watching)
     job = Job("training", "a test")
     place.train(job=job, **TWO)
-    assert [e.text for e in events_of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILLS]
+    assert [e.text for e in events_of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILL_ADVICE]
 
 
 def test_a_whole_model_that_does_not_fit_is_an_error_with_a_batch_size_that_would(place):

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from training_pro.core.jobs.events import EventLog, MachineUse, Progress, most_memory
+from training_pro.core.jobs.events import EventLog, MachineUse, Progress, peak_memory_of
 from training_pro.core.jobs.job import Job
-from training_pro.engine.compute import peak_memory, telemetry
-from training_pro.engine.compute.telemetry import MachineWatch
+from training_pro.engine.compute import telemetry
+from training_pro.engine.compute.telemetry import MachineMonitor
 
 GB = 10**9
 
@@ -64,7 +64,7 @@ def log():
 
 
 def monitor(log):
-    return MachineWatch(torch.device("cuda"), log)
+    return MachineMonitor(torch.device("cuda"), log)
 
 
 def uses(log):
@@ -89,7 +89,7 @@ def test_sampled_every_few_seconds_and_logged_on_change(gpus, log, monkeypatch):
     assert [use.peak for use in uses(log)] == [12 * GB, 14 * GB]
     gpus.most[0] = 9 * GB
     watching.observe(at_once=True)
-    assert most_memory(log.since(0)) == 16 * GB
+    assert peak_memory_of(log.since(0)) == 16 * GB
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("no pynvml"), RuntimeError("no driver"), Exception("odd")])
@@ -114,7 +114,7 @@ def test_an_older_torch_without_a_sensor_works(gpus, log, monkeypatch):
 
 
 def test_a_slow_sensor_is_read_once(gpus, log):
-    gpus.watts_take = telemetry.TOO_SLOW_SECONDS
+    gpus.watts_take = telemetry.SLOW_SENSOR_SECONDS
     watching = monitor(log)
     watching.observe()
     watching.observe(at_once=True)
@@ -129,7 +129,7 @@ def test_a_segment_starts_with_the_peak_of_earlier_ones(gpus, log):
 
 
 def test_without_a_gpu_it_is_the_memory_of_this_process(log):
-    watching = MachineWatch(torch.device("cpu"), log)
+    watching = MachineMonitor(torch.device("cpu"), log)
     watching.observe()
     before = uses(log)[-1]
     taken = bytearray(b"x" * 200_000_000)
@@ -141,10 +141,10 @@ def test_without_a_gpu_it_is_the_memory_of_this_process(log):
 
 
 def test_without_a_system_peak_the_samples_count(log, monkeypatch, tmp_path):
-    monkeypatch.setattr(peak_memory, "STATUS", tmp_path / "status")
-    monkeypatch.setattr(peak_memory, "NEW_PEAK", tmp_path / "not there" / "clear_refs")
-    peak_memory.STATUS.write_text("Name:\tpython\n", encoding="ascii")
-    MachineWatch(torch.device("cpu"), log).observe()
+    monkeypatch.setattr(telemetry, "PROCESS_STATUS", tmp_path / "status")
+    monkeypatch.setattr(telemetry, "CLEAR_REFS", tmp_path / "not there" / "clear_refs")
+    telemetry.PROCESS_STATUS.write_text("Name:\tpython\n", encoding="ascii")
+    MachineMonitor(torch.device("cpu"), log).observe()
     assert uses(log)[0].peak > 1_000_000
 
 
@@ -155,5 +155,5 @@ def test_a_run_logs_and_records_it(place):
     first_step = next(n for n, event in enumerate(events) if isinstance(event, Progress))
     assert min(n for n, event in enumerate(events) if isinstance(event, MachineUse)) > first_step
     training_log = json.loads((place.folders.loras / "a" / "training_log.json").read_text(encoding="utf-8"))
-    assert training_log["memory_at_most"] == most_memory(events) > 1_000_000
+    assert training_log["memory_at_most"] == peak_memory_of(events) > 1_000_000
     assert "memory at most" in (place.folders.loras / "a" / "report.html").read_text(encoding="utf-8")

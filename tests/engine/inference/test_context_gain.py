@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from training_pro.engine.compute.capabilities import Ways
-from training_pro.engine.compute.loss import WholeHead
-from training_pro.engine.inference.context_gain import context_gain, laters
-from training_pro.engine.inference.eval_loop import AtOnce, Pass, measuring
+from training_pro.engine.compute.capabilities import ModelCapabilities
+from training_pro.engine.compute.loss import FullLogitsLoss
+from training_pro.engine.inference.context_gain import continuation_pairs, measure_context_gain
+from training_pro.engine.inference.eval_loop import BatchLimit, EvalLoop, evaluation_context
 from training_pro.tests import rowing
 from training_pro.tests.rowing import chat, family
 from transformers import AutoModelForCausalLM
@@ -23,7 +23,7 @@ def validation_split(root, files, **values):
     """Datasets that are the validation split as a whole."""
     tokenizer = family("ChatML")
     settings = {"data": ["t.txt"], "eval_data": list(files), **values}
-    return tokenizer, rowing.made(root, tokenizer, {**files, "t.txt": "One."}, **settings).kept_aside
+    return tokenizer, rowing.prepare_rows(root, tokenizer, {**files, "t.txt": "One."}, **settings).kept_aside
 
 
 def learned_text(tokenizer, example):
@@ -33,30 +33,30 @@ def learned_text(tokenizer, example):
 def test_later_turns_of_a_conversation(tmp_path):
     conversation = chat("Hello there.", "Good day.", "And now?", "Now we wait.", "How long?", "An hour.")
     tokenizer, rows = validation_split(tmp_path, {"chat.jsonl": [conversation, chat("One?", "Only one.")]})
-    pairs = laters(rows, None, 0, rows_too=False)
+    pairs = continuation_pairs(rows, None, 0, rows_too=False)
     replies = ["Now we wait.<|im_end|>", "An hour.<|im_end|>"]
     assert [learned_text(tokenizer, pair.alone) for pair in pairs] == replies
-    assert [learned_text(tokenizer, pair.behind) for pair in pairs] == replies
+    assert [learned_text(tokenizer, pair.with_context) for pair in pairs] == replies
     alone, with_context = (tokenizer.decode(example.ids.tolist()) for example in pairs[0])
     assert alone == "\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\nNow we wait.<|im_end|>"
     assert with_context.endswith("Good day.<|im_end|>" + alone)
-    (fits,) = laters(rows, None, len(pairs[0].behind.ids), rows_too=False)
-    assert fits.behind.ids.tolist() == pairs[0].behind.ids.tolist()
+    (fits,) = continuation_pairs(rows, None, len(pairs[0].with_context.ids), rows_too=False)
+    assert fits.with_context.ids.tolist() == pairs[0].with_context.ids.tolist()
 
 
 def test_a_turn_alone_keeps_the_start_token(tmp_path):
     _, rows = validation_split(tmp_path, {"chat.jsonl": [chat("A", "B.", "C", "D.")]})
     first = int(rows[0].ids[0])
-    (pair,) = laters(rows, first, 0, rows_too=False)
-    (without_bos,) = laters(rows, None, 0, rows_too=False)
+    (pair,) = continuation_pairs(rows, first, 0, rows_too=False)
+    (without_bos,) = continuation_pairs(rows, None, 0, rows_too=False)
     assert pair.alone.ids.tolist() == [first, *without_bos.alone.ids.tolist()]
-    assert pair.behind.ids.tolist() == without_bos.behind.ids.tolist()
+    assert pair.with_context.ids.tolist() == without_bos.with_context.ids.tolist()
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_blocks_after_the_block_that_ends_where_they_begin(tmp_path, overlap):
     tokenizer, text = validation_split(tmp_path, {"book.txt": BOOK}, cutoff=16, overlap=overlap)
-    continuations = laters(text, None, 0, rows_too=False)
+    continuations = continuation_pairs(text, None, 0, rows_too=False)
     for alone, with_context in continuations:
         assert learned_text(tokenizer, alone) == learned_text(tokenizer, with_context)
         assert with_context.ids[-len(alone.ids) :].tolist() == alone.ids.tolist()
@@ -71,13 +71,13 @@ def test_blocks_after_the_block_that_ends_where_they_begin(tmp_path, overlap):
     blocks = [span.section for span in spans if span.kind == "block"]
     assert len(pairs) >= len(blocks) - len(set(blocks)) > 0
     expected = [[*text[a].ids, *text[b].ids] for a, b in pairs]
-    assert [pair.behind.ids.tolist() for pair in continuations] == expected
+    assert [pair.with_context.ids.tolist() for pair in continuations] == expected
 
 
 def test_consecutive_rows_only_where_order_is_learned(tmp_path):
     _, rows = validation_split(tmp_path, {"rows.jsonl": [chat(f"Q{n}", f"A{n}.") for n in range(4)]})
-    assert laters(rows, None, 0, rows_too=False) == []
-    assert len(laters(rows, None, 0, rows_too=True)) == 3
+    assert continuation_pairs(rows, None, 0, rows_too=False) == []
+    assert len(continuation_pairs(rows, None, 0, rows_too=True)) == 3
 
 
 def test_windows_after_the_window_that_ends_where_they_begin(tmp_path):
@@ -91,7 +91,9 @@ def test_windows_after_the_window_that_ends_where_they_begin(tmp_path):
         if first.end == second.start
     ]
     assert any(a.end > b.start for a, b in pairwise(windows))
-    assert [pair.behind.ids.tolist() for pair in laters(text, None, 0, rows_too=False)] == expected
+    assert [
+        pair.with_context.ids.tolist() for pair in continuation_pairs(text, None, 0, rows_too=False)
+    ] == expected
     assert expected
 
 
@@ -99,23 +101,23 @@ def test_it_is_the_mean_loss_alone_minus_that_with_context(tmp_path, tiny):
     model = AutoModelForCausalLM.from_pretrained(tiny).eval()
     rng = np.random.default_rng(1)
     _, text = validation_split(tmp_path, {"book.txt": BOOK}, cutoff=16, overlap=False)
-    pairs = [_with_random_ids(pair, rng) for pair in laters(text, None, 0, rows_too=False)]
-    eval_loop = Pass(model, Ways(WholeHead(), packed=True), AtOnce(2), lambda: False)
-    with measuring(model):
-        gain = context_gain(eval_loop, pairs)
+    pairs = [_with_random_ids(pair, rng) for pair in continuation_pairs(text, None, 0, rows_too=False)]
+    eval_loop = EvalLoop(model, ModelCapabilities(FullLogitsLoss(), packed=True), BatchLimit(2), lambda: False)
+    with evaluation_context(model):
+        gain = measure_context_gain(eval_loop, pairs)
     alone, with_context = (
-        _mean_loss(model, [getattr(pair, side) for pair in pairs]) for side in ("alone", "behind")
+        _mean_loss(model, [getattr(pair, side) for pair in pairs]) for side in ("alone", "with_context")
     )
     assert gain == pytest.approx(alone - with_context, abs=1e-5)
     assert abs(gain) > 1e-4
-    assert context_gain(eval_loop, []) is None
+    assert measure_context_gain(eval_loop, []) is None
 
 
 def _with_random_ids(pair, rng):
     """Replace the ids by random ones from the vocabulary of the tiny model."""
-    ids = rng.integers(3, 200, len(pair.behind.ids)).astype(np.int32)
+    ids = rng.integers(3, 200, len(pair.with_context.ids)).astype(np.int32)
     alone = replace(pair.alone, ids=ids[-len(pair.alone.ids) :])
-    return pair._replace(alone=alone, behind=replace(pair.behind, ids=ids))
+    return pair._replace(alone=alone, with_context=replace(pair.with_context, ids=ids))
 
 
 def _mean_loss(model, examples):

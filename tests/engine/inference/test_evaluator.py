@@ -9,18 +9,18 @@ from itertools import pairwise
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Evaluated, Note, Progress, Stage
+from training_pro.core.jobs.events import Advice, CheckpointSaved, EvaluationDone, Note, Progress, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
 from training_pro.engine.inference import eval_loop, evaluator
-from training_pro.engine.lora.adapter import loaded_onto
-from training_pro.engine.tokenizer.tokenizer import working_tokenizer
+from training_pro.engine.lora.adapter import load_lora
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
-from training_pro.hosts.tiny import SAMPLE
+from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.report import curve_png
-from training_pro.records.report.graph_file import best_of, evaluations_of, steps_of
-from training_pro.tests.engine.architectures import cut_off, graph, log, seen
-from training_pro.tests.tiny import watched
+from training_pro.records.report.graph_file import best_evaluation, read_evaluations, step_entries
+from training_pro.tests.engine.architectures import read_graph, read_log, record_batches, simulate_kill
+from training_pro.tests.tiny import watched_job
 
 OTHER_TEXT = (
     "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
@@ -41,27 +41,27 @@ def run_events(place, **more):
 
 
 def evaluations(events):
-    return [e for e in events if isinstance(e, Evaluated)]
+    return [e for e in events if isinstance(e, EvaluationDone)]
 
 
 def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
     events = run_events(place)
     results = evaluations(events)
     assert [(e.step, e.why) for e in results] == [(0, "start"), (4, "planned"), (8, "end")]
-    steps = [type(e) for e in events if isinstance(e, (Progress, Evaluated, CheckpointSaved))]
-    assert steps[:7] == [Evaluated, *[Progress] * 4, Evaluated, CheckpointSaved]
+    steps = [type(e) for e in events if isinstance(e, (Progress, EvaluationDone, CheckpointSaved))]
+    assert steps[:7] == [EvaluationDone, *[Progress] * 4, EvaluationDone, CheckpointSaved]
     for result in results:
         assert result.perplexity == pytest.approx(math.exp(result.loss))
         assert 0 <= result.accuracy < 1
         assert result.by_source == {}
     assert results[-1].loss != results[0].loss
-    assert json.loads((place.lora() / "training_graph.json").read_text()) == graph(place)
-    assert evaluations_of(graph(place))[1].loss == results[1].loss
-    assert [e["current_steps"] for e in steps_of(graph(place))] == list(range(1, 9))
+    assert json.loads((place.lora() / "training_graph.json").read_text()) == read_graph(place)
+    assert read_evaluations(read_graph(place))[1].loss == results[1].loss
+    assert [e["current_steps"] for e in step_entries(read_graph(place))] == list(range(1, 9))
 
 
 def test_a_long_evaluation_logs_its_progress(place, monkeypatch):
-    monkeypatch.setattr(evaluator, "TELLS_SECONDS", -1.0)
+    monkeypatch.setattr(evaluator, "PROGRESS_SECONDS", -1.0)
     shares = [
         event.share
         for event in run_events(place, epochs=1)
@@ -77,7 +77,7 @@ def test_the_figures_are_those_of_the_model_itself(place):
     """Compare loss and accuracy of the finished LoRA with a reference, example by example."""
     result = evaluations(run_events(place, label_smoothing=0.1))[-1]
     host = place.host()
-    model = loaded_onto(host.loaded().model, place.lora(), "a").eval()
+    model = load_lora(host.loaded_model().model, place.lora(), "a").eval()
     split = prepare_data(place, **WITH_SPLIT).kept_aside
     losses = [loss for example in split for loss in losses_of(model, example)]
     hits = [hit for example in split for hit in hits_of(model, example)]
@@ -88,7 +88,7 @@ def test_the_figures_are_those_of_the_model_itself(place):
 
 def prepare_data(place, **more):
     card, settings = place.host().card(), place.settings(**more)
-    return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
+    return prepare(settings, place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
 
 
 def logits_of(model, example):
@@ -112,7 +112,9 @@ def test_the_lora_is_byte_identical_to_a_run_without(place, more):
     place.train(name="with", **WITH_SPLIT, **more, eval_every=1)
     place.train(name="without", **{**WITH_SPLIT, "eval_data": []}, **more)
     assert place.weights("with") == place.weights("without")
-    assert [e["loss"] for e in steps_of(graph(place, "with"))] == [e["loss"] for e in graph(place, "without")]
+    assert [e["loss"] for e in step_entries(read_graph(place, "with"))] == [
+        e["loss"] for e in read_graph(place, "without")
+    ]
 
 
 def test_full_finetuning_with_evaluations_is_byte_identical(place):
@@ -142,7 +144,7 @@ def test_every_n_steps_and_on_request(place):
         if isinstance(event, Progress) and event.step == 4:
             job.control.evaluate()
 
-    job = watched(wish)
+    job = watched_job(wish)
     place.train(job=job, **WITH_SPLIT, eval_every=3)
     results = evaluations(job.log.since(0))
     assert [(e.step, e.why) for e in results] == [
@@ -160,7 +162,7 @@ def test_a_request_without_a_split_is_answered(place):
         if isinstance(event, Progress) and event.step == 1:
             job.control.evaluate()
 
-    job = watched(wish)
+    job = watched_job(wish)
     place.train(job=job)
     advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
     assert "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)." in advice
@@ -168,19 +170,19 @@ def test_a_request_without_a_split_is_answered(place):
 
 
 def test_a_split_of_several_datasets_has_a_loss_for_each(place):
-    place.write("book/1.txt", SAMPLE)
+    place.write("book/1.txt", TRAINING_TEXT)
     place.write("book/2.txt", OTHER_TEXT)
     results = evaluations(run_events(place, data=["story.txt", "book"], eval_data=[], eval_share=0.2, max_steps=1))
     assert set(results[0].by_source) == {"story.txt", "book/"}
     first = results[0]
     assert min(first.by_source.values()) < first.loss < max(first.by_source.values())
-    assert graph(place)[0]["eval_by_source"] == first.by_source
+    assert read_graph(place)[0]["eval_by_source"] == first.by_source
 
 
 def test_early_stopping_stops_and_logs_why(place):
     events = run_events(place, early_stopping=2, eval_every=1, learning_rate=0.5, epochs=9)
     results = evaluations(events)
-    best = best_of(results)
+    best = best_evaluation(results)
     last = results[-1]
     assert last.step == best.step + 2
     reason = f"2 evaluations brought no better loss of the part kept aside than {best.loss:.4f}"
@@ -201,7 +203,7 @@ def test_requested_evaluations_do_not_use_up_patience(place):
         if isinstance(event, Progress):
             job.control.evaluate()
 
-    job = watched(wish)
+    job = watched_job(wish)
     place.train(job=job, **{**WITH_SPLIT, "early_stopping": 1, "eval_every": 99, "learning_rate": 0.5})
     results = evaluations(job.log.since(0))
     assert [e.step for e in results] == list(range(9))
@@ -214,11 +216,11 @@ def test_a_resumed_run_stops_at_the_same_step(place):
     whole = evaluations(run_events(place, name="whole", **more))
     run_events(place, name="cut", **more)
     middle = whole[-1].step - 2
-    cut_off(place, "cut", middle)
+    simulate_kill(place, "cut", middle)
     going_on = evaluations(run_events(place, name="cut", **more, if_exists="continue"))
     assert [(e.step, e.loss) for e in going_on] == [(e.step, e.loss) for e in whole if e.step > middle]
     assert place.weights("cut") == place.weights("whole")
-    assert [e.loss for e in evaluations_of(graph(place, "cut"))] == [e.loss for e in whole]
+    assert [e.loss for e in read_evaluations(read_graph(place, "cut"))] == [e.loss for e in whole]
 
 
 def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
@@ -228,24 +230,24 @@ def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
 
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5, "keep_checkpoints": 99}
     whole = evaluations(run_events(place, name="whole", **more))
-    place.train(name="cut", job=watched(stop), **{**WITH_SPLIT, **more})
-    assert [e.step for e in evaluations_of(graph(place, "cut"))] == [0, 1, 2]
+    place.train(name="cut", job=watched_job(stop), **{**WITH_SPLIT, **more})
+    assert [e.step for e in read_evaluations(read_graph(place, "cut"))] == [0, 1, 2]
     run_events(place, name="cut", **more, if_exists="continue")
-    made_up = evaluations_of(graph(place, "cut"))
+    made_up = read_evaluations(read_graph(place, "cut"))
     assert [(e.step, e.loss, e.context_gain) for e in made_up] == [(e.step, e.loss, e.context_gain) for e in whole]
     assert place.weights("cut") == place.weights("whole")
 
 
 def test_the_best_step_may_be_the_one_evaluated_on_resume(place):
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5}
-    best = best_of([e for e in evaluations(run_events(place, name="whole", **more)) if e.step]).step
+    best = best_evaluation([e for e in evaluations(run_events(place, name="whole", **more)) if e.step]).step
     assert best < 8  # 8 is the last step
 
     def stop(job, event):
         if isinstance(event, Progress) and event.step == best:
             job.control.stop()
 
-    place.train(name="cut", job=watched(stop), **{**WITH_SPLIT, **more})
+    place.train(name="cut", job=watched_job(stop), **{**WITH_SPLIT, **more})
     run_events(place, name="cut", **more, if_exists="continue")
     assert place.weights("cut") == place.weights("whole")
 
@@ -257,13 +259,13 @@ def test_a_rule_that_ends_the_run_is_followed_by_a_last_evaluation(place):
 
 def test_the_best_checkpoint_is_chosen_by_the_split(place):
     results = evaluations(run_events(place, keep_best="loss", eval_every=1, learning_rate=0.5))
-    best = best_of([e for e in results if e.step])
+    best = best_evaluation([e for e in results if e.step])
     assert (place.lora() / f"checkpoint-{best.step}-best").is_dir()
 
 
 def test_another_split_starts_its_own_history(place):
     run_events(place, name="cut", save_every=1, max_steps=4)
-    cut_off(place, "cut", 2)
+    simulate_kill(place, "cut", 2)
     place.write("third.txt", OTHER_TEXT.replace("cook", "smith"))
     results = evaluations(
         run_events(place, name="cut", max_steps=4, eval_data=["third.txt"], if_exists="continue")
@@ -274,12 +276,12 @@ def test_another_split_starts_its_own_history(place):
 def test_results_of_another_split_neither_stop_a_run_nor_are_best(place):
     more = {"eval_every": 1, "save_every": 1, "keep_best": "loss", "early_stopping": 2, "max_steps": 6}
     run_events(place, name="cut", **more, keep_checkpoints=99)
-    cut_off(place, "cut", 3)
+    simulate_kill(place, "cut", 3)
     place.write("third.txt", " ".join(f"qz xv {n} jj" for n in range(120)))  # far harder to predict
     results = evaluations(run_events(place, name="cut", **more, eval_data=["third.txt"], if_exists="continue"))
-    before = evaluations_of(graph(place, "cut"))[: -len(results)]
+    before = read_evaluations(read_graph(place, "cut"))[: -len(results)]
     assert min(e.loss for e in results) > max(e.loss for e in before)
-    best = best_of(results)
+    best = best_evaluation(results)
     assert results[-1].step == min(best.step + 2, 6)
     assert (place.lora("cut") / f"checkpoint-{best.step}-best").is_dir() or best.step == 3
 
@@ -288,7 +290,7 @@ def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch
     def fail(self):
         raise RuntimeError("out of everything\nmore of it")
 
-    monkeypatch.setattr(evaluator.Measuring, "__call__", fail)
+    monkeypatch.setattr(evaluator.Evaluator, "__call__", fail)
     events = run_events(place, max_steps=2)
     advice = [e.text for e in events if isinstance(e, Advice)]
     assert "The evaluation after step 0 failed, and the run goes on: out of everything" in advice
@@ -298,14 +300,14 @@ def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch
 
 def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
     whole = evaluations(run_events(place, max_steps=1))
-    add_at_once = eval_loop.Pass._add_at_once
+    add_at_once = eval_loop.EvalLoop._add_at_once
 
     def too_much(self, found, examples, groups):
         if len(examples) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         add_at_once(self, found, examples, groups)
 
-    monkeypatch.setattr(eval_loop.Pass, "_add_at_once", too_much)
+    monkeypatch.setattr(eval_loop.EvalLoop, "_add_at_once", too_much)
     halves = evaluations(run_events(place, name="b", max_steps=1))
     assert [e.tokens for e in halves] == [e.tokens for e in whole]
     assert [e.loss for e in halves] == pytest.approx([e.loss for e in whole], abs=1e-5)
@@ -316,7 +318,7 @@ def test_a_stop_does_not_wait_for_an_evaluation(place):
         if isinstance(event, Progress) and event.step == 4:
             job.control.stop()
 
-    job = watched(stop)
+    job = watched_job(stop)
     assert place.train(job=job, **WITH_SPLIT).outcome == "stopped"
     assert [e.step for e in evaluations(job.log.since(0))] == [0]
 
@@ -334,26 +336,26 @@ def test_training_data_cannot_be_test_data(place):
 
 def test_the_verdict_is_in_the_text_the_log_and_the_event(place):
     end = run_events(place, learning_rate=0.3, epochs=4, save_every=4)[-1]
-    verdict = log(place)["verdict"]
-    results = evaluations_of(graph(place))
+    verdict = read_log(place)["verdict"]
+    results = read_evaluations(read_graph(place))
     assert verdict["evidence"]["kept_aside_last"] == results[-1].loss
-    assert verdict["evidence"]["kept_aside_lowest"] == best_of(results).loss
+    assert verdict["evidence"]["kept_aside_lowest"] == best_evaluation(results).loss
     assert verdict["text"] == end.text.splitlines()[-1]
     assert end.verdict == verdict["kind"] != "not known"
     place.train(name="b", max_steps=1)
-    assert log(place, "b")["verdict"]["kind"] == "not known"
+    assert read_log(place, "b")["verdict"]["kind"] == "not known"
 
 
 @pytest.mark.parametrize("packing", ["on", "off"])
 def test_each_step_has_the_loss_of_each_dataset(place, monkeypatch, packing):
     """At the first step it is the loss of the untrained model, example by example."""
-    steps = seen(monkeypatch, trainer)
+    steps = record_batches(monkeypatch, trainer)
     more = {"data": ["story.txt", "other.txt"], "accumulation": 2, "max_steps": 2, "packing": packing}
     job = Job("training", "a test")
     place.train(job=job, **more)
     first, second = (e for e in job.log.since(0) if isinstance(e, Progress))
     examples = prepare_data(place, **more).examples
-    model = place.host().loaded().model
+    model = place.host().loaded_model().model
     losses = {"story.txt": [], "other.txt": []}
     for number in (n for step in steps[:2] for n in step):
         losses[examples[number].source.name] += losses_of(model, examples[number])
@@ -364,21 +366,23 @@ def test_each_step_has_the_loss_of_each_dataset(place, monkeypatch, packing):
     }
     all_losses = [loss for dataset_losses in losses.values() for loss in dataset_losses]
     assert first.loss == pytest.approx(sum(all_losses) / len(all_losses), abs=1e-4)
-    assert [e["loss_by_source"] for e in graph(place)] == [first.by_source, second.by_source]
+    assert [e["loss_by_source"] for e in read_graph(place)] == [first.by_source, second.by_source]
     assert second.by_source != first.by_source
 
 
 def test_one_dataset_has_no_separate_loss(place):
     place.train(max_steps=1)
-    assert "loss_by_source" not in graph(place)[0]
+    assert "loss_by_source" not in read_graph(place)[0]
 
 
 def test_the_records_name_the_data_and_the_results(place, monkeypatch):
     drawn = []
-    monkeypatch.setattr(curve_png, "draw", lambda graph, title, path, marks, **_: drawn.append((title, marks)))
+    monkeypatch.setattr(
+        curve_png, "draw_graph", lambda graph, title, path, marks, **_: drawn.append((title, marks))
+    )
     more = {"batching": "length_then_order", "batch_size": 2, "rslora": True, "alpha": 4, "save_every": 5}
     results = evaluations(run_events(place, **more))
-    training_log = log(place)
+    training_log = read_log(place)
     assert training_log["seed"] == 42
     assert training_log["versions"].keys() == {
         "torch",
@@ -398,4 +402,4 @@ def test_the_records_name_the_data_and_the_results(place, monkeypatch):
     )
     assert [(mark.step, mark.text) for mark in marks][:2] == [(5, "checkpoint-5"), (8, "checkpoint-8-epoch-1")]
     place.train(name="b", max_steps=1)
-    assert "context_gain" not in log(place, "b")
+    assert "context_gain" not in read_log(place, "b")

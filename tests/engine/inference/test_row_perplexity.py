@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import DataError, SettingsError
-from training_pro.core.jobs.events import Evaluated, Note, PerplexityFound
+from training_pro.core.jobs.events import EvaluationDone, Note, PerplexityMeasured
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
-from training_pro.engine.compute.capabilities import tried
+from training_pro.engine.compute.capabilities import probe_model
 from training_pro.engine.inference import perplexity, row_perplexity
-from training_pro.engine.inference.eval_loop import AtOnce, Sums
-from training_pro.engine.lora.adapter import loaded_onto
-from training_pro.engine.tokenizer.tokenizer import working_tokenizer
+from training_pro.engine.inference.eval_loop import BatchLimit, GroupSums
+from training_pro.engine.lora.adapter import load_lora
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
 from training_pro.tests.engine.inference.test_evaluator import hits_of, losses_of
 from training_pro.tests.engine.inference.test_perplexity import measure
 from training_pro.tests.rowing import as_json, chat
-from training_pro.tests.tiny import watched
+from training_pro.tests.tiny import watched_job
 
 TALKS = [
     chat("What is the light for?", "So that people far away know where they are."),
@@ -45,7 +45,7 @@ def place(place):
 def examples_of(place, data, **values):
     """Examples as in a run."""
     card, settings = place.host().card(), place.settings(data=[data], cutoff="auto", **values)
-    return prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None).examples
+    return prepare(settings, place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None).examples
 
 
 def notes_of(job):
@@ -68,7 +68,7 @@ def test_each_row_scores_as_alone_and_as_in_training(place, data, read):
     host = place.host()
     _, (result,) = measure(place, data, host=host, read=read)
     examples = list(examples_of(place, data, **read))
-    model = host.loaded().model.eval()
+    model = host.loaded_model().model.eval()
     rows = {row.place: row for row in result.rows}
     assert len(rows) == len(examples) > 0
     counted = [[label for label in example.labels.tolist() if label != -100] for example in examples]
@@ -91,16 +91,16 @@ def counted_values(of_tokens, example):
 @pytest.mark.parametrize("packed", [True, False])
 def test_batching_does_not_change_results(place, monkeypatch, packed):
     def probe(model, settings):
-        capabilities = tried(model, settings)
+        capabilities = probe_model(model, settings)
         assert capabilities.packed
         return replace(capabilities, packed=packed)
 
     def rows(tokens):
-        monkeypatch.setattr(perplexity, "AT_ONCE", AtOnce(tokens=tokens))
+        monkeypatch.setattr(perplexity, "BATCH_LIMIT", BatchLimit(tokens=tokens))
         return measure(place, "pairs.json")[1][0].rows
 
     alone = rows(1)
-    monkeypatch.setattr(perplexity, "tried", probe)
+    monkeypatch.setattr(perplexity, "probe_model", probe)
     together = rows(100_000)
     assert {row.place for row in alone} == {row.place for row in together}
     losses = {row.place: row.loss for row in alone}
@@ -110,7 +110,7 @@ def test_batching_does_not_change_results(place, monkeypatch, packed):
 def test_an_evaluation_in_a_run_gives_the_same(place):
     job = Job("training", "a test")
     place.train(job=job, data=["pairs.json"], eval_data=["talks.jsonl"], cutoff=256, too_long="cut_end")
-    last = [event for event in job.log.since(0) if isinstance(event, Evaluated)][-1]
+    last = [event for event in job.log.since(0) if isinstance(event, EvaluationDone)][-1]
     _, (result,) = measure(place, "talks.jsonl", loras=("a",), without=False, max_length=256)
     assert result.loss == pytest.approx(last.loss, abs=1e-5)
     assert (result.tokens, result.right) == (last.tokens, pytest.approx(last.accuracy))
@@ -121,7 +121,7 @@ def test_a_lora_knows_best_what_it_has_learned(place):
     _, (base, with_lora) = measure(place, "pairs.json", loras=("a",))
     assert with_lora.perplexity < base.perplexity / 2
     host = place.host()
-    model = loaded_onto(host.loaded().model, place.lora(), "a").eval()
+    model = load_lora(host.loaded_model().model, place.lora(), "a").eval()
     first = examples_of(place, "pairs.json")[0]
     losses = counted_values(losses_of(model, first), first)
     (row,) = [row for row in with_lora.rows if row.place == first.place]
@@ -189,7 +189,7 @@ def test_rows_with_nothing_left_are_counted(place):
 )
 def test_impossible_input_is_refused_before_the_model_is_loaded(place, monkeypatch, read, more, error, sentence):
     host = place.host()
-    monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
+    monkeypatch.setattr(host, "loaded_model", lambda: pytest.fail("it was loaded"))
     with pytest.raises(error, match=re.escape(sentence)):
         measure(place, "talks.jsonl", host=host, read=read, **more)
 
@@ -207,8 +207,8 @@ def test_unreadable_rows_are_an_error_or_skipped(place):
 
 def ranking(losses, tokens):
     """Indices of rows with these mean losses, the least known first."""
-    sums = Sums(np.array(losses) * tokens, np.zeros(len(losses)), np.array(tokens, float))
-    return [row.place for row in row_perplexity._rows(sums, IndexTexts())]
+    sums = GroupSums(np.array(losses) * tokens, np.zeros(len(losses)), np.array(tokens, float))
+    return [row.place for row in row_perplexity._score_rows(sums, IndexTexts())]
 
 
 class IndexTexts:
@@ -226,7 +226,7 @@ def test_rows_with_few_tokens_rank_at_an_end_only_if_far_off():
 
 
 def test_of_very_many_rows_both_ends_are_kept(monkeypatch):
-    monkeypatch.setattr(row_perplexity, "MOST_TOLD", 4)
+    monkeypatch.setattr(row_perplexity, "MAX_ROWS", 4)
     assert ranking([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [9] * 6) == [5, 4, 1, 0]
 
 
@@ -235,13 +235,13 @@ def test_a_stop_leaves_no_result(place):
         if getattr(event, "text", "").startswith("Perplexity of pairs.json"):
             job.control.stop()
 
-    end, results = measure(place, "pairs.json", job=watched(stop))
+    end, results = measure(place, "pairs.json", job=watched_job(stop))
     assert (end.outcome, results) == ("stopped", [])
 
 
 def test_model_weights_and_attention_are_restored(place):
     host = place.host()
-    model = host.loaded().model
+    model = host.loaded_model().model
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     attention = model.config._attn_implementation
     measure(place, "talks.jsonl", host=host)
@@ -276,7 +276,7 @@ def test_the_command_prints_a_few_rows_and_all_with_json(place, capsys):
 def test_the_row_in_the_table_has_no_stride(place):
     host = place.host()
     _, (result,) = measure(place, "talks.jsonl", host=host, comment="rows")
-    assert isinstance(result, PerplexityFound)
+    assert isinstance(result, PerplexityMeasured)
     table = (place.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()
     assert table[1].startswith(f"tiny,-,talks.jsonl,{result.perplexity},0,2048,")
     assert table[1].endswith(",rows")

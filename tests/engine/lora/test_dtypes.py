@@ -17,13 +17,13 @@ from training_pro.engine.lora import dtypes
     ],
 )
 def test_a_gpu_that_only_emulates_bfloat16_gives_advice(monkeypatch, device, dtype, emulated, has_advice):
-    monkeypatch.setattr(dtypes, "device", lambda model: torch.device(device))
-    monkeypatch.setattr(dtypes, "computing_type", lambda model: dtype)
+    monkeypatch.setattr(dtypes, "model_device", lambda model: torch.device(device))
+    monkeypatch.setattr(dtypes, "compute_dtype", lambda model: dtype)
 
     def is_supported(including_emulation=True):
         return including_emulation or not emulated
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
-    advice = list(dtypes.slow_type_advice(object()))
+    advice = list(dtypes.slow_dtype_advice(object()))
     assert len(advice) == has_advice
     assert not has_advice or "Load the model in float16" in advice[0]

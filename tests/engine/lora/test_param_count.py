@@ -12,15 +12,15 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from training_pro.data.report.known_architectures import KNOWN, is_known
-from training_pro.data.report.memory_estimate import parts_of
+from training_pro.data.report.known_architectures import KNOWN_MODEL_TYPES, is_known_architecture
+from training_pro.data.report.memory_estimate import target_layers
 from training_pro.engine.lora import meta_model
-from training_pro.engine.lora.adapter import injected, lora_config
-from training_pro.engine.lora.targets import resolved
+from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora.targets import resolve_targets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.interface.train import summary
-from training_pro.settings.definitions import Lora
+from training_pro.settings.definitions import LoraSettings
 from training_pro.tests.engine.architectures import CONFIGS
 from training_pro.train_utils import ModelShape
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -98,27 +98,30 @@ def test_the_size_in_check_is_the_size_on_disk(place):
         assert (disk.made, disk.exact) == (4 * sum(weight.numel() for weight in tensors), True)
 
 
-@pytest.mark.parametrize("kind", sorted(KNOWN))
+@pytest.mark.parametrize("kind", sorted(KNOWN_MODEL_TYPES))
 def test_arithmetic_is_exact_for_known_architectures(kind):
     """With the default widths of each config, on the meta device."""
     if kind not in CONFIG_MAPPING:
         pytest.skip("this transformers does not know it")
     config = CONFIG_MAPPING[kind](num_hidden_layers=4)
     shape = ModelShape.of(config.to_dict())
-    assert is_known(config.to_dict(), "all-linear")
+    assert is_known_architecture(config.to_dict(), "all-linear")
     with torch.device("meta"):
         base = transformers.AutoModelForCausalLM.from_config(config)
     for targets in ("all-linear", "q-k-v-o"):
-        lora = Lora(rank=1, targets=targets)
-        with torch.device("meta"), injected(base, lora_config(lora, base, resolved(targets, base))) as model:
+        lora = LoraSettings(rank=1, targets=targets)
+        with (
+            torch.device("meta"),
+            inject_lora(base, lora_config(lora, base, resolve_targets(targets, base))) as model,
+        ):
             trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        assert shape.lora_weights(1, parts_of(targets)) == trained
+        assert shape.lora_weights(1, target_layers(targets)) == trained
     weights = sum(parameter.numel() for parameter in base.parameters())
     assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=0.01)
 
 
 def test_no_meta_model_is_built_where_arithmetic_suffices(place, monkeypatch):
-    monkeypatch.setattr(meta_model, "skeleton", lambda card: pytest.fail("not needed"))
+    monkeypatch.setattr(meta_model, "build_meta_model", lambda card: pytest.fail("not needed"))
     assert check(place, place.host()).disk.exact
 
 
@@ -136,21 +139,23 @@ def test_a_models_code_that_fails_does_not_end_a_check(place, monkeypatch, error
     def failing(card):
         raise error
 
-    monkeypatch.setattr(meta_model, "skeleton", failing)
+    monkeypatch.setattr(meta_model, "build_meta_model", failing)
     _, host = save_config(place, "phi3")
     assert "LoRA about " in check(place, host).disk.words()
 
 
 def test_a_layer_with_an_unknown_name_is_not_covered_by_arithmetic():
-    assert is_known({"model_type": "llama"}, ("q_proj", "down_proj"))
-    assert not is_known({"model_type": "llama"}, ("model.layers.1.self_attn.q_proj",))
-    assert not is_known({"model_type": "llama"}, ("special",))
-    assert is_known({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "q-v")
+    assert is_known_architecture({"model_type": "llama"}, ("q_proj", "down_proj"))
+    assert not is_known_architecture({"model_type": "llama"}, ("model.layers.1.self_attn.q_proj",))
+    assert not is_known_architecture({"model_type": "llama"}, ("special",))
+    assert is_known_architecture({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "q-v")
 
 
 def test_the_form_names_a_size_where_it_is_known_and_else_refers_to_check(place):
     values = {"rank": 4, "alpha": 8, "rslora": False, "targets": "all-linear"}
     config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
-    assert "its file about " in summary.strength(values, config)
-    assert summary.strength(values, {**config, "model_type": "phi3"}).endswith(", its file: Check says how large.")
-    assert summary.strength(values, {}).endswith("strength 2.")
+    assert "its file about " in summary.lora_summary(values, config)
+    assert summary.lora_summary(values, {**config, "model_type": "phi3"}).endswith(
+        ", its file: Check says how large."
+    )
+    assert summary.lora_summary(values, {}).endswith("strength 2.")

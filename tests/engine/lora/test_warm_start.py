@@ -11,10 +11,10 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs.events import Note, Planned, Progress
+from training_pro.core.jobs.events import Note, Progress, RunPlanned
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder import loras
-from training_pro.tests.tiny import tree, watched
+from training_pro.tests.tiny import read_tree, watched_job
 from transformers import AutoModelForCausalLM
 
 TODAY = f"Backup-{datetime.date.today().isoformat()}"
@@ -34,19 +34,19 @@ def loss_of(place, lora):
 
 
 def test_a_finished_lora_is_trained_further_and_a_backup_kept_twice_a_day(with_lora):
-    before, job = tree(with_lora.lora()), Job("training", "a test")
+    before, job = read_tree(with_lora.lora()), Job("training", "a test")
     end = with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
     assert end.outcome == "finished"
     event_types = [type(event).__name__ for event in job.log.since(0)]
     note_positions = [n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "further" in e.text]
-    assert note_positions[0] < event_types.index("Planned")  # logged before it starts
+    assert note_positions[0] < event_types.index("RunPlanned")  # logged before it starts
     assert [event.step for event in events_of(job, Progress)] == [1, 2, 3, 4]
-    assert tree(with_lora.lora() / TODAY) == before
+    assert read_tree(with_lora.lora() / TODAY) == before
     first = [e["loss"] for e in json.loads((with_lora.lora() / TODAY / "training_graph.json").read_text())]
     assert events_of(job, Progress)[0].loss < first[0] - 0.05  # it begins where the first run ended
-    second = {path: data for path, data in tree(with_lora.lora()).items() if not path.startswith(TODAY)}
+    second = {path: data for path, data in read_tree(with_lora.lora()).items() if not path.startswith(TODAY)}
     with_lora.train(if_exists="continue", **NO_SAMPLES)
-    assert tree(with_lora.lora() / f"{TODAY}-2") == second
+    assert read_tree(with_lora.lora() / f"{TODAY}-2") == second
 
 
 def test_it_begins_with_the_same_weights(with_lora):
@@ -64,7 +64,7 @@ def test_an_old_bin_is_read_too(with_lora):
     for name in ("adapter_model.safetensors", "training_log.json"):
         (folder / name).unlink()
     shutil.rmtree(folder / "checkpoint-4-epoch-1")
-    assert loras.standing(folder) == "made elsewhere"
+    assert loras.run_status(folder) == "made elsewhere"
     with_lora.train(if_exists="continue", max_steps=1, learning_rate=1e-9, **NO_SAMPLES)
     assert (folder / TODAY / "adapter_model.bin").is_file()
     now = load_file(folder / "adapter_model.safetensors")
@@ -88,8 +88,8 @@ def test_a_bin_that_would_run_something_is_refused(with_lora):
 
 def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
     host = with_lora.host()
-    host.loaded = lambda: pytest.fail("the weights were loaded")
-    before = tree(with_lora.folders.user_data)
+    host.loaded_model = lambda: pytest.fail("the weights were loaded")
+    before = read_tree(with_lora.folders.user_data)
     with pytest.raises(SettingsError) as refusal:
         with_lora.train(host, if_exists="continue", rank=8, alpha=16, dora=True, **NO_SAMPLES)
     assert refusal.value.problems == (
@@ -97,31 +97,31 @@ def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
         "LoRA Alpha: the LoRA 'a' has 8, asked for is 16. To train it further use 8.",
         "DoRA: the LoRA 'a' has off, asked for is on. To train it further use off.",
     )
-    assert tree(with_lora.folders.user_data) == before
+    assert read_tree(with_lora.folders.user_data) == before
 
 
 @pytest.mark.parametrize("targets", ["q-v", "all-linear"])
 def test_other_layers_are_refused_and_named(place, targets):
     other = "q-v" if targets == "all-linear" else "all-linear"
     place.train(targets=other, **NO_SAMPLES)
-    before = tree(place.lora())
+    before = read_tree(place.lora())
     with pytest.raises(SavingError, match=r"cannot be trained further .*the layers differ \(.*down_proj"):
         place.train(if_exists="continue", targets=targets, **NO_SAMPLES)
-    assert tree(place.lora()) == before
+    assert read_tree(place.lora()) == before
 
 
 def test_throwing_the_further_run_away_restores_the_earlier_lora(with_lora):
-    before = tree(with_lora.lora())
-    job = watched(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
+    before = read_tree(with_lora.lora())
+    job = watched_job(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
     with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
-    assert tree(with_lora.lora()) == before
+    assert read_tree(with_lora.lora()) == before
 
 
 def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(place):
     place.train(epochs=2, save_every=2, keep_checkpoints=9, **NO_SAMPLES)
     job = Job("training", "a test")
     place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **NO_SAMPLES)
-    assert events_of(job, Planned)[0].first_step == 2
+    assert events_of(job, RunPlanned)[0].first_step == 2
     later = sorted(p.name for p in (place.lora() / TODAY).iterdir())
     assert later == ["checkpoint-4-epoch-1", "checkpoint-6", "checkpoint-8-epoch-2"]
 
@@ -129,7 +129,7 @@ def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(
 def test_throwing_such_a_run_away_restores_them(place):
     place.train(epochs=2, save_every=2, keep_checkpoints=9, **NO_SAMPLES)
     before = {p.name for p in place.lora().iterdir()}
-    job = watched(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
     place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **NO_SAMPLES)
     assert {p.name for p in place.lora().iterdir()} == before
 
@@ -137,7 +137,7 @@ def test_throwing_such_a_run_away_restores_them(place):
 def test_files_held_open_that_cannot_be_backed_up_are_named_and_left_complete(with_lora, monkeypatch):
     from pathlib import Path
 
-    before, replace = tree(with_lora.lora()), Path.replace
+    before, replace = read_tree(with_lora.lora()), Path.replace
 
     def fail_if_open(path, target):
         if path.name == "adapter_model.safetensors" and "Backup-" in str(target):
@@ -147,4 +147,4 @@ def test_files_held_open_that_cannot_be_backed_up_are_named_and_left_complete(wi
     monkeypatch.setattr(Path, "replace", fail_if_open)
     with pytest.raises(SavingError, match=r"cannot be moved into a backup: adapter_model\.safetensors may not"):
         with_lora.train(if_exists="replace", **NO_SAMPLES)
-    assert {p: b for p, b in tree(with_lora.lora()).items() if not p.startswith(".part")} == before
+    assert {p: b for p, b in read_tree(with_lora.lora()).items() if not p.startswith(".part")} == before

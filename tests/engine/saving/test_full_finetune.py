@@ -11,8 +11,8 @@ from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.records.folder.crashed_runs import cut_off_runs, keep
-from training_pro.tests.engine.architectures import cut_off, graph
+from training_pro.records.folder.crashed_runs import find_crashed_runs, keep_run
+from training_pro.tests.engine.architectures import read_graph, simulate_kill
 
 FULL = {"method": "full", "learning_rate": 1e-3, "sample_every": "never"}
 
@@ -30,7 +30,7 @@ class InModelFolder:
 @pytest.fixture
 def trained_model(place):
     host = place.host()
-    before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
+    before = {n: p.clone() for n, p in host.loaded_model().model.state_dict().items()}
     ended = place.train(host, **FULL, epochs=2, shard_size="200KB")
     return host, before, ended
 
@@ -42,22 +42,22 @@ def test_it_is_a_model_of_its_own_and_the_base_is_unchanged_when_loaded_again(pl
     assert "The model is in" in ended.text
     assert not place.folders.loras.exists() or not list(place.folders.loras.iterdir())
     assert host._loaded is None
-    reloaded = host.loaded().model.state_dict()
+    reloaded = host.loaded_model().model.state_dict()
     assert all(torch.equal(value, reloaded[name]) for name, value in before.items())
     new_host = StandaloneHost(place.folders, model="a")
     assert "a" in new_host.models()
-    changed = new_host.loaded().model.state_dict()
+    changed = new_host.loaded_model().model.state_dict()
     assert changed.keys() == before.keys()
     assert not any(torch.equal(changed[name], before[name]) for name in before if "proj" in name)
-    assert new_host.loaded().model.config.use_cache is True
-    assert all(p.requires_grad for p in host.loaded().model.parameters())
+    assert new_host.loaded_model().model.config.use_cache is True
+    assert all(p.requires_grad for p in host.loaded_model().model.parameters())
 
 
 def test_its_records_are_saved_with_it_and_its_shards_are_no_larger_than_requested(place, trained_model):
     folder = place.folders.models / "a"
     log = json.loads((folder / "training_log.json").read_text())
     assert (log["method"], log["projections"]) == ("full", "all of the model")
-    assert len(graph(InModelFolder(place))) == 8
+    assert len(read_graph(InModelFolder(place))) == 8
     assert (folder / "training_parameters.json").is_file()
     shards = sorted(folder.glob("*.safetensors"))
     assert len(shards) > 1
@@ -66,31 +66,31 @@ def test_its_records_are_saved_with_it_and_its_shards_are_no_larger_than_request
 
 
 def test_it_resumes_from_a_checkpoint_bit_for_bit(place, trained_model):
-    cut_off(InModelFolder(place), "a", 4)
+    simulate_kill(InModelFolder(place), "a", 4)
     for file in (place.folders.models / "a").glob("checkpoint-*"):
         assert file.name.startswith("checkpoint-4")
     place.train(**FULL, epochs=2, shard_size="200KB", if_exists="continue")
     place.train(name="b", **FULL, epochs=2)
-    resumed = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
-    uninterrupted = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    resumed = StandaloneHost(place.folders, model="a").loaded_model().model.state_dict()
+    uninterrupted = StandaloneHost(place.folders, model="b").loaded_model().model.state_dict()
     assert all(torch.equal(value, uninterrupted[name]) for name, value in resumed.items())
 
 
 def test_a_crashed_run_is_listed_and_can_be_kept(place, trained_model):
-    cut_off(InModelFolder(place), "a", 4)
-    (run,) = cut_off_runs(place.folders)
+    simulate_kill(InModelFolder(place), "a", 4)
+    (run,) = find_crashed_runs(place.folders)
     assert (run.name, run.folder, run.safe_step) == ("a", place.folders.models / "a", 4)
-    keep(run, place.folders)
-    saved = StandaloneHost(place.folders, model="a").loaded().model.state_dict()
+    keep_run(run, place.folders)
+    saved = StandaloneHost(place.folders, model="a").loaded_model().model.state_dict()
     place.train(name="b", **FULL, epochs=1)
-    expected = StandaloneHost(place.folders, model="b").loaded().model.state_dict()
+    expected = StandaloneHost(place.folders, model="b").loaded_model().model.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in saved.items())
-    assert cut_off_runs(place.folders) == []
+    assert find_crashed_runs(place.folders) == []
 
 
 def test_it_is_refused_inside_the_webui(place):
     host = place.host()
-    host.own_process = False
+    host.owns_process = False
     with pytest.raises(SettingsError, match=r"inside the webui the model is only lent"):
         place.train(host, **FULL)
     report = PeftEngine().check(place.settings(**FULL), host)
@@ -113,11 +113,11 @@ def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
 
 @pytest.mark.parametrize(
     ("failing", "unloaded"),
-    [("training_pro.engine.training.run.tried", False), ("training_pro.engine.training.run._train", True)],
+    [("training_pro.engine.training.run.probe_model", False), ("training_pro.engine.training.run._train", True)],
 )
 def test_after_an_error_the_model_is_unloaded_if_it_was_trained_by_then(place, monkeypatch, failing, unloaded):
     host = place.host()
-    host.loaded()
+    host.loaded_model()
     monkeypatch.setattr(failing, lambda *_: (_ for _ in ()).throw(KeyError))
     with pytest.raises(KeyError):
         place.train(host, **FULL)
@@ -144,15 +144,15 @@ def test_check_estimates_the_memory_of_all_weights(place):
 
 def test_a_probe_leaves_the_model_unchanged(place):
     host = place.host()
-    before = {n: p.clone() for n, p in host.loaded().model.state_dict().items()}
+    before = {n: p.clone() for n, p in host.loaded_model().model.state_dict().items()}
     PeftEngine().probe(place.settings(**FULL), host, Job("probe", "a test"))
-    assert all(torch.equal(value, before[name]) for name, value in host.loaded().model.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in host.loaded_model().model.state_dict().items())
 
 
 def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_lora):
     host, job = with_lora.host(), Job("training", "a test")
-    with_lora.put_on(host, "a")
+    with_lora.attach_lora(host, "a")
     with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
-    assert host.standing().loras == ()
+    assert host.model_status().loras == ()
     (note,) = [event.text for event in job.log.since(0) if "let go of" in getattr(event, "text", "")]
     assert note.endswith(" So a is off: put it on again when the model is loaded.")

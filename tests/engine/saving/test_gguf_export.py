@@ -15,11 +15,11 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from training_pro.commands.main import main
-from training_pro.core.engine import GgufLora
+from training_pro.core.engine import GgufRequest
 from training_pro.core.errors import ModelError, SavingError
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.saving import gguf_export
-from training_pro.tests.engine.architectures import made, with_lora
+from training_pro.tests.engine.architectures import add_random_lora, make_model
 from transformers import AutoModelForCausalLM
 
 LLAMA_LIKE = {
@@ -85,14 +85,14 @@ def save_random_lora(place, model, name="a", **options):
     """Save a random LoRA of the model, and the model's config without weights."""
     folder = place.folders.models / model.config.model_type
     model.config.save_pretrained(folder)
-    peft_model = with_lora(model, **options)
+    peft_model = add_random_lora(model, **options)
     peft_model.peft_config["default"].base_model_name_or_path = f"/elsewhere/{folder.name}"
     peft_model.save_pretrained(place.lora(name), save_embedding_layers=False)
     return peft_model
 
 
 def convert(place, lora="a", **options):
-    return PeftEngine().gguf(GgufLora(str(lora), **options), place.host())
+    return PeftEngine().export_gguf(GgufRequest(str(lora), **options), place.host())
 
 
 def read_deltas(file):
@@ -150,7 +150,7 @@ def assert_exported(file, model, kind):
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_each_layer_has_its_name_and_row_order(place, kind):
-    model = save_random_lora(place, made(kind), lora_alpha=12)
+    model = save_random_lora(place, make_model(kind), lora_alpha=12)
     names = assert_exported(convert(place), model, kind)
     assert {f"{name}.weight" for name in NAMES.get(kind, LLAMA_LIKE).values()} <= names
     assert len(names) == 2 * len(NAMES.get(kind, LLAMA_LIKE))
@@ -158,20 +158,20 @@ def test_each_layer_has_its_name_and_row_order(place, kind):
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_strength_is_that_of_peft(place, options):
-    model = save_random_lora(place, made("llama"), **options)
+    model = save_random_lora(place, make_model("llama"), **options)
     assert_exported(convert(place), model, "llama")
 
 
 def test_falcon_with_one_shared_key(place):
     """Its rows are the queries, one key and one value, as in llama.cpp."""
-    model = save_random_lora(place, made("falcon", multi_query=True))
+    model = save_random_lora(place, make_model("falcon", multi_query=True))
     _, exported = read_deltas(convert(place))
     expected = dict(deltas(model))["transformer.h.1.self_attention.query_key_value"]
     assert np.allclose(exported["blk.1.attn_qkv.weight"], expected, atol=1e-6)
 
 
 def test_falcon_with_rows_grouped_by_key(place):
-    model = save_random_lora(place, made("falcon", new_decoder_architecture=True, num_kv_heads=2))
+    model = save_random_lora(place, make_model("falcon", new_decoder_architecture=True, num_kv_heads=2))
     _, exported = read_deltas(convert(place))
     expected = dict(deltas(model))["transformer.h.1.self_attention.query_key_value"]
     head = len(expected) // 8  # two keys, each with two queries and a value
@@ -218,7 +218,7 @@ def test_a_layer_whose_lora_llama_cpp_ignores_is_refused(place):
 
 
 def test_metadata_of_the_file(place):
-    save_random_lora(place, made("llama"), lora_alpha=12, use_rslora=True)
+    save_random_lora(place, make_model("llama"), lora_alpha=12, use_rslora=True)
     reader, _ = read_deltas(convert(place))
     metadata = {key: field.contents() for key, field in reader.fields.items() if "." in key and "GGUF" not in key}
     assert metadata == {
@@ -233,7 +233,7 @@ def test_metadata_of_the_file(place):
 
 
 def test_the_text_part_of_a_vision_model(place):
-    save_random_lora(place, made("gemma3"))
+    save_random_lora(place, make_model("gemma3"))
     folder = place.folders.models / "gemma3_text"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
@@ -247,7 +247,7 @@ def test_the_text_part_of_a_vision_model(place):
 
 def test_export_for_a_given_gguf_file(place, tmp_path):
     """Newer GGUF files of some models have another architecture name for the same model type."""
-    save_random_lora(place, made("llama"), lora_alpha=12)
+    save_random_lora(place, make_model("llama"), lora_alpha=12)
     file = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(file, "granite")
     writer.add_name("Some Granite")
@@ -277,7 +277,7 @@ def refusal(error_type, place, **options):
 
 def save_head_lora(place, *, tied):
     """Save a LoRA on the head alone."""
-    model = made("llama", tied=tied)
+    model = make_model("llama", tied=tied)
     model.config.save_pretrained(place.folders.models / "llama")
     config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["lm_head"], init_lora_weights=False)
     get_peft_model(model, config).save_pretrained(place.lora())  # this saves the base model's head too
@@ -306,14 +306,14 @@ def test_a_lora_on_a_tied_head_is_refused(place):
     ],
 )
 def test_more_than_a_plain_lora_is_refused(place, options, reason):
-    save_random_lora(place, made("llama", tied=False), **options)
+    save_random_lora(place, make_model("llama", tied=False), **options)
     message = refusal(SavingError, place)
     assert message.startswith(f"The LoRA 'a' cannot be written as GGUF: {reason}")
     assert "Bake it in instead (merge)" in message
 
 
 def test_a_lora_on_experts_is_refused(place):
-    model = made("mixtral")
+    model = make_model("mixtral")
     model.config.save_pretrained(place.folders.models / "mixtral")
     targets = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]}
     get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, **targets)).save_pretrained(place.lora())
@@ -321,7 +321,7 @@ def test_a_lora_on_experts_is_refused(place):
     assert "it sits on experts, which llama.cpp keeps in one tensor (" in message
     assert message.endswith("Or train one on q-k-v-o alone.")
     attention = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"], init_lora_weights=False)
-    get_peft_model(made("mixtral"), attention).save_pretrained(place.lora("b"))
+    get_peft_model(make_model("mixtral"), attention).save_pretrained(place.lora("b"))
     assert read_deltas(convert(place, "b", model="mixtral"))[1].keys() == {
         "blk.0.attn_q.weight",
         "blk.1.attn_q.weight",
@@ -329,7 +329,7 @@ def test_a_lora_on_experts_is_refused(place):
 
 
 def test_unknown_models_are_refused(place):
-    save_random_lora(place, made("opt"))
+    save_random_lora(place, make_model("opt"))
     message = refusal(ModelError, place)
     assert message.startswith("opt is of the architecture 'opt', for which no LoRA can be written as GGUF here.")
     shutil.rmtree(place.folders.models / "opt")
@@ -345,7 +345,7 @@ def test_unknown_models_are_refused(place):
 
 
 def test_a_missing_or_old_gguf_package(place, monkeypatch):
-    save_random_lora(place, made("llama"))
+    save_random_lora(place, make_model("llama"))
     older = {number: name for number, name in gguf.MODEL_ARCH_NAMES.items() if name != "llama"}
     monkeypatch.setattr(gguf, "MODEL_ARCH_NAMES", older)
     assert refusal(ModelError, place).startswith("The package gguf here is too old for llama (llama). Get a newer")
@@ -354,7 +354,7 @@ def test_a_missing_or_old_gguf_package(place, monkeypatch):
 
 
 def test_a_model_with_other_sizes_is_refused(place):
-    save_random_lora(place, made("llama"))
+    save_random_lora(place, make_model("llama"))
     config = place.folders.models / "llama" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_key_value_heads": 3}))
     message = refusal(SavingError, place)
@@ -362,7 +362,7 @@ def test_a_model_with_other_sizes_is_refused(place):
 
 
 def test_an_incomplete_lora_is_refused(place):
-    save_random_lora(place, made("llama"))
+    save_random_lora(place, make_model("llama"))
     file = place.lora() / "adapter_model.safetensors"
     weights = load_file(file)
     weights.pop(next(iter(weights)))
@@ -376,7 +376,7 @@ def test_an_incomplete_lora_is_refused(place):
 
 def test_only_our_own_file_is_overwritten_and_none_is_left_incomplete(place, tmp_path, monkeypatch):
     """After training further, the old file of the LoRA is overwritten."""
-    save_random_lora(place, made("llama"))
+    save_random_lora(place, make_model("llama"))
     first = convert(place)
     before = first.read_bytes()
     assert first == place.lora() / "a.gguf"
@@ -396,7 +396,7 @@ def test_only_our_own_file_is_overwritten_and_none_is_left_incomplete(place, tmp
 
 
 def test_an_old_bin_file_in_half_precision(place):
-    save_random_lora(place, made("llama"))
+    save_random_lora(place, make_model("llama"))
     before = read_deltas(convert(place))[1]
     (place.lora() / "a.gguf").unlink()
     file = place.lora() / "adapter_model.safetensors"

@@ -11,15 +11,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.commands.main import main
-from training_pro.core.engine import Merge
+from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.jobs.job import Job
-from training_pro.engine.lora.adapter import loaded_onto
+from training_pro.engine.lora.adapter import load_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.saving import merging
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.tests.engine.architectures import kept_at
-from training_pro.tests.tiny import tree
+from training_pro.tests.engine.architectures import save_model
+from training_pro.tests.tiny import read_tree
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 IDS = torch.arange(3, 43)[None]
@@ -31,12 +31,12 @@ def logits(model):
 
 
 def run_merge(host, lora, out):
-    return PeftEngine().merge(Merge(str(lora), str(out)), host, Job("merge", "a test"))
+    return PeftEngine().merge(MergeRequest(str(lora), str(out)), host, Job("merge", "a test"))
 
 
 def assert_merged(host, lora, out, tolerance=1e-4):
     """Merge, and compare the result with model and LoRA, and the model in memory with itself before."""
-    base = host.loaded().model
+    base = host.loaded_model().model
     before = {name: weight.clone() for name, weight in base.state_dict().items()}
     config = dict(vars(base.config))
     base_logits = logits(base)
@@ -46,7 +46,7 @@ def assert_merged(host, lora, out, tolerance=1e-4):
     assert vars(base.config) == config
     assert list(base.state_dict()) == list(before)
     merged = logits(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32))
-    expected = logits(loaded_onto(base, Path(host.folders.loras) / lora, "a"))
+    expected = logits(load_lora(base, Path(host.folders.loras) / lora, "a"))
     assert torch.allclose(merged, expected, atol=2e-5, rtol=1e-4)
     assert not torch.allclose(merged, base_logits, atol=1e-3)
     assert float((merged - expected).abs().max()) < tolerance
@@ -65,7 +65,7 @@ def test_a_merged_model_gives_the_same_logits(place, tmp_path, settings):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_trained_head_stays_tied_where_it_was_tied(place, tmp_path, tied):
-    folder = kept_at(place, "llama", tied=tied)
+    folder = save_model(place, "llama", tied=tied)
     host = StandaloneHost(place.folders, model=str(folder))
     place.train(host, train_head=True)
     out = assert_merged(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new")
@@ -75,7 +75,7 @@ def test_a_trained_head_stays_tied_where_it_was_tied(place, tmp_path, tied):
 
 
 def test_a_head_that_no_longer_equals_the_embeddings_is_untied(place, tmp_path):
-    folder = kept_at(place, "llama", tied=True)
+    folder = save_model(place, "llama", tied=True)
     peft_model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "lm_head"], init_lora_weights=False),
@@ -87,14 +87,14 @@ def test_a_head_that_no_longer_equals_the_embeddings_is_untied(place, tmp_path):
 
 
 def test_transposed_layers(place, tmp_path):
-    folder = kept_at(place, "gpt2")
+    folder = save_model(place, "gpt2")
     place.train(StandaloneHost(place.folders, model=str(folder)))
     assert_merged(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new")
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_a_lora_on_experts_and_their_router(place, tmp_path, name):
-    folder = kept_at(place, name)
+    folder = save_model(place, name)
     parameters = ["experts.gate_up_proj", "experts.down_proj", "gate.weight"]
     peft_model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
@@ -118,13 +118,13 @@ def test_a_lora_on_experts_and_their_router(place, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_all_linear_layers_of_a_model_with_experts(place, tmp_path, name):
-    folder = kept_at(place, name)
+    folder = save_model(place, name)
     place.train(StandaloneHost(place.folders, model=str(folder)), learning_rate=1e-2)
     assert_merged(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new", tolerance=1e-5)
 
 
 def test_a_lora_of_another_model_is_refused(with_lora, tmp_path):
-    folder = kept_at(with_lora, "gpt2")
+    folder = save_model(with_lora, "gpt2")
     message = refusal(
         SavingError, with_lora, "a", tmp_path / "new", StandaloneHost(with_lora.folders, model=str(folder))
     )
@@ -153,17 +153,17 @@ def test_a_checkpoint_and_an_old_bin_file(with_lora, tmp_path):
 
 
 def test_large_models_are_written_in_shards(with_lora, tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "SHARD", "40KB")
+    monkeypatch.setattr(merging, "SHARD_SIZE", "40KB")
     out = assert_merged(with_lora.host(), "a", tmp_path / "new")
     assert (out / "model.safetensors.index.json").is_file()
     assert len(list(out.glob("model-*.safetensors"))) > 1
 
 
 def refusal(error_type, place, lora, out, host=None):
-    before = tree(place.folders.user_data)
+    before = read_tree(place.folders.user_data)
     with pytest.raises(error_type) as error:
         run_merge(host or place.host(), lora, out)
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before
     return str(error.value)
 
 

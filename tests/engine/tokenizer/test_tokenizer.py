@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_pro.chunking import Cutting
-from training_pro.data.text.slicing import slices
-from training_pro.engine.tokenizer.tokenizer import WorkingTokenizer, working_tokenizer
+from training_pro.chunking import SlicingRules
+from training_pro.data.text.slicing import slice_text
+from training_pro.engine.tokenizer.tokenizer import WorkingTokenizer, make_working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import ODD_TEXTS, WORDS, assert_laws, random_rules, random_text
 
@@ -31,7 +31,7 @@ def tokenizer_cache() -> dict[str, WorkingTokenizer]:
     return {}
 
 
-@pytest.fixture(params=real_tokenizers.KINDS)
+@pytest.fixture(params=real_tokenizers.TOKENIZERS)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def working(kind: str, tokenizer_cache: dict[str, WorkingTokenizer]) -> WorkingTokenizer:
     if kind not in tokenizer_cache:
-        tokenizer_cache[kind] = working_tokenizer(real_tokenizers.KINDS[kind]())
+        tokenizer_cache[kind] = make_working_tokenizer(real_tokenizers.TOKENIZERS[kind]())
     return tokenizer_cache[kind]
 
 
@@ -59,7 +59,7 @@ def test_a_text_gets_the_same_ids_alone_and_in_a_batch(working: WorkingTokenizer
 
 @pytest.mark.parametrize("name", ["byte-level", "Metaspace with byte fallback", "small byte-level"])
 def test_offsets_from_bytes_are_those_that_the_tokenizer_reports(name: str):
-    working = working_tokenizer(real_tokenizers.KINDS[name]())
+    working = make_working_tokenizer(real_tokenizers.TOKENIZERS[name]())
     backend = working.tokenizer.backend_tokenizer
     for text, encoded in zip(SAMPLES, working.encode(SAMPLES), strict=True):
         reported = backend.encode(text, add_special_tokens=False)
@@ -84,7 +84,7 @@ def test_the_hosts_tokenizer_stays_unchanged():
     backend.enable_padding(length=5)
     backend.enable_truncation(3)
     try:
-        encoded = working_tokenizer(tokenizer).encode(["one two three four five six"])[0]
+        encoded = make_working_tokenizer(tokenizer).encode(["one two three four five six"])[0]
         assert len(encoded.ids) > 3
         assert backend.encode_special_tokens is False
         assert backend.padding["length"] == 5 and backend.truncation["max_length"] == 3
@@ -94,7 +94,7 @@ def test_the_hosts_tokenizer_stays_unchanged():
 
 
 def test_a_bos_that_is_never_added_is_none():
-    assert working_tokenizer(real_tokenizers.small_byte_level()).bos is None
+    assert make_working_tokenizer(real_tokenizers.small_byte_level()).bos is None
 
 
 def test_a_bos_that_the_tokenizer_adds_is_found():
@@ -107,7 +107,7 @@ def test_a_bos_that_the_tokenizer_adds_is_found():
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<|start|> $A", special_tokens=[("<|start|>", start)]
     )
-    working = working_tokenizer(tokenizer)
+    working = make_working_tokenizer(tokenizer)
     assert (working.bos, working.eos) == (start, tokenizer.eos_token_id)
     assert start not in working.encode(["text"])[0].ids
 
@@ -125,13 +125,13 @@ def test_laws_over_every_example(chunking, kind: str, working: WorkingTokenizer)
     assert len(files) >= len(kinds)
     for file in files:
         for cutoff in (32, 256):
-            rules = Cutting(cutoff=cutoff, chunking=chunking, bos=working.bos, eos=working.eos)
-            assert_laws(slices(file.read_text(encoding="utf-8"), working.encode, rules), working.encode)
+            rules = SlicingRules(cutoff=cutoff, chunking=chunking, bos=working.bos, eos=working.eos)
+            assert_laws(slice_text(file.read_text(encoding="utf-8"), working.encode, rules), working.encode)
 
 
 @pytest.mark.parametrize("name", ODD_TEXTS)
 def test_laws_over_odd_texts(name: str, kind: str, working: WorkingTokenizer):
-    rules = Cutting(cutoff=32, bos=working.bos, eos=working.eos)
+    rules = SlicingRules(cutoff=32, bos=working.bos, eos=working.eos)
     _assert_laws(kind, working, ODD_TEXTS[name], rules)
 
 
@@ -142,8 +142,8 @@ def test_laws_over_many_random_texts(kind: str, working: WorkingTokenizer):
         _assert_laws(kind, working, text, rules)
 
 
-def _assert_laws(kind: str, working: WorkingTokenizer, text: str, rules: Cutting) -> None:
-    sliced = slices(text, working.encode, rules)
+def _assert_laws(kind: str, working: WorkingTokenizer, text: str, rules: SlicingRules) -> None:
+    sliced = slice_text(text, working.encode, rules)
     assert_laws(sliced, working.encode)
     if kind not in LOSSLESS:
         return

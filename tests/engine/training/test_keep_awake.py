@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.engine.training import keep_awake as module
-from training_pro.engine.training.keep_awake import awake
+from training_pro.engine.training.keep_awake import prevent_sleep
 from training_pro.tests.conftest import ROOT
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="stands in for a program with a shell script")
@@ -65,10 +65,10 @@ def fake_windows(monkeypatch, answer=1):
 
 def test_windows_state_is_set_and_reset(monkeypatch):
     calls, messages = fake_windows(monkeypatch), []
-    with awake(messages.append, platform="win32"):
+    with prevent_sleep(messages.append, platform="win32"):
         assert calls == [0x80000001]
     assert calls == [0x80000001, 0x80000000]
-    with pytest.raises(ZeroDivisionError), awake(messages.append, platform="win32"):
+    with pytest.raises(ZeroDivisionError), prevent_sleep(messages.append, platform="win32"):
         raise ZeroDivisionError
     assert calls[2:] == [0x80000001, 0x80000000]
     assert messages == []
@@ -77,7 +77,7 @@ def test_windows_state_is_set_and_reset(monkeypatch):
 def test_windows_may_refuse(monkeypatch):
     fake_windows(monkeypatch, answer=0)
     messages = []
-    with awake(messages.append, platform="win32"):
+    with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == ["The machine cannot be kept awake: Windows refuses it. It may go to sleep during the run."]
 
@@ -92,7 +92,7 @@ def test_windows_may_refuse(monkeypatch):
 )
 def test_the_helper_runs_as_long_as_the_context(program, platform, name, script, words):
     called, messages = program(name, script), []
-    with pytest.raises(ZeroDivisionError), awake(messages.append, platform=platform):
+    with pytest.raises(ZeroDivisionError), prevent_sleep(messages.append, platform=platform):
         until = time.monotonic() + 5
         while not called.exists() and time.monotonic() < until:
             time.sleep(0.02)
@@ -108,7 +108,7 @@ def test_the_helper_runs_as_long_as_the_context(program, platform, name, script,
 def test_a_refusal_on_linux_is_reported(program):
     program("systemd-inhibit", "echo 'No bus' >&2; exit 1")
     messages = []
-    with awake(messages.append, platform="linux"):
+    with prevent_sleep(messages.append, platform="linux"):
         pass
     assert messages == ["The machine cannot be kept awake: No bus. It may go to sleep during the run."]
 
@@ -116,9 +116,9 @@ def test_a_refusal_on_linux_is_reported(program):
 @posix
 def test_a_system_that_does_not_answer_does_not_block(program, monkeypatch):
     called = program("systemd-inhibit", "exec sleep 60")
-    monkeypatch.setattr(module, "SECONDS", 0.3)
+    monkeypatch.setattr(module, "HELPER_TIMEOUT_SECONDS", 0.3)
     messages = []
-    with awake(messages.append, platform="linux"):
+    with prevent_sleep(messages.append, platform="linux"):
         assert not is_alive(called.read_text().split()[0])
     assert ["does not answer" in message for message in messages] == [True]
 
@@ -128,7 +128,7 @@ def test_a_system_that_does_not_answer_does_not_block(program, monkeypatch):
 def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     monkeypatch.setenv("PATH", str(tmp_path))
     messages = []
-    with awake(messages.append, platform=platform):
+    with prevent_sleep(messages.append, platform=platform):
         pass
     assert len(messages) == 1
     assert messages[0].startswith("The machine cannot be kept awake: ")
@@ -142,8 +142,8 @@ def test_the_lock_is_released_when_killed(program):
         spec = importlib.util.spec_from_file_location("training_pro", {str(ROOT / "script.py")!r})
         sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        from training_pro.engine.training.keep_awake import awake
-        with awake(print, platform="linux"):
+        from training_pro.engine.training.keep_awake import prevent_sleep
+        with prevent_sleep(print, platform="linux"):
             print("held", flush=True)
             time.sleep(60)
     """

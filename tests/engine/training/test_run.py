@@ -10,16 +10,16 @@ import torch
 from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import DataError, SavingError
-from training_pro.core.jobs.events import Advice, CheckpointSaved, MachineUse, Note, Planned, Progress, Stage
+from training_pro.core.jobs.events import Advice, CheckpointSaved, MachineUse, Note, Progress, RunPlanned, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
-from training_pro.engine.lora.adapter import injected, lora_config
-from training_pro.engine.lora.targets import resolved
-from training_pro.engine.tokenizer.tokenizer import working_tokenizer
-from training_pro.schedulers import SCHEDULES, Plan, multipliers
-from training_pro.settings.files import from_values
+from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora.targets import resolve_targets
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
+from training_pro.settings.files import convert_values
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.tiny import tree, watched
+from training_pro.tests.tiny import read_tree, watched_job
 from transformers import AutoModelForCausalLM, set_seed
 
 CHECKPOINT = {
@@ -66,14 +66,14 @@ def run_events(place, **more):
 
 
 def test_the_folder_has_exactly_the_documented_files(with_lora):
-    in_folder = {path for path in tree(with_lora.lora()) if not path.endswith("/")}
+    in_folder = {path for path in read_tree(with_lora.lora()) if not path.endswith("/")}
     assert in_folder == LORA | {f"checkpoint-4-epoch-1/{name}" for name in CHECKPOINT}
 
 
 def test_nothing_else_is_written(place):
-    before = tree(place.folders.user_data)
+    before = read_tree(place.folders.user_data)
     place.train()
-    new = tree(place.folders.user_data).keys() - before.keys()
+    new = read_tree(place.folders.user_data).keys() - before.keys()
     assert {path for path in new if not path.startswith("loras/")} == {"logs/", "logs/train_dataset_sample.json"}
 
 
@@ -93,7 +93,7 @@ def test_every_trained_weight_has_changed(place):
     set_seed(42)
     lora_settings = place.settings(name="b").lora
     initial = get_peft_model(
-        base, lora_config(lora_settings, base, resolved(lora_settings.targets, base))
+        base, lora_config(lora_settings, base, resolve_targets(lora_settings.targets, base))
     ).state_dict()
     assert len(trained) == 2 * 7 * 2
     unchanged = [n for n, w in trained.items() if torch.equal(w, initial[n.replace(".weight", ".default.weight")])]
@@ -120,7 +120,7 @@ def test_events_come_in_order(place):
     events = run_events(place)
     kinds = [type(event) for event in events]
     kinds = [kind for kind in kinds if kind not in (Advice, Note, MachineUse)]  # their number may change
-    assert kinds == [Stage, Stage, Stage, Stage, Planned, Stage, *[Progress] * 4, CheckpointSaved, Stage]
+    assert kinds == [Stage, Stage, Stage, Stage, RunPlanned, Stage, *[Progress] * 4, CheckpointSaved, Stage]
     stages = [event.text for event in events if isinstance(event, Stage)]
     assert stages == [
         "Starting",
@@ -135,7 +135,7 @@ def test_events_come_in_order(place):
 
 def test_the_run_follows_its_plan(place):
     events = run_events(place, epochs=3, learning_rate=5e-3)
-    (planned,) = [event for event in events if isinstance(event, Planned)]
+    (planned,) = [event for event in events if isinstance(event, RunPlanned)]
     steps = [event for event in events if isinstance(event, Progress)]
     assert (planned.name, planned.model, planned.first_step) == ("a", "tiny", 0)
     assert (planned.steps, planned.steps_per_epoch) == (12, 4)
@@ -153,9 +153,9 @@ def test_the_rates_that_were_used_are_the_schedules(place, name):
         if isinstance(event, Progress):
             used.append(event.learning_rate)
 
-    place.train(job=watched(watch), schedule=name, epochs=2, learning_rate=4e-3, save_each_epoch=False)
-    phases = SCHEDULES[name].phases(Plan(8, 4, math.ceil(0.05 * 8)))
-    expected = [4e-3 * share for share in multipliers(phases, 8)[:8]]
+    place.train(job=watched_job(watch), schedule=name, epochs=2, learning_rate=4e-3, save_each_epoch=False)
+    phases = SCHEDULES[name].phases(ScheduleSteps(8, 4, math.ceil(0.05 * 8)))
+    expected = [4e-3 * share for share in lr_multipliers(phases, 8)[:8]]
     assert used == expected
     assert [e["learning_rate"] for e in read(place.lora() / "training_graph.json")] == expected
 
@@ -203,7 +203,7 @@ def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth(place):
 def test_the_saved_settings_load_as_the_same_run(with_lora):
     values = read(with_lora.lora() / "training_parameters.json")
     assert values["made_by"] == "Training PRO"
-    assert training_settings(from_values(values).values) == with_lora.settings()
+    assert training_settings(convert_values(values).values) == with_lora.settings()
 
 
 def test_the_sample_is_of_the_examples_as_trained(place, with_lora):
@@ -218,7 +218,7 @@ def reference_loss(place, rows, **more):
     """Reference: the mean loss over all predicted tokens of a batch."""
     settings = place.settings(**more)
     card = place.host().card()
-    data = prepare(settings, place.folders, card, working_tokenizer(card.tokenizer), lambda *_: None)
+    data = prepare(settings, place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
     model = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32).eval()
     losses = []
     for number in rows:
@@ -313,11 +313,11 @@ def test_a_failed_injection_leaves_the_model_unchanged(place):
     from peft import LoraConfig
     from training_pro.core.errors import ModelError
 
-    model = place.host().loaded().model
+    model = place.host().loaded_model().model
     kinds = {name: type(module) for name, module in model.named_modules()}
     with (
         pytest.raises(ModelError, match="No LoRA can be put into this model"),
-        injected(model, LoraConfig(target_modules=["q_proj", "input_layernorm"])),
+        inject_lora(model, LoraConfig(target_modules=["q_proj", "input_layernorm"])),
     ):
         pass
     assert {name: type(module) for name, module in model.named_modules()} == kinds
@@ -333,8 +333,8 @@ def test_a_failed_injection_leaves_the_model_unchanged(place):
 )
 def test_a_refused_run_loads_no_weights_and_writes_nothing(place, error, more):
     host = place.host()
-    host.loaded = lambda: pytest.fail("the weights were loaded")
-    before = tree(place.folders.user_data)
+    host.loaded_model = lambda: pytest.fail("the weights were loaded")
+    before = read_tree(place.folders.user_data)
     with pytest.raises(error):
         place.train(host, **more)
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before

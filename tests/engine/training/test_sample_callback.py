@@ -6,9 +6,9 @@ import json
 import threading
 
 import pytest
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress, Sampled
-from training_pro.records.folder.samples import read_samples
-from training_pro.tests.tiny import Place, tree, watched
+from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress, SampleGenerated
+from training_pro.records.folder.run_files import read_samples
+from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
 PROMPTS = ["The keeper of the", "Once\nupon"]
 CHAT = [
@@ -18,10 +18,10 @@ CHAT = [
 HARD = {"dropout": 0.1, "gradient_checkpointing": "on", "neftune_noise": 5, "accumulation": 2}
 
 
-def run(place: Place, **more):
+def run(place: Workspace, **more):
     """Train; return the end and all events."""
     events = []
-    job = watched(lambda job, event: events.append(event))
+    job = watched_job(lambda job, event: events.append(event))
     ended = place.train(job=job, **more)
     return ended, events
 
@@ -34,8 +34,8 @@ def events_of(kind, events):
 def brief():
     """Make answers short."""
     with pytest.MonkeyPatch.context() as patch:
-        settings = Place.settings
-        patch.setattr(Place, "settings", lambda self, **more: settings(self, **{"sample_length": 8, **more}))
+        settings = Workspace.settings
+        patch.setattr(Workspace, "settings", lambda self, **more: settings(self, **{"sample_length": 8, **more}))
         yield
 
 
@@ -47,11 +47,11 @@ def test_the_run_is_the_same_to_the_bit(place):
     _, events = run(place, name="asked", sample_every=1, sample_prompts=PROMPTS, epochs=2, **HARD)
     assert place.weights("asked") == place.weights("alone")
     for checkpoint in place.lora("alone").glob("checkpoint-*"):
-        left = {k: v for k, v in tree(checkpoint).items() if k.endswith((".pt", ".pth", ".safetensors"))}
-        right = tree(place.lora("asked") / checkpoint.name)
+        left = {k: v for k, v in read_tree(checkpoint).items() if k.endswith((".pt", ".pth", ".safetensors"))}
+        right = read_tree(place.lora("asked") / checkpoint.name)
         assert left == {k: right[k] for k in left}
 
-    samples = events_of(Sampled, events)
+    samples = events_of(SampleGenerated, events)
     steps = events_of(Progress, events)[-1].steps
     assert [(s.step, s.prompt) for s in samples] == [(step, text) for step in range(steps + 1) for text in PROMPTS]
     assert events.index(samples[0]) < events.index(events_of(Progress, events)[0])
@@ -90,7 +90,7 @@ def test_the_run_is_the_same_to_the_bit_whatever_is_trained(place, loading, more
 def test_without_is_the_answer_of_the_model_itself(place):
     host = place.host()
     _, events = run(place, host=host, sample_every="epoch", sample_prompts=PROMPTS[:1])
-    samples = events_of(Sampled, events)
+    samples = events_of(SampleGenerated, events)
     answers = place.answer(host, prompt=PROMPTS[0], lora="a", max_tokens=8, temperature=0.7, seed=42)
     pieces = {
         side: "".join(a.piece for a in answers if getattr(a, "side", "") == side) for side in ("with", "without")
@@ -105,13 +105,13 @@ def test_length_and_temperature_of_samples(place):
     _, events = run(place, host=host, sample_every="epoch", sample_prompts=PROMPTS[:1], **options)
     answers = place.answer(host, prompt=PROMPTS[0], lora="a", max_tokens=5, temperature=0.0)
     greedy = "".join(a.piece for a in answers if getattr(a, "side", "") == "with")
-    assert events_of(Sampled, events)[-1].text == greedy
+    assert events_of(SampleGenerated, events)[-1].text == greedy
     assert 0 < len(host.card().tokenizer(greedy, add_special_tokens=False)["input_ids"]) <= 5
 
 
 def test_prompts_from_the_beginnings_of_a_text(place):
     _, events = run(place, sample_every=100)
-    samples = events_of(Sampled, events)
+    samples = events_of(SampleGenerated, events)
     assert [s.step for s in samples] == [0, 0, 0, 4, 4, 4]
     assert samples[0].prompt.startswith("The keeper of the lighthouse")
     assert len({s.prompt for s in samples}) == 3
@@ -123,7 +123,7 @@ def test_prompts_from_the_beginnings_of_a_text(place):
 def test_chat_prompts_use_the_chat_template(place):
     place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in CHAT))
     _, events = run(place, data=["chat.jsonl"], sample_every="epoch", system="Be brief.", cutoff="auto")
-    assert [s.prompt for s in events_of(Sampled, events)] == ["Q 0?", "Q 4?", "Q 8?"] * 2
+    assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Q 0?", "Q 4?", "Q 8?"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert prompt["kind"] == "chat"
     assert prompt["template"] == (
@@ -146,14 +146,14 @@ def test_a_common_system_message_is_part_of_the_prompt_info(place):
     assert prompt["system"] == "You are Maren."
     assert prompt["before"] == "<|im_start|>system\nYou are Maren.<|im_end|>\n<|im_start|>user\n"
     assert prompt["example"].startswith(prompt["before"])
-    assert {s.prompt for s in events_of(Sampled, events)} == {"Q 1?"}
+    assert {s.prompt for s in events_of(SampleGenerated, events)} == {"Q 1?"}
 
 
 def test_rows_in_a_prompt_format_are_prompted_in_it(place):
     place.write("rows.json", json.dumps(ROWS))
     more = {"format": "alpaca-format", "sample_every": "epoch", "cutoff": "auto"}
     _, events = run(place, data=["rows.json"], **more)
-    assert [s.prompt for s in events_of(Sampled, events)] == ["Ask 0", "Ask 4", "Ask 8"] * 2
+    assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Ask 0", "Ask 4", "Ask 8"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert (prompt["kind"], prompt["format"]) == ("format", "alpaca-format")
     assert prompt["template"].endswith("### Instruction:\n%message%\n\n### Response:\n")
@@ -165,7 +165,7 @@ def test_own_prompts_are_encoded_like_the_data(place, monkeypatch):
     from training_pro.engine.inference import sample_generation
 
     place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in CHAT))
-    prompt_ids, generate = [], sample_generation.generated
+    prompt_ids, generate = [], sample_generation.generate_ids
 
     def spy(model, ids, *more):
         prompt_ids.append(ids[0].tolist())
@@ -177,7 +177,7 @@ def test_own_prompts_are_encoded_like_the_data(place, monkeypatch):
         run(place, name=name, data=[data], sample_prompts=prompts, sample_every=100, max_steps=1)
         return prompt_ids[0]
 
-    monkeypatch.setattr(sample_generation, "generated", spy)
+    monkeypatch.setattr(sample_generation, "generate_ids", spy)
     assert first("chat.jsonl", ["Q 0?"]) == first("chat.jsonl", "auto")
     text = first("story.txt", ["The keeper of the lighthouse wrote"])
     assert text == first("story.txt", "auto")[: len(text)]
@@ -190,9 +190,9 @@ def test_a_sample_on_request(place):
             job.control.sample()
             job.control.sample()
 
-    job = watched(wish)
+    job = watched_job(wish)
     place.train(job=job, sample_every="never", sample_prompts=PROMPTS[:1])
-    assert [s.step for s in events_of(Sampled, job.log.since(0))] == [
+    assert [s.step for s in events_of(SampleGenerated, job.log.since(0))] == [
         2,
         4,
     ]  # the last one after the LoRA was saved
@@ -202,7 +202,7 @@ def test_a_sample_on_request(place):
 def test_samples_follow_the_checkpoint_of_their_step(place):
     _, events = run(place, sample_every="epoch", sample_prompts=PROMPTS[:1], epochs=2)
     saved = events_of(CheckpointSaved, events)[0]
-    (answer,) = [s for s in events_of(Sampled, events) if s.step == saved.step]
+    (answer,) = [s for s in events_of(SampleGenerated, events) if s.step == saved.step]
     assert events.index(saved) < events.index(answer)
 
 
@@ -214,11 +214,13 @@ def test_a_resumed_run_samples_only_what_is_missing(place):
         if isinstance(event, Progress) and event.step == 2:
             job.control.stop()
 
-    job = watched(stop)
+    job = watched_job(stop)
     place.train(job=job, **options)
-    assert [s.step for s in events_of(Sampled, job.log.since(0))] == [0]  # a stop does not wait for answers
+    assert [s.step for s in events_of(SampleGenerated, job.log.since(0))] == [
+        0
+    ]  # a stop does not wait for answers
     _, events = run(place, resume="newest", **options)
-    assert [s.step for s in events_of(Sampled, events)] == [2, 4]
+    assert [s.step for s in events_of(SampleGenerated, events)] == [2, 4]
     assert place.weights() == place.weights("whole")
     saved = read_samples(place.lora())
     assert [(s.step, s.text, s.without) for s in saved] == [
@@ -237,9 +239,9 @@ def test_no_step_is_sampled_twice_across_segments(place):
         elif isinstance(event, Note) and "out of memory" in event.text:
             job.control.go_on()
 
-    job = watched(wish)
+    job = watched_job(wish)
     place.train(job=job, sample_every="epoch", sample_prompts=PROMPTS[:1])
-    samples = events_of(Sampled, job.log.since(0))
+    samples = events_of(SampleGenerated, job.log.since(0))
     assert [s.step for s in samples] == [0, 4, 8]
     assert len({s.without for s in samples}) == 1
     assert read_samples(place.lora()) == samples
@@ -248,31 +250,31 @@ def test_no_step_is_sampled_twice_across_segments(place):
 def test_discarding_a_run_keeps_the_earlier_samples(place):
     options = {"sample_every": 1, "sample_prompts": PROMPTS[:1]}
     place.train(max_steps=2, save_every=2, **options)
-    before = tree(place.lora())
+    before = read_tree(place.lora())
 
     def throw(job, event):
         if isinstance(event, Progress) and event.step == 3:
             job.control.throw_away()
 
-    place.train(job=watched(throw), resume="newest", max_steps=5, **options)
-    assert tree(place.lora()) == before
+    place.train(job=watched_job(throw), resume="newest", max_steps=5, **options)
+    assert read_tree(place.lora()) == before
 
 
 def test_a_failing_prompt_does_not_end_the_run(place, monkeypatch):
     from training_pro.engine.inference import sample_generation
 
     place.train(name="alone")
-    generate = sample_generation.generated
+    generate = sample_generation.generate_ids
 
     def failing(model, ids, question, *more):
         if question.prompt == "bad":
             raise RuntimeError("CUDA out of memory\nmuch more")
         return generate(model, ids, question, *more)
 
-    monkeypatch.setattr(sample_generation, "generated", failing)
+    monkeypatch.setattr(sample_generation, "generate_ids", failing)
     ended, events = run(place, sample_every="epoch", sample_prompts=["bad", PROMPTS[0]])
     assert ended.outcome == "finished"
-    assert [s.prompt for s in events_of(Sampled, events)] == PROMPTS[:1] * 2
+    assert [s.prompt for s in events_of(SampleGenerated, events)] == PROMPTS[:1] * 2
     assert [a.text for a in events_of(Advice, events) if "bad" in a.text] == [
         f"The prompt 'bad' could not be answered after step {step}: CUDA out of memory. The run goes on."
         for step in (0, 4)
@@ -284,8 +286,8 @@ def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place, monkeypa
     def broken(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("training_pro.engine.training.sample_callback.record.keep", broken)
-    monkeypatch.setattr("training_pro.engine.inference.sample_generation.speaking", broken)
+    monkeypatch.setattr("training_pro.engine.training.sample_callback.record.write_samples", broken)
+    monkeypatch.setattr("training_pro.engine.inference.sample_generation.detect_prompt_style", broken)
     ended, events = run(place, sample_every="epoch")
     assert ended.outcome == "finished"
     assert any("No space left on device. The run goes on." in a.text for a in events_of(Advice, events))
@@ -294,13 +296,13 @@ def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place, monkeypa
 def test_samples_do_not_count_as_step_time(place, monkeypatch):
     from training_pro.engine.inference import sample_generation
 
-    generate = sample_generation.generated
+    generate = sample_generation.generate_ids
 
     def slow(*args):
         threading.Event().wait(0.4)
         return generate(*args)
 
-    monkeypatch.setattr(sample_generation, "generated", slow)
+    monkeypatch.setattr(sample_generation, "generate_ids", slow)
     _, events = run(place, sample_every=1, sample_prompts=PROMPTS[:1])
     assert max(p.seconds for p in events_of(Progress, events)[1:]) < 0.4
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from training_pro.engine.training import trainer
-from training_pro.tests.engine.architectures import cut_off, seen
+from training_pro.tests.engine.architectures import record_batches, simulate_kill
 
 
 @pytest.fixture
 def steps(monkeypatch):
-    return seen(monkeypatch, trainer)
+    return record_batches(monkeypatch, trainer)
 
 
 def test_sequential_is_the_order_of_the_data(place, steps):
@@ -36,7 +36,7 @@ def test_a_resumed_run_sees_the_same_and_ends_with_the_same_bytes(place, steps, 
     whole = list(steps)
     place.train(name="cut", **options)
     for start in (5, 3, 1):
-        cut_off(place, "cut", start)
+        simulate_kill(place, "cut", start)
         steps.clear()
         place.train(name="cut", **options, resume="newest")
         assert steps == whole[start * 2 :]

@@ -12,28 +12,28 @@ import pytest
 import torch
 from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.jobs import console
-from training_pro.core.jobs.events import Ended, Evaluated, Probed, Sampled
+from training_pro.core.jobs.events import EvaluationDone, JobEnded, ProbeDone, SampleGenerated
 from training_pro.core.jobs.job import Job
 from training_pro.data.examples.examples import Examples
-from training_pro.engine.compute import peak_memory
-from training_pro.engine.compute.loss import SupervisedOnly
-from training_pro.engine.inference.eval_loop import Pass
+from training_pro.engine.compute import telemetry
+from training_pro.engine.compute.loss import ChunkedLoss
+from training_pro.engine.inference.eval_loop import EvalLoop
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.plan.run_plan import blueprint
+from training_pro.engine.plan.run_plan import build_run_plan
 from training_pro.engine.training import step_probe
-from training_pro.tests.tiny import tree
+from training_pro.tests.tiny import read_tree
 
 
 @pytest.fixture
 def probed(place):
     """A probe, with the state of model and files before and after it."""
     host = place.host()
-    model = host.loaded().model
-    before, files_before = _state(model), tree(place.folders.user_data)
+    model = host.loaded_model().model
+    before, files_before = _state(model), read_tree(place.folders.user_data)
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(accumulation=2, epochs=3, batch_size=3), host, job)
-    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
-    return event, ended, (before, files_before), (_state(model), tree(place.folders.user_data))
+    (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
+    return event, ended, (before, files_before), (_state(model), read_tree(place.folders.user_data))
 
 
 def _state(model):
@@ -54,7 +54,7 @@ def test_a_probe_reports_the_run_and_changes_nothing(probed):
     assert (event.batch_size, event.steps) == (3, 9)
     assert 0 < event.seconds < event.run_seconds
     assert 60 < event.tokens <= 96
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, JobEnded)
     assert " for the run" in ended.text
     assert files == files_after
     for old, new in zip(before[0].values(), after[0].values(), strict=True):
@@ -68,14 +68,14 @@ def test_memory_is_measured_and_reported(probed):
     event = probed[0]
     assert event.peak > 0
     assert event.expected > 0
-    assert "above the model (expected" in console.Narrator().line(event)
+    assert "above the model (expected" in console.EventFormatter().line(event)
 
 
 def test_timing_on_a_gpu_synchronizes_before_and_after(monkeypatch):
     """The GPU may still run the warm-up step when Python is done with it."""
     calls = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append("waited"))
-    step_probe._seconds_of(lambda: calls.append("told to do the step"), torch.device("cuda", 0))
+    step_probe._measure_seconds(lambda: calls.append("told to do the step"), torch.device("cuda", 0))
     assert calls == ["waited", "told to do the step", "waited"]
 
 
@@ -89,32 +89,36 @@ def test_on_windows_the_probe_has_the_memory_limit_of_a_run(place, monkeypatch):
         yield
         inside.clear()
 
-    probe_batch = step_probe._tried_batch
-    monkeypatch.setattr(step_probe, "kept_on_the_card", limited)
-    monkeypatch.setattr(step_probe, "_tried_batch", lambda *args: (measured.extend(inside), probe_batch(*args))[1])
+    probe_batch = step_probe._probe_longest_batch
+    monkeypatch.setattr(step_probe, "limit_vram", limited)
+    monkeypatch.setattr(
+        step_probe, "_probe_longest_batch", lambda *args: (measured.extend(inside), probe_batch(*args))[1]
+    )
     PeftEngine().probe(place.settings(), place.host(), Job("probe", "a test"))
     assert measured == [torch.device("cpu")]
 
 
 def test_without_a_peak_the_step_is_still_timed(place, monkeypatch, tmp_path):
-    monkeypatch.setattr(peak_memory, "NEW_PEAK", tmp_path / "not there" / "clear_refs")
+    monkeypatch.setattr(telemetry, "CLEAR_REFS", tmp_path / "not there" / "clear_refs")
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(), place.host(), job)
-    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     assert (event.peak, event.seconds > 0) == (0, True)
     assert " a step, about " in ended.text and "above the model" not in ended.text
 
 
 def test_a_probe_has_no_folder_that_could_be_lost(with_lora, monkeypatch):
     used = []
-    monkeypatch.setattr(step_probe, "blueprint", lambda *parts: used.append(parts[-1]) or blueprint(*parts))
+    monkeypatch.setattr(
+        step_probe, "build_run_plan", lambda *parts: used.append(parts[-1]) or build_run_plan(*parts)
+    )
     PeftEngine().probe(with_lora.settings(), with_lora.host(), Job("probe", "a test"))
-    before = tree(with_lora.folders.user_data)
+    before = read_tree(with_lora.folders.user_data)
     with suppress(OSError):  # the folder does not exist
         used[0].discard()
     with pytest.raises(SavingError):
         used[0].open(with_lora.settings())
-    assert tree(with_lora.folders.user_data) == before and with_lora.weights()
+    assert read_tree(with_lora.folders.user_data) == before and with_lora.weights()
 
 
 EXTRAS = {"eval_share": 0.2, "eval_every": 2, "sample_every": 2, "sample_prompts": ["The keeper"], "max_steps": 3}
@@ -123,40 +127,43 @@ EXTRAS = {"eval_share": 0.2, "eval_every": 2, "sample_every": 2, "sample_prompts
 def probe(place, **more):
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(**more), place.host(), job)
-    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     return event, ended.text
 
 
 def test_evaluations_and_answers_are_counted_as_in_the_run_and_the_model_is_unchanged(place):
     host = place.host()
-    before, files = _state(host.loaded().model), tree(place.folders.user_data)
+    before, files = _state(host.loaded_model().model), read_tree(place.folders.user_data)
     job, run = Job("probe", "a test"), Job("training", "a test")
     PeftEngine().probe(place.settings(**EXTRAS), host, job)
-    after = _state(host.loaded().model)
+    after = _state(host.loaded_model().model)
     assert all(map(torch.equal, before[0].values(), after[0].values()))
-    assert (before[1:5], files) == (after[1:5], tree(place.folders.user_data))
+    assert (before[1:5], files) == (after[1:5], read_tree(place.folders.user_data))
     assert torch.equal(before[5], after[5])
-    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     place.train(host, job=run, **EXTRAS)
     event_types = [type(e) for e in run.log.since(0)]
-    assert (event.evaluations, event.answers) == (event_types.count(Evaluated), event_types.count(Sampled))
+    assert (event.evaluations, event.answers) == (
+        event_types.count(EvaluationDone),
+        event_types.count(SampleGenerated),
+    )
     assert min(event.evaluation_seconds, event.answer_seconds) > 0
-    assert " evaluations about " in console.Narrator().line(event)
-    assert " answers at most about " in console.Narrator().line(event)
+    assert " evaluations about " in console.EventFormatter().line(event)
+    assert " answers at most about " in console.EventFormatter().line(event)
 
 
 def test_extras_that_do_not_exist_or_fail_are_not_mentioned(place, monkeypatch):
     event, words = probe(place)
-    assert (event.beside, event.evaluations, event.answers) == ([], 0, 0)
+    assert (event.extra_time, event.evaluations, event.answers) == ([], 0, 0)
     assert " more" not in words
 
     def fails(*_, **__):
         raise RuntimeError("no")
 
-    monkeypatch.setattr("training_pro.engine.inference.sample_generation.generated", fails)
-    monkeypatch.setattr(Pass, "expected_seconds", fails)
+    monkeypatch.setattr("training_pro.engine.inference.sample_generation.generate_ids", fails)
+    monkeypatch.setattr(EvalLoop, "estimate_seconds", fails)
     event, words = probe(place, **EXTRAS)
-    assert event.beside == []
+    assert event.extra_time == []
     assert " for the run; " in words
 
 
@@ -170,14 +177,14 @@ class Clock:
 
 @pytest.mark.parametrize("packing", ["auto", "off"])
 def test_the_time_of_an_evaluation_is_estimated_by_tokens(place, monkeypatch, packing):
-    clock, seen, add_at_once = Clock(monkeypatch), [], Pass._add_at_once
+    clock, seen, add_at_once = Clock(monkeypatch), [], EvalLoop._add_at_once
 
     def add(self, sums, examples, groups):
         add_at_once(self, sums, examples, groups)
         seen.append(self._batch_tokens(examples))
         clock.now += seen[-1]
 
-    monkeypatch.setattr(Pass, "_add_at_once", add)
+    monkeypatch.setattr(EvalLoop, "_add_at_once", add)
     options = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1}
     estimate = probe(place, **options)[0].evaluation_seconds
     assert len(seen) == 3
@@ -194,7 +201,7 @@ def test_the_time_of_an_answer_is_estimated_by_its_beginning(place, monkeypatch)
         clock.now += ids.shape[1] + question.max_tokens
         return torch.cat([ids, torch.zeros(1, question.max_tokens, dtype=torch.long)], dim=1)
 
-    monkeypatch.setattr("training_pro.engine.inference.sample_generation.generated", generate)
+    monkeypatch.setattr("training_pro.engine.inference.sample_generation.generate_ids", generate)
     event, _ = probe(place, sample_every="epoch", sample_prompts=["The keeper of the light", "A"])
     assert event.answers == 4
     assert event.answer_seconds == lengths[0] + 100
@@ -207,14 +214,14 @@ def test_layers_are_counted_without_loading_the_model(place):
     assert host._loaded is None
     assert counts == dict.fromkeys(sorted(counts), 2)
     assert {"q_proj", "down_proj"} <= counts.keys()
-    host.loaded()
+    host.loaded_model()
     assert PeftEngine().layers(host) == counts
 
 
 @pytest.fixture
 def small_memory(monkeypatch):
     """Make batches of more than 70 tokens run out of memory, as on a GPU."""
-    seen, original = [], SupervisedOnly.__call__
+    seen, original = [], ChunkedLoss.__call__
 
     def limited(self, model, inputs, labels):
         seen.append(inputs["input_ids"].numel())
@@ -222,14 +229,14 @@ def small_memory(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return original(self, model, inputs, labels)
 
-    monkeypatch.setattr(SupervisedOnly, "__call__", limited)
+    monkeypatch.setattr(ChunkedLoss, "__call__", limited)
     return seen
 
 
 def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     job = Job("probe", "a test")
     ended = PeftEngine().probe(place.settings(batch_size=4, packing="off"), place.host(), job)
-    (event,) = (e for e in job.log.since(0) if isinstance(e, Probed))
+    (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
     assert not event.fits
     assert event.fitting == {"batch_size": 2, "accumulation": 2}

@@ -12,7 +12,7 @@ from training_pro.core.jobs.events import Advice, LibraryMessage, Progress
 from training_pro.core.jobs.job import Job
 from training_pro.engine.checks import requirements
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.tests.tiny import tree
+from training_pro.tests.tiny import read_tree
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -121,11 +121,11 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fa
 def test_a_missing_reporter_is_refused_before_anything_is_read(place, monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     host = place.host()
-    monkeypatch.setattr(host, "loaded", lambda: pytest.fail("it was loaded"))
-    before = tree(place.folders.user_data)
+    monkeypatch.setattr(host, "loaded_model", lambda: pytest.fail("it was loaded"))
+    before = read_tree(place.folders.user_data)
     with pytest.raises(SettingsError) as error:
         PeftEngine().train(place.settings(report_to="tensorboard"), host, Job("training", "a test"))
     assert str(error.value) == (
         "Report to: tensorboard is not installed. Install it (pip install tensorboard), or choose none."
     )
-    assert tree(place.folders.user_data) == before
+    assert read_tree(place.folders.user_data) == before

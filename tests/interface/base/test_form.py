@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from training_pro.interface.base.form import as_meant, component
-from training_pro.interface.base.layout import ALL_ROWS, FOLDED, part_of
-from training_pro.interface.base.links import pointing, use, way_back
+from training_pro.interface.base.form import choice_value, make_component
+from training_pro.interface.base.layout import ALL_ROWS, FOLDED_ROWS, folded_part_id
+from training_pro.interface.base.links import apply_button, link_settings, reset_button
 from training_pro.interface.train import field_visibility
 from training_pro.settings.definitions import SETTINGS
 
@@ -56,7 +56,7 @@ def test_element_ids_are_unique():
     ],
 )
 def test_irrelevant_settings_are_hidden(values, kinds, irrelevant, relevant):
-    hidden = field_visibility.beside_the_point(values, kinds)
+    hidden = field_visibility.irrelevant_keys(values, kinds)
     assert irrelevant <= hidden
     assert not relevant & hidden
     assert hidden <= set(SETTINGS)
@@ -65,26 +65,26 @@ def test_irrelevant_settings_are_hidden(values, kinds, irrelevant, relevant):
 def test_an_invalid_setting_is_never_hidden():
     """The error message names it and links to it."""
     values = {"max_steps": 100, "epochs": "two", "head_rate": "", "dementor_repeats": 0, "switch_at": "1.5x"}
-    hidden = field_visibility.beside_the_point(values, ("text",))
+    hidden = field_visibility.irrelevant_keys(values, ("text",))
     assert not {"epochs", "head_rate", "switch_at"} & hidden
     assert "dementor_repeats" in hidden
 
 
 def test_a_row_without_visible_settings_is_hidden_too():
-    sheet = field_visibility.style(field_visibility.beside_the_point({}, ("text",)))
+    sheet = field_visibility.style(field_visibility.irrelevant_keys({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
 
 
 def test_gradio_does_not_round_whole_numbers():
     """With precision=0 Gradio would round the value, while the box still shows the typed one."""
-    rank, box = SETTINGS["rank"], component(SETTINGS["rank"])
+    rank, box = SETTINGS["rank"], make_component(SETTINGS["rank"])
     assert box.preprocess(8) == 8
     with pytest.raises(ValueError, match=r"LoRA Rank: 7\.5 is not a whole number\."):
         rank.read(box.preprocess(7.5))
 
 
 def test_a_sentence_links_to_the_setting_at_its_start_and_after_under():
-    html = pointing("Rows that cannot be read: 1 of 30. Say <it> under Columns, or under Columnsomething.")
+    html = link_settings("Rows that cannot be read: 1 of 30. Say <it> under Columns, or under Columnsomething.")
     assert re.findall(r'data-tp-go="(\w+)" data-tp-part="([\w-]+)" title="([^"]+)"', html) == [
         ("bad_rows", "tp-part-text-and-tokens", "Under Text and tokens"),
         ("columns", "tp-part-text-and-tokens", "Under Text and tokens"),
@@ -95,19 +95,19 @@ def test_a_sentence_links_to_the_setting_at_its_start_and_after_under():
 
 
 def test_the_label_of_a_choice_counts_as_the_choice():
-    assert as_meant(SETTINGS["format"], "by the columns") == "auto"
-    assert as_meant(SETTINGS["format"], "my-format") == "my-format"
+    assert choice_value(SETTINGS["format"], "by the columns") == "auto"
+    assert choice_value(SETTINGS["format"], "my-format") == "my-format"
 
 
 def test_links_are_escaped_and_name_their_part():
-    assert '<a href="#tp-rank" data-tp-go="rank" data-tp-part="">LoRA Rank</a>: 0 is &lt;' in pointing(
+    assert '<a href="#tp-rank" data-tp-go="rank" data-tp-part="">LoRA Rank</a>: 0 is &lt;' in link_settings(
         "LoRA Rank: 0 is <"
     )
-    assert pointing("story.txt: <b>") == "story.txt: &lt;b&gt;"
-    assert part_of("weight_decay") in pointing("Weight decay: no.")
-    assert 'data-tp-set="{&quot;name&quot;: &quot;\\&quot;&lt;&quot;}"' in use("a", {"name": '"<'})
-    assert "Back to the default: 32" in way_back("rank", "32")
+    assert link_settings("story.txt: <b>") == "story.txt: &lt;b&gt;"
+    assert folded_part_id("weight_decay") in link_settings("Weight decay: no.")
+    assert 'data-tp-set="{&quot;name&quot;: &quot;\\&quot;&lt;&quot;}"' in apply_button("a", {"name": '"<'})
+    assert "Back to the default: 32" in reset_button("rank", "32")
 
 
 def test_every_folded_part_has_an_id_of_its_own():
-    assert len({part_of(rows[0][0]) for rows in FOLDED.values()}) == len(FOLDED)
+    assert len({folded_part_id(rows[0][0]) for rows in FOLDED_ROWS.values()}) == len(FOLDED_ROWS)

@@ -12,10 +12,10 @@ import pytest
 from training_pro.core.errors import DataError, SettingsError, TrainingProError
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADINGS, StandaloneHost
-from training_pro.interface.base.handlers import Failing, guarded, handle, is_guarded
+from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from training_pro.interface.base.handlers import FailureReply, add_handler, guard_handler, is_guarded
 from training_pro.interface.page.page import build_page
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 
 UNEXPECTED = [
     KeyError("cutoff"),
@@ -67,8 +67,8 @@ async def _last(stream):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The whole standalone page, including the tab of the webui."""
-    host = StandaloneHost(made_folders(tmp_path_factory.mktemp("page")))
-    return build_page(host, PeftEngine(), Session(), loadings=LOADINGS, first_look=True)[0]
+    host = StandaloneHost(make_folders(tmp_path_factory.mktemp("page")))
+    return build_page(host, PeftEngine(), Session(), loadings=LOADING_OPTIONS, first_look=True)[0]
 
 
 def test_every_handler_of_the_page_is_guarded(built):
@@ -90,7 +90,7 @@ def test_the_outputs_of_an_error_reply_are_outputs_of_the_handler(built):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
 def test_an_unexpected_error_is_a_message_and_its_traceback_is_logged(kind, error, caplog):
-    handler = guarded(partial(kind, error), Failing("Check", "answer", {"report": "", "table": None}))
+    handler = guard_handler(partial(kind, error), FailureReply("Check", "answer", {"report": "", "table": None}))
     with caplog.at_level(logging.ERROR, "training_pro"):
         updates = outcome(handler, {})
     assert updates == {"answer": updates["answer"], "report": "", "table": None}
@@ -103,7 +103,7 @@ def test_an_unexpected_error_is_a_message_and_its_traceback_is_logged(kind, erro
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", EXPECTED, ids=lambda error: type(error).__name__)
 def test_an_expected_error_is_its_own_message_without_a_traceback(kind, error, caplog):
-    handler = guarded(partial(kind, error), Failing("Check", "answer"))
+    handler = guard_handler(partial(kind, error), FailureReply("Check", "answer"))
     answer = outcome(handler, {})["answer"]
     assert "failed" not in answer and "The console" not in answer
     assert all(line.partition(": ")[2] in answer for line in str(error).splitlines())
@@ -113,13 +113,15 @@ def test_an_expected_error_is_its_own_message_without_a_traceback(kind, error, c
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_an_output_for_it_the_message_is_a_pop_up(kind):
     with pytest.raises(gr.Error) as raised:
-        outcome(guarded(partial(kind, KeyError("<b>")), Failing("Refresh")), {})
+        outcome(guard_handler(partial(kind, KeyError("<b>")), FailureReply("Refresh")), {})
     assert "Refresh failed: KeyError:" in raised.value.message
     assert ("<b>" in raised.value.message) == (int(gr.__version__.split(".")[0]) < 5)
 
 
 def test_an_error_without_text_is_named_by_its_type():
-    (answer,) = outcome(guarded(partial(function, TrainingProError()), Failing("Check", "answer")), {}).values()
+    (answer,) = outcome(
+        guard_handler(partial(function, TrainingProError()), FailureReply("Check", "answer")), {}
+    ).values()
     assert "Check failed: TrainingProError. The console has the details." in answer
 
 
@@ -127,7 +129,7 @@ def test_an_error_without_text_is_named_by_its_type():
 @pytest.mark.parametrize("raised", [gr.Error("on purpose"), asyncio.CancelledError(), KeyboardInterrupt()])
 def test_gradio_errors_and_cancellation_pass_through(kind, raised, caplog):
     with pytest.raises(type(raised)):
-        outcome(guarded(partial(kind, raised), Failing("Check", "answer")), {})
+        outcome(guard_handler(partial(kind, raised), FailureReply("Check", "answer")), {})
     assert not caplog.records
 
 
@@ -154,17 +156,17 @@ def test_closing_a_stream_closes_its_handler_silently(kind, caplog):
         await stream.aclose()
 
     if kind is generator:
-        stream = guarded(sync, Failing("Check", "answer"))({})
+        stream = guard_handler(sync, FailureReply("Check", "answer"))({})
         assert next(stream) == 1
         stream.close()
     else:
-        asyncio.run(end(guarded(unsync, Failing("Check", "answer"))({})))
+        asyncio.run(end(guard_handler(unsync, FailureReply("Check", "answer"))({})))
     assert len(closed) == 1 and not caplog.records
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_guarded_handler_keeps_its_kind_and_signature(kind):
-    handler = guarded(partial(kind, KeyError()), Failing("Check"))
+    handler = guard_handler(partial(kind, KeyError()), FailureReply("Check"))
     assert inspect.isgeneratorfunction(handler) == (kind is generator)
     assert inspect.isasyncgenfunction(handler) == (kind is async_generator)
     assert inspect.iscoroutinefunction(handler) == (kind is coroutine)
@@ -181,7 +183,7 @@ def test_a_failing_handler_clears_old_outputs():
             raise ZeroDivisionError("by nothing")
 
         options = {"what": "Check", "says": message, "clears": {report: ""}}
-        handle(button.click, failing, {button}, [message, report], **options)
+        add_handler(button.click, failing, {button}, [message, report], **options)
     (block,) = [block for block in blocks.fns.values() if block.fn is not None]
     *_, last = block.fn({})
     sent = asyncio.run(postprocessed(blocks, block, last))

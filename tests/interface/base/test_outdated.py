@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.interface.base.outdated import NOTICES, MadeFrom, notice, style
+from training_pro.interface.base.outdated import NOTICES, ResultInputs, notice, style
 
-CHECKED = MadeFrom({"rank": 32, "learning_rate": "3e-4", "data": ["a.txt"]}, "toy")
+CHECKED = ResultInputs({"rank": 32, "learning_rate": "3e-4", "data": ["a.txt"]}, "toy")
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ CHECKED = MadeFrom({"rank": 32, "learning_rate": "3e-4", "data": ["a.txt"]}, "to
     ],
 )
 def test_a_result_is_outdated_if_a_new_one_could_differ(values, model, differs):
-    assert CHECKED.differs(MadeFrom(values, model)) is differs
+    assert CHECKED.differs(ResultInputs(values, model)) is differs
 
 
 def test_the_style_sheet_shows_the_notice_of_its_kind():

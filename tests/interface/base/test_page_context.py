@@ -7,18 +7,18 @@ import threading
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.core.host import Standing
-from training_pro.core.jobs.events import Ended, Note, Stage
+from training_pro.core.host import ModelStatus
+from training_pro.core.jobs.events import JobEnded, Note, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base import page_context
-from training_pro.interface.base.page_context import Joined, news, said_last
+from training_pro.interface.base.page_context import PageContext, follow_events, latest_status
 from training_pro.tests.fakes import FakeHost
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(page_context, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(page_context, "POLL_SECONDS", 0.01)
 
 
 def job(*events):
@@ -30,37 +30,39 @@ def job(*events):
 
 def test_the_current_training_is_identified_by_name_and_not_by_title():
     session, finish = Session(), threading.Event()
-    page = Joined(FakeHost(), None, session)
+    page = PageContext(FakeHost(), None, session)
 
     def work(job):
         finish.wait(10)
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
-    assert not page.trains("story") and not page.trains("")
+    assert not page.is_training("story") and not page.is_training("")
     training = session.train("story", page.host, work)
     assert (training.kind, training.title) == ("training", "Training 'story'")
-    assert page.trains("story") and not page.trains("stories")
+    assert page.is_training("story") and not page.is_training("stories")
     finish.set()
     training.log.wait_closed()
-    assert not page.trains("story")
+    assert not page.is_training("story")
     finish.clear()
     session.start("answer", "Training 'story'", page.host, work)
-    assert not page.trains("story") and not page.trains("")
+    assert not page.is_training("story") and not page.is_training("")
     finish.set()
 
 
 def test_a_missing_model_is_one_of_the_problems_of_the_form():
     class Empty(FakeHost):
-        def standing(self):
-            return Standing(problem="No model is loaded.")
+        def model_status(self):
+            return ModelStatus(problem="No model is loaded.")
 
     problems = []
     for host in (FakeHost(), Empty()):
         with pytest.raises(SettingsError) as error:
-            Joined(host, None, Session()).parse_settings({"name": "", "data": []})
+            PageContext(host, None, Session()).parse_settings({"name": "", "data": []})
         problems.append([sentence.partition(" ")[0] for sentence in error.value.problems])
     assert problems == [["Name:", "Data:"], ["Name:", "Data:", "No"]]
-    assert Joined(Empty(), None, Session()).parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
+    assert (
+        PageContext(Empty(), None, Session()).parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
+    )
 
 
 def test_every_event_is_yielded_once_and_in_order():
@@ -74,7 +76,7 @@ def test_every_event_is_yielded_once_and_in_order():
 
     async def followed():
         received = []
-        async for new_events in news(running):
+        async for new_events in follow_events(running):
             assert new_events
             received += new_events
             if len(received) == 50:
@@ -85,20 +87,20 @@ def test_every_event_is_yielded_once_and_in_order():
 
 
 def test_all_events_of_an_ended_job_are_yielded_at_once():
-    ended = job(Stage(text="one"), Ended(outcome="finished", text="done"))
+    ended = job(Stage(text="one"), JobEnded(outcome="finished", text="done"))
     ended.log.close()
 
     async def all_of(stream):
         return [events async for events in stream]
 
-    assert asyncio.run(all_of(news(ended))) == [ended.log.since(0)]
+    assert asyncio.run(all_of(follow_events(ended))) == [ended.log.since(0)]
     silent = job()
     silent.log.close()
-    assert asyncio.run(all_of(news(silent))) == []
+    assert asyncio.run(all_of(follow_events(silent))) == []
 
 
 def test_the_latest_status_is_kept_until_a_new_one():
-    status = said_last([Stage(text="one"), Stage(text="two"), Note(text="n")], "")
+    status = latest_status([Stage(text="one"), Stage(text="two"), Note(text="n")], "")
     assert "two ..." in status and "one" not in status
-    assert said_last([Note(text="n")], status) == status
-    assert "tp-bad" in said_last([Ended(outcome="failed", text="no")], status)
+    assert latest_status([Note(text="n")], status) == status
+    assert "tp-bad" in latest_status([JobEnded(outcome="failed", text="no")], status)

@@ -9,11 +9,16 @@ import time
 import gradio as gr
 import pytest
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs.events import Ended, Fetched, Note, Stage
+from training_pro.core.jobs.events import DownloadProgress, JobEnded, Note, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.page.download_panel import SUGGESTED, GetModel, GetView, suggestions
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.page.download_panel import (
+    SUGGESTED_MODELS,
+    DownloadPanel,
+    DownloadView,
+    suggestion_buttons,
+)
 from training_pro.tests.fakes import FakeHost
 
 PATIENCE_SECONDS = 20
@@ -24,7 +29,7 @@ class FakeDownload:
 
     def __init__(self, folder):
         self.go_on = threading.Event()
-        self.ending = Ended(outcome="finished", text="a/b is in /models/a_b.", folder=folder / "a_b")
+        self.ending = JobEnded(outcome="finished", text="a/b is in /models/a_b.", folder=folder / "a_b")
 
     def get(self, asked):
         if "/" not in asked:
@@ -33,10 +38,10 @@ class FakeDownload:
 
     def _work(self, job):
         job.log.append(Note(text="a/b: llama, 1.5 GB"))
-        job.log.append(Fetched(done=300_000_000, total=1_500_000_000, speed=1e7))
+        job.log.append(DownloadProgress(done=300_000_000, total=1_500_000_000, speed=1e7))
         while not (self.go_on.wait(0.01) or job.control.stopping):
             pass
-        return Ended(outcome="stopped", text="Stopped.") if job.control.stopping else self.ending
+        return JobEnded(outcome="stopped", text="Stopped.") if job.control.stopping else self.ending
 
 
 @pytest.fixture
@@ -49,13 +54,13 @@ def download(tmp_path):
 @pytest.fixture
 def panel(download):
     """The panel of one page; `draw_panel` makes another one for another page of the same program."""
-    return draw_panel(Joined(FakeHost(), None, Session()), download)
+    return draw_panel(PageContext(FakeHost(), None, Session()), download)
 
 
 def draw_panel(context, download):
     with gr.Blocks():
         menu = gr.Dropdown([])
-        panel = GetModel(Joined(context.host, None, context.session, menu), download.get)
+        panel = DownloadPanel(PageContext(context.host, None, context.session, menu), download.get)
         panel.draw()
     return panel
 
@@ -150,7 +155,7 @@ def test_a_download_that_cannot_start_says_why(panel):
 
 
 def test_a_read_only_page_starts_and_stops_nothing(panel):
-    panel._context.host.read_only = "Several people use this page."
+    panel._context.host.read_only_reason = "Several people use this page."
     assert "Several people use this page." in panel._start_download("a/b")
     assert "Several people use this page." in panel._stop_download()
     assert panel._context.session.latest("download") is None
@@ -159,7 +164,7 @@ def test_a_read_only_page_starts_and_stops_nothing(panel):
 
 def test_messages_stand_below_the_progress_until_the_next_bytes_arrive():
     job = Job("download", "Getting a/b")
-    view = GetView(job, seen=False)
+    view = DownloadView(job, seen=False)
     for text, event in (
         ("Asking the hub", Stage(text="Asking the hub")),
         ("a/b: llama", Note(text="a/b: llama")),
@@ -168,16 +173,18 @@ def test_messages_stand_below_the_progress_until_the_next_bytes_arrive():
         job.log.append(event)
         view.catch_up()
         assert text in view.html()
-    job.log.append(Fetched(done=1, total=4, speed=0))
+    job.log.append(DownloadProgress(done=1, total=4, speed=0))
     view.catch_up()
     assert "The line broke" not in view.html() and "a/b: llama" in view.html()
     assert "25%: 1 bytes of 4 bytes" in view.html()
     job.control.stop()
     assert "Stopping ..." in view.html()
-    job.log.append(Ended(outcome="failed", text="There is no model <a/b>."))
+    job.log.append(JobEnded(outcome="failed", text="There is no model <a/b>."))
     job.log.close()
     assert "tp-bad" in view.html() and "There is no model &lt;a/b&gt;." in view.html()
 
 
 def test_every_suggestion_is_a_button_that_fills_in_its_name():
-    assert all(f'data-tp-box="tp-get-name" data-tp-text="{name}"' in suggestions() for name in SUGGESTED)
+    assert all(
+        f'data-tp-box="tp-get-name" data-tp-text="{name}"' in suggestion_buttons() for name in SUGGESTED_MODELS
+    )

@@ -10,14 +10,14 @@ import threading
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Answer, Ended
+from training_pro.core.jobs.events import Answer, JobEnded
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADINGS, StandaloneHost
-from training_pro.interface.base.page_context import Joined
+from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.page import page
 from training_pro.interface.tabs import try_tab
-from training_pro.tests.fakes import made_folders
+from training_pro.tests.fakes import make_folders
 from training_pro.train_utils import size
 
 PATIENCE_SECONDS = 60
@@ -40,7 +40,7 @@ def busy():
 def begin(session, host, finish):
     def work(job):
         finish.wait(PATIENCE_SECONDS)
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
     return session.start("training", "Training 'night'", host, work)
 
@@ -61,8 +61,8 @@ def messages_until_free(stream, finish):
 @pytest.mark.parametrize(("loading", "bytes_each"), [("auto", 4), ("float32", 4), ("bfloat16", 2)])
 def test_the_memory_is_computed_for_this_machine(host, loading, bytes_each, monkeypatch):
     monkeypatch.setattr(type(host), "on_card", lambda self: False)
-    n_bytes = sum(weight.numel() for weight in host.loaded().model.parameters()) * bytes_each
-    words = page.needs(host, "mine", loading)
+    n_bytes = sum(weight.numel() for weight in host.loaded_model().model.parameters()) * bytes_each
+    words = page.describe_size(host, "mine", loading)
     text = re.search(r"about (\d+) (\w+) in memory, loaded as (\w+)", words)
     assert text[3] == ("float32" if bytes_each == 4 else "bfloat16")
     assert text[2] == size(n_bytes).split()[1] and float(text[1]) == pytest.approx(
@@ -76,20 +76,20 @@ def test_auto_keeps_the_dtype_of_a_model_on_a_gpu(host, monkeypatch):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}))
     for on_card, kind in ((True, "bfloat16"), (False, "float32")):
         monkeypatch.setattr(type(host), "on_card", lambda self, on_card=on_card: on_card)
-        assert page.needs(host, "mine", "auto").endswith(f"loaded as {kind}.</p>")
+        assert page.describe_size(host, "mine", "auto").endswith(f"loaded as {kind}.</p>")
 
 
 def test_without_a_config_only_the_size_on_disk_is_shown(host):
     (host.folders.models / "mine" / "config.json").write_text("{}")
-    assert "on disk.</p>" in page.needs(host, "mine", "auto")
-    assert page.needs(host, "nowhere", "auto") == ""
-    assert str(host.folders.models) in page.needs(host, "", "auto")
+    assert "on disk.</p>" in page.describe_size(host, "mine", "auto")
+    assert page.describe_size(host, "nowhere", "auto") == ""
+    assert str(host.folders.models) in page.describe_size(host, "", "auto")
 
 
 def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
     session, finish = busy
     with gr.Blocks():
-        picker = page.ModelPicker(host, session, LOADINGS)
+        picker = page.ModelPicker(host, session, LOADING_OPTIONS)
         picker.draw()
     begin(session, host, finish)
     stream = picker._load_model({picker._model: "mine", picker._loading: "auto"})
@@ -100,8 +100,8 @@ def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
 
 def test_a_single_model_is_selected(tmp_path):
     """With several models none is chosen for the user."""
-    folders = made_folders(tmp_path)
-    picker = page.ModelPicker(StandaloneHost(folders), Session(), LOADINGS)
+    folders = make_folders(tmp_path)
+    picker = page.ModelPicker(StandaloneHost(folders), Session(), LOADING_OPTIONS)
     selections = [picker._selection()[0]]
     for name in ("one", "other"):
         (folders.models / name).mkdir(parents=True)
@@ -113,7 +113,7 @@ def test_a_single_model_is_selected(tmp_path):
 @pytest.mark.parametrize(("name", "words"), [("mine", "mine is loaded."), ("nowhere", "nowhere")])
 def test_load_says_how_it_ended(host, name, words):
     with gr.Blocks():
-        picker = page.ModelPicker(host, Session(), LOADINGS)
+        picker = page.ModelPicker(host, Session(), LOADING_OPTIONS)
         picker.draw()
     first, *_, last = messages_until_free(
         picker._load_model({picker._model: name, picker._loading: "float32"}), threading.Event()
@@ -125,7 +125,7 @@ def test_load_says_how_it_ended(host, name, words):
 def test_put_on_has_its_own_place_for_the_busy_message(host, busy):
     session, finish = busy
     with gr.Blocks(), gr.Tab() as tab:
-        try_it = try_tab.TryTab(Joined(host, PeftEngine(), session))
+        try_it = try_tab.TryTab(PageContext(host, PeftEngine(), session))
         try_it.draw(tab)
     assert try_it._lora_status is not try_it._status
     begin(session, host, finish)
@@ -138,11 +138,11 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     class EchoEngine:
         def answer(self, question, host, job):
             job.log.append(Answer(side="without", piece=f"after {question.prompt}"))
-            return Ended(outcome="finished", text="")
+            return JobEnded(outcome="finished", text="")
 
     session, finish = busy
     with gr.Blocks(), gr.Tab() as tab:
-        try_it = try_tab.TryTab(Joined(host, EchoEngine(), session))
+        try_it = try_tab.TryTab(PageContext(host, EchoEngine(), session))
         try_it.draw(tab)
     inputs = {try_it._lora: "a/checkpoint-1", try_it._strength: 80, try_it._as_chat: False, try_it._length: 10}
     inputs |= {try_it._temperature: 0, try_it._prompt: "The <ferry>"}
@@ -158,17 +158,17 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
 
 
 def test_a_suggested_prompt_keeps_its_line_breaks(with_lora):
-    context = Joined(with_lora.host(), PeftEngine(), Session())
+    context = PageContext(with_lora.host(), PeftEngine(), Session())
     sample = with_lora.lora() / "train_dataset_sample.json"
     text = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
     sample.write_text(json.dumps([{"value": f" {text} and more"}]), encoding="utf-8")
-    assert try_tab.opening_of(context, "a").words == "The Ferry of Low Water\n\nOld Maren Tull ran the"
+    assert try_tab.suggest_prompt(context, "a").words == "The Ferry of Low Water\n\nOld Maren Tull ran the"
     sample.write_text(json.dumps([{"value": "Short\n"}]), encoding="utf-8")
-    assert try_tab.opening_of(context, "a/checkpoint-1").words == "Short"
+    assert try_tab.suggest_prompt(context, "a/checkpoint-1").words == "Short"
 
 
 def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(with_lora):
-    context = Joined(with_lora.host(), PeftEngine(), Session())
+    context = PageContext(with_lora.host(), PeftEngine(), Session())
     with gr.Blocks(), gr.Tab() as tab:
         try_it = try_tab.TryTab(context)
         try_it.draw(tab)

@@ -8,12 +8,12 @@ import time
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Ended
+from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.page.quick_demo import FirstLook, Look, LookView
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.page.quick_demo import Demo, DemoView, QuickDemo
 
 PATIENCE_SECONDS = 60
 SHORT = 0.05  # instead of two minutes
@@ -21,7 +21,7 @@ SHORT = 0.05  # instead of two minutes
 
 @pytest.fixture
 def demo(place):
-    quick_demo = FirstLook(Joined(place.host(), PeftEngine(), Session()), seconds=SHORT)
+    quick_demo = QuickDemo(PageContext(place.host(), PeftEngine(), Session()), seconds=SHORT)
     with gr.Blocks():
         quick_demo.draw()
     return quick_demo
@@ -73,9 +73,9 @@ def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
 def test_the_time_limit_is_read_from_the_event_and_not_from_its_text(over):
     run = Job("training", "Training 'first-look'")
     folder = "somewhere" if over else "the two minutes are over"
-    run.log.append(Ended(outcome="finished", text=f"The LoRA is in /loras/{folder}", time_over=over))
+    run.log.append(JobEnded(outcome="finished", text=f"The LoRA is in /loras/{folder}", time_over=over))
     run.log.close()
-    view = LookView(Look("The keeper of the", run))
+    view = DemoView(Demo("The keeper of the", run))
     view.catch_up()
     assert ("The two minutes are over at step" in view.html()) == over
 
@@ -85,7 +85,7 @@ def test_it_says_that_the_model_is_busy_until_it_is_free(demo):
 
     def work(job):
         finish.wait(PATIENCE_SECONDS)
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
     async def collect():
         messages = []

@@ -8,12 +8,12 @@ import gradio as gr
 import pytest
 from training_pro.core.host import ModelCard
 from training_pro.core.jobs.session import Session
-from training_pro.data.prepare import checked
+from training_pro.data.prepare import check_datasets
 from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.run.example_browser import Leafing
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.run.example_browser import ExampleBrowser
 from training_pro.settings.definitions import SETTINGS
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.rowing import family
 
 
@@ -23,17 +23,17 @@ class Engine:
     def check(self, settings, host, *, show):
         tokenizer = family("ChatML")
         card = ModelCard("toy", {}, tokenizer.tokenizer, "auto")
-        return checked(settings, host.folders, card, tokenizer, lambda text, share: None, show=show)
+        return check_datasets(settings, host.folders, card, tokenizer, lambda text, share: None, show=show)
 
 
 @pytest.fixture
 def browser(tmp_path):
-    folders, form = made_folders(tmp_path), Form()
+    folders, form = make_folders(tmp_path), Form()
     sections = (f"The {word} slept.\n\n\n" for word in ("cat", "dog", "cow", "cat"))
     (folders.datasets / "a.txt").write_text("".join(sections), encoding="utf-8")
     with gr.Blocks():
         form.draw(*SETTINGS)
-        browser = Leafing(Joined(FakeHost(folders=folders), Engine(), Session()), form)
+        browser = ExampleBrowser(PageContext(FakeHost(folders=folders), Engine(), Session()), form)
         browser.draw()
         browser.connect()
     return browser

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.interface.run.loss_trend import before, trend
+from training_pro.interface.run.run_view import describe_trend, point_before
 from training_pro.records.report.curve_svg import Point
 
 
@@ -24,15 +24,15 @@ def points(*smoothed, loss=None):
     ],
 )
 def test_each_trend_has_its_sentence(smoothed, steps, sentence):
-    assert sentence in trend(points(*smoothed), steps)
+    assert sentence in describe_trend(points(*smoothed), steps)
 
 
 def test_a_loss_that_is_not_finite_is_reported_first():
-    assert "not a number" in trend(points(1.0, 1.0, loss=float("nan")), 10)
-    assert trend([], 10) == ""
+    assert "not a number" in describe_trend(points(1.0, 1.0, loss=float("nan")), 10)
+    assert describe_trend([], 10) == ""
 
 
 def test_the_point_of_an_hour_ago():
     history = points(*[3.0 - n / 100 for n in range(50)])
-    assert before(history, 3600, history[-1].at).step == 14
-    assert before(history, 3600, 100.0) is None
+    assert point_before(history, 3600, history[-1].at).step == 14
+    assert point_before(history, 3600, 100.0) is None

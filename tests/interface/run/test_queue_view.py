@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.core.jobs.auto_start import Turns
-from training_pro.interface.run.queue_view import _start_label, html
+from training_pro.core.jobs.auto_start import AutoStart
+from training_pro.interface.run.queue_view import _start_label, queue_html
 from training_pro.records.queue.queue import Queue
 
 VALUES = {"name": "<b>", "data": ["story.txt", "chats.jsonl:50"], "epochs": 2.0, "max_steps": 0}
@@ -13,12 +13,12 @@ VALUES = {"name": "<b>", "data": ["story.txt", "chats.jsonl:50"], "epochs": 2.0,
 def queue_of(count, **more):
     queue = Queue()
     for number in range(count):
-        queue = queue.with_one_more(f"<b>{number}", "tiny", {**VALUES, **more}, 1300)
+        queue = queue.with_run(f"<b>{number}", "tiny", {**VALUES, **more}, 1300)
     return queue
 
 
 def turns(*, going=False, due=False, said=""):
-    result = Turns()
+    result = AutoStart()
     if due:
         result.now()
     elif going:
@@ -29,23 +29,25 @@ def turns(*, going=False, due=False, said=""):
 
 
 def test_an_empty_queue_shows_nothing():
-    assert html(Queue(), turns(), training=True) == ""
+    assert queue_html(Queue(), turns(), training=True) == ""
 
 
 def test_a_row_names_its_run_and_has_buttons():
-    page = html(queue_of(2), turns(going=True), training=True)
+    page = queue_html(queue_of(2), turns(going=True), training=True)
     assert "Queue: 2 wait" in page
     assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in page
     assert 'data-tp-queue="away 2" title="Take out: &lt;b&gt;1"' in page
     assert 'data-tp-set="{&quot;name&quot;' in page
-    assert "1,300 steps; tiny" in html(queue_of(1, max_steps=1300), turns(), training=True)
-    assert "Passed over: &lt;why&gt;" in html(queue_of(1).after_skipping({1: "<why>"}), turns(), training=False)
+    assert "1,300 steps; tiny" in queue_html(queue_of(1, max_steps=1300), turns(), training=True)
+    assert "Passed over: &lt;why&gt;" in queue_html(
+        queue_of(1).with_skip_reasons({1: "<why>"}), turns(), training=False
+    )
 
 
 def test_finished_runs_stand_below_and_go_back_into_the_form():
     queue = queue_of(1)
-    queue = queue.beginning(queue.waiting[0]).ended(1, "failed", "Out of <memory>.")
-    page = html(queue, turns(), training=False)
+    queue = queue.with_started(queue.waiting[0]).ended(1, "failed", "Out of <memory>.")
+    page = queue_html(queue, turns(), training=False)
     assert "Queue: nothing waits" in page
     assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Into the form" in page
 
@@ -72,5 +74,5 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
     ],
 )
 def test_it_says_what_happens_next(state, training, said, offer):
-    assert said in html(queue_of(1), turns(**state), training=training)
+    assert said in queue_html(queue_of(1), turns(**state), training=training)
     assert _start_label(1, turns(**state), training=training) == offer

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from training_pro.core.engine import Showing
-from training_pro.data.report.preview import shown
-from training_pro.data.report.report import DatasetReport, Lengths
+from training_pro.core.engine import PreviewQuery
+from training_pro.data.report.preview import preview_examples
+from training_pro.data.report.report import DatasetReport, LengthHistogram
 from training_pro.interface.run import plan_svg, report_view
 from training_pro.tests.chapters import CHAPTERS
-from training_pro.tests.rowing import chat, family, made
+from training_pro.tests.rowing import chat, family, prepare_rows
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 def test_user_text_is_escaped(tmp_path):
     rows = [chat(f"Hi {EVIL}", f"No {EVIL}"), chat("a", "b")]
-    data = made(tmp_path, family("ChatML"), {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
+    data = prepare_rows(tmp_path, family("ChatML"), {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
     tokenizer = family("ChatML")
     report = data.report.__class__(
-        **{**vars(data.report), "shown": shown(data.examples, Showing(3), tokenizer.decode, tokenizer.stops)}
+        **{
+            **vars(data.report),
+            "shown": preview_examples(data.examples, PreviewQuery(3), tokenizer.decode, tokenizer.stops),
+        }
     )
     page = report_view.html(report)
     assert "<img" not in page
@@ -29,7 +32,9 @@ def test_user_text_is_escaped(tmp_path):
 
 
 def test_the_parts_of_a_report(tmp_path):
-    data = made(tmp_path, family("ChatML"), {"rows.jsonl": [chat("Hi", f"No{' no' * n}.") for n in range(20)]})
+    data = prepare_rows(
+        tmp_path, family("ChatML"), {"rows.jsonl": [chat("Hi", f"No{' no' * n}.") for n in range(20)]}
+    )
     page = report_view.html(data.report)
     for words in (
         "Check: ready",
@@ -44,15 +49,15 @@ def test_the_parts_of_a_report(tmp_path):
 
 def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
-    report = made(tmp_path, family("ChatML"), text, chunking="dementor").report
+    report = prepare_rows(tmp_path, family("ChatML"), text, chunking="dementor").report
     maps = [sliced for source in report.sources for _, sliced in source.maps]
-    assert [label for _, label in plan_svg.colours(maps)] == ["blocks", "how often seen", "hard cuts"]
+    assert [label for _, label in plan_svg.legend_entries(maps)] == ["blocks", "how often seen", "hard cuts"]
     without_bars = [replace(sliced, bars=(), hard_cuts=()) for sliced in maps]
-    assert [label for _, label in plan_svg.colours(without_bars)] == ["how often seen"]
+    assert [label for _, label in plan_svg.legend_entries(without_bars)] == ["how often seen"]
 
 
 def test_the_histogram_of_lengths_fills_its_width():
-    html = report_view.html(DatasetReport(3, 9, 9, 24, 64, 1, 1, lengths=Lengths(8, (1, 0, 2), 24, 20)))
+    html = report_view.html(DatasetReport(3, 9, 9, 24, 64, 1, 1, lengths=LengthHistogram(8, (1, 0, 2), 24, 20)))
     bars = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]
     assert len(bars) == 3 and 290 < sum(bars[-1]) < 320
 
@@ -64,6 +69,6 @@ def test_a_report_without_data():
 
 
 def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
-    html = report_view.html(made(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
+    html = report_view.html(prepare_rows(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
     assert r">use \nChapter</button>" in html
     assert r"{&quot;hard_cut&quot;: &quot;\\nChapter&quot;}" in html

@@ -6,9 +6,9 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import Joined
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.run.run_buttons import RunButtons
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.tests.fakes import FakeHost, make_folders
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def running(tmp_path, monkeypatch):
     session, job = Session(), Job("training", "a test")
     monkeypatch.setattr(session, "latest", lambda kind: job)
     with gr.Blocks():
-        buttons = RunButtons(Joined(FakeHost(folders=made_folders(tmp_path)), None, session))
+        buttons = RunButtons(PageContext(FakeHost(folders=make_folders(tmp_path)), None, session))
         buttons.draw_more()
     return buttons, job
 

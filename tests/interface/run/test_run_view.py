@@ -10,16 +10,16 @@ import pytest
 from training_pro.core.errors import Remedy
 from training_pro.core.jobs.events import (
     CheckpointSaved,
-    Ended,
-    Evaluated,
+    EvaluationDone,
+    JobEnded,
     MachineUse,
     Note,
-    Planned,
     Progress,
-    Sampled,
+    RunPlanned,
+    SampleGenerated,
 )
 from training_pro.core.jobs.job import Job
-from training_pro.interface.run.charts import MoreCurves
+from training_pro.interface.run.charts import ExtraCharts
 from training_pro.interface.run.run_view import RunView
 
 STEPS = 100_000
@@ -41,7 +41,7 @@ def step(number, steps, loss=2.0, **more):
 
 
 def planned(steps):
-    return Planned(
+    return RunPlanned(
         name="x", model="m", steps=steps, steps_per_epoch=max(1, steps // 3), first_step=0,
         rates=(1e-4,) * steps, settings={},
     )  # fmt: skip
@@ -68,7 +68,7 @@ def long_run():
 
 def test_an_update_of_a_long_run_stays_small(long_run):
     """The size in bytes of everything that an update of 100,000 steps may contain."""
-    html = long_run.html() + long_run.more_curves() + long_run.samples()
+    html = long_run.html() + long_run.extra_charts() + long_run.samples()
     assert len(html.encode()) < 200_000
     points = [len(polyline.split()) for polyline in re.findall(r'points="([^"]*)"', html)]
     assert points and max(points) < 1500
@@ -82,7 +82,7 @@ def test_the_first_and_last_step_are_drawn(long_run):
 
 def test_losses_per_dataset_and_gradient_norms_are_under_more_curves():
     view = view_of(planned(9), *(step(n, 9, by_source={"<a>": 2.0 + n, "b": 1.0}) for n in range(1, 9)))
-    curves = view.more_curves()
+    curves = view.extra_charts()
     assert "Loss of each data set" in curves and "Gradient norm" in curves
     assert "&lt;a&gt;" in curves and "<a>" not in curves
     assert "Kept aside" not in curves
@@ -108,24 +108,26 @@ def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():
     running = [planned(9), step(1, 9), replace(use, peak=1), use]
     text = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
     assert f'<p class="tp-quiet">{text}</p>' in view_of(*running).html()
-    ended = view_of(*running, Ended(outcome="finished", text="Done.")).html()
+    ended = view_of(*running, JobEnded(outcome="finished", text="Done.")).html()
     assert "so far" not in ended and "memory at most" in ended and "3.1 GB" in ended
 
 
 def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
     def evaluation(at, loss):
-        return Evaluated(
+        return EvaluationDone(
             step=at, epoch=1, why="planned", loss=loss, perplexity=3, accuracy=0.5, tokens=9, seconds=1
         )
 
     view = view_of(planned(9), step(1, 9), evaluation(1, 1.5), step(2, 9), evaluation(2, 1.75))
     assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
-    assert "Kept aside: perplexity" in view.more_curves()
+    assert "Kept aside: perplexity" in view.extra_charts()
 
 
 def test_a_single_value_is_a_sentence_and_no_chart():
-    evaluation = Evaluated(step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1)
-    charts = MoreCurves()
+    evaluation = EvaluationDone(
+        step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1
+    )
+    charts = ExtraCharts()
     charts.add_evaluation(evaluation)
     assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in charts.html()
     assert "<svg" not in charts.html()
@@ -143,7 +145,9 @@ def test_a_long_list_in_a_message_is_folded():
 
 
 def test_sample_answers_are_a_table_of_steps_by_prompts():
-    sampled = [Sampled(step=s, prompt=p, text=f"{p}{s}<", without=f"bare {p}") for s in range(9) for p in "ab"]
+    sampled = [
+        SampleGenerated(step=s, prompt=p, text=f"{p}{s}<", without=f"bare {p}") for s in range(9) for p in "ab"
+    ]
     table = view_of(planned(9), *sampled).samples()
     rows = table.split("<tr>")[1:]
     assert "<th>a</th><th>b</th>" in rows[0]
@@ -153,7 +157,9 @@ def test_sample_answers_are_a_table_of_steps_by_prompts():
 
 
 def test_a_failure_shows_its_reason():
-    view = view_of(planned(9), step(1, 9), Ended(outcome="failed", text="The disk is full.", details="Traceback"))
+    view = view_of(
+        planned(9), step(1, 9), JobEnded(outcome="failed", text="The disk is full.", details="Traceback")
+    )
     html = view.html()
     assert "Training &#x27;x&#x27;: failed" in html and "The disk is full." in html and "Traceback" in html
     assert not view.running
@@ -161,5 +167,5 @@ def test_a_failure_shows_its_reason():
 
 def test_each_remedy_after_a_failure_is_a_button():
     remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
-    html = view_of(planned(9), Ended(outcome="failed", text="Out of memory.", remedies=remedies)).html()
+    html = view_of(planned(9), JobEnded(outcome="failed", text="Out of memory.", remedies=remedies)).html()
     assert 'data-tp-set="{&quot;rank&quot;: 16}">rank 16 (about 1 GB less)</button>' in html

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.tabs.compare_runs import beside
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.tabs.compare_runs import comparison_html
 from training_pro.interface.tabs.runs_tab import RunsTab
 from training_pro.records.folder import inventory
-from training_pro.tests.fakes import FakeHost, made_folders
-from training_pro.tests.records.on_disk import FINISHED, LOG, made
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.records.on_disk import FINISHED, LOG, write_files
 
 VALIDATION = {"epoch": 1.0, "eval_perplexity": 1.0, "eval_accuracy": 0.5, "eval_by_source": {}, "eval_tokens": 9}
 
@@ -30,7 +30,7 @@ def graph(loss, *, kept_aside="a"):
 @pytest.fixture
 def compare_two(tmp_path):
     """Compares two runs on disk; keyword arguments replace files of the second run."""
-    folders = made_folders(tmp_path)
+    folders = make_folders(tmp_path)
 
     def compare(**more):
         first = {
@@ -42,10 +42,10 @@ def compare_two(tmp_path):
             "training_parameters.json": {"name": "b", "rank": 64, "data": ["x"], "schedule": "cosine"},
         }
         run_folders = [
-            made(folders.loras, "a", {**FINISHED, **first}),
-            made(folders.loras, "b", {**FINISHED, **second, **more}),
+            write_files(folders.loras, "a", {**FINISHED, **first}),
+            write_files(folders.loras, "b", {**FINISHED, **second, **more}),
         ]
-        return beside(*(inventory.one(folder, folders) for folder in run_folders))
+        return comparison_html(*(inventory.read_entry(folder, folders) for folder in run_folders))
 
     compare.folders = folders
     return compare
@@ -77,7 +77,7 @@ def test_figures_that_must_not_be_compared_are_named(compare_two):
 
 def test_the_tab_compares_only_two_different_runs(compare_two):
     compare_two()
-    tab = RunsTab(Joined(FakeHost(folders=compare_two.folders), None, Session()))
+    tab = RunsTab(PageContext(FakeHost(folders=compare_two.folders), None, Session()))
     tab._chosen, tab._other = "chosen", "other"
 
     def comparison(chosen, other):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from training_pro.core.jobs.events import KnownRow, PerplexityFound, Stretch
-from training_pro.interface.tabs.perplexity_strip import known_along
+from training_pro.core.jobs.events import PerplexityMeasured, RowScores, Segment
+from training_pro.interface.tabs.perplexity_strip import loss_strips
 
 
 def result(lora, *losses):
-    stretches = tuple(Stretch(begins=f"<part {n}>", tokens=9, loss=x, right=0.5) for n, x in enumerate(losses))
+    stretches = tuple(Segment(begins=f"<part {n}>", tokens=9, loss=x, right=0.5) for n, x in enumerate(losses))
     sizes = {"tokens": 9 * len(losses), "stride": 4, "max_length": 8, "seconds": 1.0, "right": 0.5}
-    return PerplexityFound(
+    return PerplexityMeasured(
         model="m", lora=lora, dataset="a.txt", perplexity=2.0, loss=sum(losses), stretches=stretches, **sizes
     )
 
 
 def test_all_strips_have_one_scale():
-    html = known_along([result("b", 1.0, 2.0), result("-", 3.0, 5.0)])
+    html = loss_strips([result("b", 1.0, 2.0), result("-", 3.0, 5.0)])
     assert re.findall(r'fill-opacity="([0-9.]+)"', html) == ["1.00", "0.76", "0.53", "0.06"]
     assert "Without a LoRA: best known “&lt;part 0&gt; …” (perplexity 20.09, 50% right)" in html
     assert "least known “&lt;part 1&gt; …” (perplexity 148.4, 50% right)" in html
@@ -26,12 +26,12 @@ def test_all_strips_have_one_scale():
 
 
 def test_a_single_segment_has_no_strip():
-    assert known_along([result("-", 1.0)]) == ""
+    assert loss_strips([result("-", 1.0)]) == ""
 
 
 def test_strips_of_rows_name_no_extremes():
-    row = KnownRow(place="line 1", read="", begins="", tokens=9, loss=1.0, right=0.5)
-    html = known_along([replace(result("b", 1.0, 2.0), rows=(row,))])
+    row = RowScores(place="line 1", read="", begins="", tokens=9, loss=1.0, right=0.5)
+    html = loss_strips([replace(result("b", 1.0, 2.0), rows=(row,))])
     assert "Along the rows, from the first to the last" in html
     assert "<p>b</p><svg" in html
-    assert "Along the text" in known_along([result("b", 1.0, 2.0)])
+    assert "Along the text" in loss_strips([result("b", 1.0, 2.0)])

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Advice, Ended, Note, Stage
+from training_pro.core.jobs.events import Advice, JobEnded, Note, Stage
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.tabs.perplexity_tab import PerplexityTab, shown
-from training_pro.settings.parsing import HOW_ROWS_ARE_READ
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.tabs.perplexity_tab import PerplexityTab, results_html
+from training_pro.settings.parsing import ROW_SETTING_KEYS
+from training_pro.tests.fakes import FakeHost, make_folders
 
 
 @pytest.fixture
 def tab(tmp_path):
-    context = Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
+    context = PageContext(FakeHost(folders=make_folders(tmp_path)), None, Session())
     with gr.Blocks(), gr.Tab() as parent:
         tab = PerplexityTab(context, Form())
         tab.draw(parent)
@@ -48,14 +48,14 @@ def tab_with_form(tmp_path):
     class Engine:
         def perplexity(self, request, settings, host, job):
             requests.append((request, settings))
-            return Ended(outcome="finished", text="done")
+            return JobEnded(outcome="finished", text="done")
 
-    folders, form = made_folders(tmp_path), Form()
+    folders, form = make_folders(tmp_path), Form()
     (folders.datasets / "rows.jsonl").write_text('{"text": "One."}', encoding="utf-8")
     (folders.datasets / "story.txt").write_text("One.", encoding="utf-8")
     with gr.Blocks(), gr.Tab() as parent:
-        form.draw("name", *HOW_ROWS_ARE_READ, "epochs")
-        tab = PerplexityTab(Joined(FakeHost(folders=folders), Engine(), Session()), form)
+        form.draw("name", *ROW_SETTING_KEYS, "epochs")
+        tab = PerplexityTab(PageContext(FakeHost(folders=folders), Engine(), Session()), form)
         tab.draw(parent)
     return tab, form, requests
 
@@ -96,6 +96,8 @@ def test_only_rows_have_a_note_on_how_they_are_read(tab_with_form):
 
 
 def test_notes_stand_above_the_figures():
-    html = shown([Note(text="2 rows are <cut>."), Stage(text="Measuring"), Advice(text="Not in the table.")])
+    html = results_html(
+        [Note(text="2 rows are <cut>."), Stage(text="Measuring"), Advice(text="Not in the table.")]
+    )
     assert html == '<p class="tp-quiet">2 rows are &lt;cut&gt;. Not in the table.</p>'
-    assert shown([Stage(text="Measuring")]) == ""
+    assert results_html([Stage(text="Measuring")]) == ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from training_pro.interface.tabs.rows_note import rows_read
+from training_pro.interface.tabs.perplexity_tab import describe_row_settings
 from training_pro.settings.definitions import TrainingSettings
 
 USUAL = "Prompt format: by the columns; Learn from: replies, where there are some."
 
 
 def note(**values):
-    return rows_read({**TrainingSettings().values(), **values})
+    return describe_row_settings({**TrainingSettings().values(), **values})
 
 
 def test_the_two_usual_settings_and_changed_ones():

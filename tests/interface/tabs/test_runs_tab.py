@@ -8,21 +8,21 @@ from html import unescape
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Ended
+from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import Joined
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs import runs_tab
 from training_pro.records.folder import inventory, trash
 from training_pro.records.report.verdict import judge_run
-from training_pro.tests.fakes import FakeHost, made_folders
-from training_pro.tests.records.on_disk import FINISHED, LOG, made
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.records.on_disk import FINISHED, LOG, write_files
 
 GRAPH = [{"current_steps": s, "loss": 3 - s / 4, "smoothed_loss": 3 - s / 4, "epoch": s / 8} for s in range(1, 9)]
 
 
 @pytest.fixture
 def folders(tmp_path):
-    return made_folders(tmp_path)
+    return make_folders(tmp_path)
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def tab(folders):
 
 def draw_tab(folders, engine=None, models=None):
     with gr.Blocks(), gr.Tab() as parent:
-        tab = runs_tab.RunsTab(Joined(FakeHost(folders=folders), engine, Session(), models))
+        tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), engine, Session(), models))
         tab.draw(parent)
     return tab
 
 
-def tab_inputs(tab, name, other=runs_tab.NOBODY, **more):
+def tab_inputs(tab, name, other=runs_tab.NO_OTHER_RUN, **more):
     return {tab._chosen: name, tab._other: other, tab._name: "", **more}
 
 
@@ -51,8 +51,8 @@ async def all_of(stream):
 
 def card_of(folders, **more):
     """The card of a run whose folder has these additional files."""
-    folder = made(folders.loras, "story", {**FINISHED, **more})
-    return runs_tab.how_it_went(inventory.one(folder, folders))
+    folder = write_files(folders.loras, "story", {**FINISHED, **more})
+    return runs_tab.run_card(inventory.read_entry(folder, folders))
 
 
 def test_the_verdict_is_a_sentence(folders):
@@ -64,8 +64,8 @@ def test_the_verdict_is_a_sentence(folders):
 
 @pytest.mark.parametrize("name", [None, "", "nowhere", "story/checkpoint-99", ".."])
 def test_nothing_is_shown_of_a_missing_run(folders, name):
-    made(folders.loras, "story", FINISHED)
-    tab = runs_tab.RunsTab(Joined(FakeHost(folders=folders), None, Session()))
+    write_files(folders.loras, "story", FINISHED)
+    tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), None, Session()))
     assert tab._show_run(name) == ("", "")
     shown, note = tab._show_run("story/checkpoint-4-epoch-1")
     assert "<h4>story</h4>" in shown and note == "the good one"
@@ -90,14 +90,14 @@ def test_the_report_is_shown_as_a_page_of_its_own(folders):
 
 def test_a_deleted_run_disappears_from_the_menus_and_its_card_too(folders, tab):
     """Otherwise the next action would apply to a missing run."""
-    made(folders.loras, "story", FINISHED)
-    made(folders.loras, "night", FINISHED)
+    write_files(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "night", FINISHED)
     delete = tab._handler(tab._on_delete)
     message, table, menu, others, card = delete(tab_inputs(tab, "story", other="story"))
     assert "story is in the trash" in message and "tp-good" in message
     assert "story" not in table and "night" in table
     assert menu["value"] is None and "story" not in menu["choices"]
-    assert others["value"] == runs_tab.NOBODY and "story" not in others["choices"]
+    assert others["value"] == runs_tab.NO_OTHER_RUN and "story" not in others["choices"]
     assert card == ""
     _, _, menu, others, _ = delete(tab_inputs(tab, "night/checkpoint-6-user", other="night"))
     assert menu["value"] is None and others["value"] == "night"
@@ -105,19 +105,21 @@ def test_a_deleted_run_disappears_from_the_menus_and_its_card_too(folders, tab):
 
 
 def test_the_card_shows_a_checkpoint_as_slim_afterwards(folders, tab):
-    made(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "story", FINISHED)
     *_, card = tab._handler(tab._on_slim)(tab_inputs(tab, "story/checkpoint-4-epoch-1"))
     assert "checkpoint-4-epoch-1: LoRA only" in card
 
 
 def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, tab, monkeypatch):
-    made(folders.loras, "story", FINISHED)
-    trash.throw_away("story/checkpoint-6-user", folders)
-    first = asyncio.run(first_of(tab._on_empty(tab_inputs(tab, "story") | {tab._confirmation: runs_tab.Asked()})))
-    assert first[tab._empty_button].startswith("Really: 1 thing, ") and len(trash.thrown(folders)) == 1
+    write_files(folders.loras, "story", FINISHED)
+    trash.move_to_trash("story/checkpoint-6-user", folders)
+    first = asyncio.run(
+        first_of(tab._on_empty(tab_inputs(tab, "story") | {tab._confirmation: runs_tab.TrashConfirmation()}))
+    )
+    assert first[tab._empty_button].startswith("Really: 1 thing, ") and len(trash.list_trash(folders)) == 1
     confirmation = first[tab._confirmation]
-    trash.throw_away("story", folders)  # the trash now holds more than the user was asked about
-    monkeypatch.setattr(runs_tab, "ASKS_SECONDS", 0)
+    trash.move_to_trash("story", folders)  # the trash now holds more than the user was asked about
+    monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
     asked_again, back = asyncio.run(
         all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation}))
     )
@@ -127,11 +129,13 @@ def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, ta
     late, _ = asyncio.run(
         all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: asked_again[tab._confirmation]}))
     )
-    assert late[tab._empty_button].startswith("Really: 2 things, ") and len(trash.thrown(folders)) == 2
-    confirmation = runs_tab.Asked(late[tab._empty_button], until=confirmation.until)
+    assert late[tab._empty_button].startswith("Really: 2 things, ") and len(trash.list_trash(folders)) == 2
+    confirmation = runs_tab.TrashConfirmation(late[tab._empty_button], until=confirmation.until)
     (done,) = asyncio.run(all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation})))
-    assert "The trash is empty" in done[tab._status] and trash.thrown(folders) == []
-    (nothing,) = asyncio.run(all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: runs_tab.Asked()})))
+    assert "The trash is empty" in done[tab._status] and trash.list_trash(folders) == []
+    (nothing,) = asyncio.run(
+        all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: runs_tab.TrashConfirmation()}))
+    )
     assert "There is nothing in the trash." in nothing[tab._status]
 
 
@@ -139,9 +143,9 @@ def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, ta
 def test_a_merged_model_is_in_the_menu_or_the_message_says_where(folders, here, where):
     class MergeEngine:
         def merge(self, asked, host, job):
-            return Ended(outcome="finished", text=f"toy with {asked.lora} baked in is there")
+            return JobEnded(outcome="finished", text=f"toy with {asked.lora} baked in is there")
 
-    made(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "story", FINISHED)
     with gr.Blocks():
         menu = gr.Dropdown([]) if here else None
         tab = draw_tab(folders, MergeEngine(), menu)
@@ -152,12 +156,12 @@ def test_a_merged_model_is_in_the_menu_or_the_message_says_where(folders, here, 
 
 def test_an_existing_gguf_file_is_reported_as_written_again(folders):
     class GgufEngine:
-        def gguf(self, asked, host):
+        def export_gguf(self, asked, host):
             file = host.folders.loras / "story" / "story.gguf"
             file.write_text("x")
             return file
 
-    made(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "story", FINISHED)
     tab = draw_tab(folders, GgufEngine())
     write = tab._handler(tab._on_gguf)
     first, second = (write(tab_inputs(tab, "story"))[0] for _ in range(2))

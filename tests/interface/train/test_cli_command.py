@@ -8,18 +8,18 @@ from html import unescape
 from types import SimpleNamespace
 
 import pytest
-from training_pro.commands.train import _parsed
+from training_pro.commands.train import _parse_args
 from training_pro.core import launcher
 from training_pro.interface.train import cli_command as module
-from training_pro.interface.train.cli_command import as_command
+from training_pro.interface.train.cli_command import cli_command_html
 from training_pro.settings import flags
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.tests.fakes import FakeHost, make_folders
 
 
 @pytest.fixture
 def host(tmp_path):
-    return FakeHost(folders=made_folders(tmp_path / "a folder"))
+    return FakeHost(folders=make_folders(tmp_path / "a folder"))
 
 
 def command_line(html):
@@ -29,17 +29,17 @@ def command_line(html):
 
 def test_the_command_has_the_same_settings(host):
     values = {"name": "my story", "data": ["a b.txt"], "cutoff": "128", "hard_cut": "<'\\n\">"}
-    python, script, command, *words = shlex.split(command_line(as_command(values, host)))
+    python, script, command, *words = shlex.split(command_line(cli_command_html(values, host)))
     assert (python, command) == ("python3", "train")
     assert script.endswith("script.py")
-    parsed = _parsed(words)
-    assert training_settings(flags.given(parsed)) == training_settings(values)
+    parsed = _parse_args(words)
+    assert training_settings(flags.given_settings(parsed)) == training_settings(values)
     assert parsed.user_data == host.folders.user_data
     assert parsed.model == str(host.folders.models / host.card().name)
 
 
 def test_an_invalid_form_shows_its_problems(host):
-    html = as_command({"name": "", "data": ["x.txt"], "rank": "many"}, host)
+    html = cli_command_html({"name": "", "data": ["x.txt"], "rank": "many"}, host)
     assert "not ready for a command" in html
     assert "is empty" in html and "many" in html
     assert "<pre" not in html
@@ -78,18 +78,18 @@ def test_on_windows_it_works_in_both_consoles(windows, host):
         "hard_cut": "",
         "system": "Be; nice",
     }
-    html = as_command(values, host)
+    html = cli_command_html(values, host)
     (python, _, command, *words), outside = split_like_windows(command_line(html))
     assert (python, command) == ("py", "train")
     assert not set(SPECIAL_CHARACTERS) & set(outside)
-    assert training_settings(flags.given(_parsed(words))) == training_settings(values)
+    assert training_settings(flags.given_settings(_parse_args(words))) == training_settings(values)
     assert '""' not in command_line(html)  # PowerShell drops empty words
     assert "PowerShell" not in html
 
 
 @pytest.mark.parametrize("system", ['Say "hi" at \\"', "It costs $5.", "a `sign`"])
 def test_a_command_for_only_one_console_says_so(windows, host, system):
-    html = as_command({"name": "a", "data": ["a.txt"], "system": system}, host)
+    html = cli_command_html({"name": "a", "data": ["a.txt"], "system": system}, host)
     (_, _, _, *words), _ = split_like_windows(command_line(html))
-    assert flags.given(_parsed(words))["system"] == system
+    assert flags.given_settings(_parse_args(words))["system"] == system
     assert "It is written for the Command Prompt (cmd)" in html

@@ -6,21 +6,23 @@ import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.jobs.session import Session
 from training_pro.data import dataset_index
-from training_pro.interface.base.page_context import Joined
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.train import data_menu
-from training_pro.interface.train.data_preview import look
+from training_pro.interface.train.data_preview import preview_data
 from training_pro.settings.name_rules import name_problem
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.tests.fakes import FakeHost, make_folders
 
 
 @pytest.fixture
 def context(tmp_path):
-    return Joined(FakeHost(folders=made_folders(tmp_path)), None, Session())
+    return PageContext(FakeHost(folders=make_folders(tmp_path)), None, Session())
 
 
 def add_files(context, folder, *names):
     """Add files, and return their names in the datasets folder."""
-    return [file.name for file in data_menu.take_in(context.host.folders, [str(folder / name) for name in names])]
+    return [
+        file.name for file in data_menu.add_files(context.host.folders, [str(folder / name) for name in names])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
     ):
         (tmp_path / name).write_text(text)
     add_files(context, tmp_path, "story.txt")
-    again = data_menu.take_in(
+    again = data_menu.add_files(
         context.host.folders,
         [str(tmp_path / n) for n in ("story.txt", "copy of it.txt", "story.md", "new.txt")],
     )
@@ -65,14 +67,14 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
     assert [file.existed for file in again] == [True, True, False, False]
     assert again[1].words == ("copy of it.txt is there already as story.txt: it is chosen, and not added again.")
     assert sorted(p.name for p in context.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
-    assert data_menu.chosen_with(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
+    assert data_menu.merge_chosen(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 
 
 def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(context, tmp_path, monkeypatch):
-    monkeypatch.setattr(data_menu, "LARGEST", 10)
+    monkeypatch.setattr(data_menu, "MAX_UPLOAD_BYTES", 10)
     (tmp_path / "long.txt").write_text("more than ten characters")
     with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes go through the browser"):
-        data_menu.take_in(context.host.folders, [str(tmp_path / "long.txt")])
+        data_menu.add_files(context.host.folders, [str(tmp_path / "long.txt")])
     assert list(context.host.folders.datasets.iterdir()) == []
 
 
@@ -86,27 +88,29 @@ def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(context, tmp_p
     ],
 )
 def test_a_suggested_name_is_a_valid_name_of_a_lora(data, model, name):
-    assert data_menu.name_for(data, model) == name
+    assert data_menu.suggest_lora_name(data, model) == name
     assert name_problem(name) == ""
 
 
 def test_only_supported_file_types_are_added(context, tmp_path):
-    names = [f"a{ending}" for ending in dataset_index.KINDS]
+    names = [f"a{ending}" for ending in dataset_index.DATA_SUFFIXES]
     for name in (*names, "picture.png"):
         (tmp_path / name).write_text("x")
     assert add_files(context, tmp_path, *names) == names
-    assert {value for _, value in data_menu.choices(context)} == set(names)
+    assert {value for _, value in data_menu.dataset_choices(context)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
-        data_menu.take_in(context.host.folders, [str(tmp_path / "picture.png")])
+        data_menu.add_files(context.host.folders, [str(tmp_path / "picture.png")])
 
 
 def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tmp_path):
     folder = context.host.folders.datasets
     folder.mkdir(parents=True, exist_ok=True)
-    assert "Not read" not in look({}, context).html
+    assert "Not read" not in preview_data({}, context).html
     (folder / "letters.rtf").write_text("x")
-    assert "Not read: letters.rtf (save it as .docx or .odt, or its text as .txt)." in look({}, context).html
-    assert "Not read: letters.rtf" in look({"data": ["letters.rtf"]}, context).html
+    assert (
+        "Not read: letters.rtf (save it as .docx or .odt, or its text as .txt)." in preview_data({}, context).html
+    )
+    assert "Not read: letters.rtf" in preview_data({"data": ["letters.rtf"]}, context).html
     (tmp_path / "novel.mobi").write_text("x")
     with pytest.raises(DataError, match=r"novel\.mobi: turn it into an \.epub"):
-        data_menu.take_in(context.host.folders, [str(tmp_path / "novel.mobi")])
+        data_menu.add_files(context.host.folders, [str(tmp_path / "novel.mobi")])

@@ -8,22 +8,22 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.train.presets_panel import StartFrom
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.train.presets_panel import PresetsPanel
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
-from training_pro.tests.fakes import FakeHost, made_folders
-from training_pro.tests.records.on_disk import FINISHED, made
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.records.on_disk import FINISHED, write_files
 
 
 @pytest.fixture
 def panel(tmp_path):
     """The menus, with user presets named like built-in ones."""
-    host = FakeHost(folders=made_folders(tmp_path))
+    host = FakeHost(folders=make_folders(tmp_path))
     host.folders.presets.mkdir(parents=True)
     for name in ("style", "lora-4bit-m", "mine"):
         (host.folders.presets / f"{name}.json").write_text('{"rank": 7}')
-    made(
+    write_files(
         host.folders.loras,
         "style",
         {**FINISHED, "training_parameters.json": {"name": "style", "data": [], "rank": 9}},
@@ -32,10 +32,10 @@ def panel(tmp_path):
     with gr.Blocks():
         for key in SETTINGS:
             form.draw(key)
-        panel = StartFrom(Joined(host, None, Session()), form)
+        panel = PresetsPanel(PageContext(host, None, Session()), form)
         panel.draw()
         panel.draw_table("loras")
-        panel.draw_keeping()
+        panel.draw_saving()
     return panel
 
 
@@ -52,7 +52,7 @@ def test_goals_table_presets_user_presets_and_loras_of_one_name_are_distinct(pan
     goal = next(goal for goal in presets.goals() if goal.name == "style")
     values = values_of_choice(panel, panel.menu, goal.label)
     assert values.keys() == goal.values.keys() and values.get("rank") != 7
-    row = next(row for row in presets.table("loras", presets.GOALS.parent) if row.name == "lora-4bit-m")
+    row = next(row for row in presets.load_table("loras", presets.GOALS_FILE.parent) if row.name == "lora-4bit-m")
     assert values_of_choice(panel, table, row.label)["rank"] == row.values["rank"]
     assert values_of_choice(panel, panel.menu, "preset: style")["rank"] == 7
     assert values_of_choice(panel, panel.menu, "LoRA: style")["rank"] == 9
@@ -73,7 +73,7 @@ def test_the_name_of_a_built_in_preset_is_refused(panel):
 
 def test_the_list_of_loras_keeps_the_chosen_order(panel):
     loras = panel._context.host.folders.loras
-    made(loras, "annals", FINISHED)
+    write_files(loras, "annals", FINISHED)
     os.utime(loras / "annals", (1, 1))
 
     def offered(update):
@@ -83,4 +83,4 @@ def test_the_list_of_loras_keeps_the_chosen_order(panel):
     inputs = {**form, panel._name: "kept", panel._order: "name"}
     assert offered(panel._on_save(inputs)[1]) == ["LoRA: annals", "LoRA: style"]
     assert offered(panel._on_delete(inputs)[1]) == ["LoRA: annals", "LoRA: style"]
-    assert offered(panel.refreshed("newest")) == ["LoRA: style", "LoRA: annals"]
+    assert offered(panel.refresh_menu("newest")) == ["LoRA: style", "LoRA: annals"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Ended
+from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import Joined
-from training_pro.interface.train.resume_panel import Unfinished, in_words
+from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.train.resume_panel import ResumePanel, describe_crashed_run
 from training_pro.records.folder import crashed_runs
-from training_pro.tests.fakes import FakeHost, made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, made
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, write_files
 
 
 @dataclass
@@ -24,18 +24,18 @@ class Engine:
 
     def train(self, settings, host, job, *, resume=""):
         self.requests.put((settings.what.name, settings.what.if_exists, resume))
-        return Ended(outcome="finished", text="done")
+        return JobEnded(outcome="finished", text="done")
 
 
 @pytest.fixture
 def context(tmp_path):
-    return Joined(FakeHost(folders=made_folders(tmp_path)), Engine(), Session())
+    return PageContext(FakeHost(folders=make_folders(tmp_path)), Engine(), Session())
 
 
 @pytest.fixture
 def panel(context):
     with gr.Blocks():
-        panel = Unfinished(context)
+        panel = ResumePanel(context)
         panel.draw()
     return panel
 
@@ -43,14 +43,14 @@ def panel(context):
 @pytest.mark.parametrize("name_in_settings", ["night", "evening"])
 def test_a_run_resumes_in_its_folder_whatever_name_its_settings_have(context, panel, name_in_settings):
     settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}
-    made(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
+    write_files(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
     message, *_ = panel._on_click(panel._resume, {panel._menu: "night"})
     assert "night goes on." in message
     assert context.engine.requests.get(timeout=10) == ("night", "continue", "newest")
 
 
 def test_the_planned_steps_are_only_shown_if_they_are_known(context):
-    made(context.host.folders.loras, "night", CUT_OFF)
-    (run,) = crashed_runs.cut_off_runs(context.host.folders)
-    assert "at step 5. It can go on" in in_words(run)
-    assert "at step 5 of 8. It can go on" in in_words(replace(run, steps=8))
+    write_files(context.host.folders.loras, "night", CUT_OFF)
+    (run,) = crashed_runs.find_crashed_runs(context.host.folders)
+    assert "at step 5. It can go on" in describe_crashed_run(run)
+    assert "at step 5 of 8. It can go on" in describe_crashed_run(replace(run, steps=8))

@@ -9,10 +9,10 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.page_context import Joined
+from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.train.train_tab import TrainTab
-from training_pro.tests.fakes import FakeHost, made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, lora, made
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
 
 MODEL = {"model.safetensors": "weights"}
 
@@ -24,9 +24,9 @@ def files_of_run(ended):
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
-    host = FakeHost(folders=made_folders(tmp_path_factory.mktemp("page")))
+    host = FakeHost(folders=make_folders(tmp_path_factory.mktemp("page")))
     with gr.Blocks(), gr.Tab() as parent:
-        tab = TrainTab(Joined(host, PeftEngine(), Session()))
+        tab = TrainTab(PageContext(host, PeftEngine(), Session()))
         tab.draw(parent)
     return tab
 
@@ -65,15 +65,17 @@ def existing_name(tab, name, method):
 )
 def test_a_lora_in_every_state(tab, request, files, words, going_on):
     name = request.node.callspec.id.replace(" ", "-")
-    made(tab._context.host.folders.loras, name, files)
+    write_files(tab._context.host.folders.loras, name, files)
     buttons = [going_on, "replace it (a backup is kept)", f"use a new name: {name}-2"]
     assert existing_name(tab, name, "lora") == (words, buttons)
     assert existing_name(tab, name, "full") == ("", [])
 
 
 def test_a_full_model_is_looked_up_in_the_models_folder(tab):
-    made(tab._context.host.folders.models, "whole", MODEL)
-    made(tab._context.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}})
+    write_files(tab._context.host.folders.models, "whole", MODEL)
+    write_files(
+        tab._context.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}}
+    )
     kept = "replace it (a backup is kept)"
     assert existing_name(tab, "whole", "full") == ("a model made elsewhere", [kept, "use a new name: whole-2"])
     buttons = ["go on with it", kept, "use a new name: whole-failed-2"]
@@ -98,7 +100,7 @@ def test_the_data_preview_does_not_replace_the_message_of_add_files(tab, tmp_pat
 
 def test_start_asks_about_an_existing_lora_before_the_run(tab):
     panel, parts = tab._run_panel, tab._form.components
-    made(tab._context.host.folders.loras, "asked", files_of_run("finished"))
+    write_files(tab._context.host.folders.loras, "asked", files_of_run("finished"))
     inputs = {part: part.value for part in parts.values()}
     inputs |= {parts["name"]: "asked", parts["data"]: ["story.txt"], parts["if_exists"]: "ask"}
 

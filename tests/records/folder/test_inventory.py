@@ -7,25 +7,31 @@ import json
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.records.folder import inventory
-from training_pro.records.folder.run_lock import in_progress
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, made
+from training_pro.records.folder.run_lock import hold_run_lock
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, write_files
 
 
 @pytest.fixture
 def folders(tmp_path):
-    folders = made_folders(tmp_path)
-    made(folders.loras, "story 10", FINISHED)
-    made(folders.loras, "story 2", CUT_OFF)
-    made(folders.loras, "trash-np", lora())
-    made(folders.loras, "pictures", {"a.png": "p"})
+    folders = make_folders(tmp_path)
+    write_files(folders.loras, "story 10", FINISHED)
+    write_files(folders.loras, "story 2", CUT_OFF)
+    write_files(folders.loras, "trash-np", lora())
+    write_files(folders.loras, "pictures", {"a.png": "p"})
     return folders
 
 
 def test_each_lora_with_its_parts(folders):
-    cut, done = inventory.kept(folders)
+    cut, done = inventory.list_entries(folders)
     assert [cut.name, cut.standing, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
-    assert [done.name, done.standing, done.model, done.step, done.steps] == ["story 10", "finished", "toy", 8, 8]
+    assert [done.name, done.standing, done.model, done.step, done.steps] == [
+        "story 10",
+        "finished",
+        "toy",
+        8,
+        8,
+    ]
     assert (done.loss, done.note, done.when) == (1.75, "the good one", 1795243200.0)
     assert [(p.name, p.kind, p.step) for p in done.parts] == [
         ("checkpoint-4-epoch-1", "checkpoint", 4),
@@ -43,15 +49,18 @@ def test_each_lora_with_its_parts(folders):
 
 
 def test_a_run_that_goes_on_now_is_in_progress(folders):
-    with in_progress("story 2", folders):
-        assert [one.standing for one in inventory.kept(folders)] == ["in progress", "finished"]
-    assert [one.standing for one in inventory.kept(folders)] == ["cut off", "finished"]
+    with hold_run_lock("story 2", folders):
+        assert [one.standing for one in inventory.list_entries(folders)] == ["in progress", "finished"]
+    assert [one.standing for one in inventory.list_entries(folders)] == ["cut off", "finished"]
 
 
 def test_names_are_resolved_to_folders(folders):
-    assert inventory.named("story 10", folders) == folders.loras / "story 10"
-    assert inventory.named("story 2/backup/checkpoint-5", folders) == folders.loras / "story 2/backup/checkpoint-5"
-    assert inventory.named("story 2\\checkpoint-4\\", folders).name == "checkpoint-4"
+    assert inventory.find_folder("story 10", folders) == folders.loras / "story 10"
+    assert (
+        inventory.find_folder("story 2/backup/checkpoint-5", folders)
+        == folders.loras / "story 2/backup/checkpoint-5"
+    )
+    assert inventory.find_folder("story 2\\checkpoint-4\\", folders).name == "checkpoint-4"
 
 
 @pytest.mark.parametrize(
@@ -66,16 +75,18 @@ def test_names_are_resolved_to_folders(folders):
 )
 def test_an_unknown_name_is_an_error(folders, name, words):
     with pytest.raises(SavingError, match=words):
-        inventory.named(name, folders)
+        inventory.find_folder(name, folders)
 
 
 def test_the_newest_the_best_and_those_saved_by_hand_stay_whole(folders):
-    made(folders.loras, "story 10", {"checkpoint-5-best/run_state.json": {}})
-    assert [p.name for p in inventory.to_slim(folders.loras / "story 10")] == ["checkpoint-4-epoch-1"]
+    write_files(folders.loras, "story 10", {"checkpoint-5-best/run_state.json": {}})
+    assert [p.name for p in inventory.slimmable_checkpoints(folders.loras / "story 10")] == [
+        "checkpoint-4-epoch-1"
+    ]
 
 
 def test_no_folder_yet(tmp_path):
-    empty = made_folders(tmp_path)
-    assert inventory.kept(empty) == []
+    empty = make_folders(tmp_path)
+    assert inventory.list_entries(empty) == []
     with pytest.raises(SavingError, match="There is no LoRA 'a'"):
-        inventory.named("a", empty)
+        inventory.find_folder("a", empty)

@@ -8,21 +8,21 @@ import pytest
 from training_pro.core.errors import SavingError
 from training_pro.records.folder.loras import (
     Checkpoint,
-    Finished,
+    FinishedSteps,
     checkpoints,
-    finished,
+    describe_folder,
+    finished_steps,
     free_name,
     has_lora,
-    listed,
+    list_loadable,
+    list_loras,
+    run_status,
     size_on_disk,
-    slim,
-    standing,
-    to_try,
-    what_stands,
+    slim_checkpoint,
 )
 from training_pro.records.folder.run_folder import RunFolder
 from training_pro.tests.records import on_disk
-from training_pro.tests.tiny import tree
+from training_pro.tests.tiny import read_tree
 
 
 def write_lora(folder, file="adapter_model.safetensors"):
@@ -50,18 +50,18 @@ def test_only_loras_that_can_be_loaded_are_listed(tmp_path):
     write_lora(tmp_path / "hidden-np")
     write_checkpoint(tmp_path / "unfinished", "checkpoint-4")
     (tmp_path / "a file").write_text("")
-    assert listed(tmp_path) == ["old", "story 2", "story 10"]
-    assert listed(tmp_path / "not there") == []
+    assert list_loras(tmp_path) == ["old", "story 2", "story 10"]
+    assert list_loras(tmp_path / "not there") == []
 
 
 def test_status_of_a_run(tmp_path):
-    assert standing(tmp_path / "not there") == "nothing"
-    assert standing(write_lora(tmp_path / "elsewhere")) == "made elsewhere"
-    assert standing(write_log(write_lora(tmp_path / "done"), ended="finished")) == "finished"
-    assert standing(write_log(write_lora(tmp_path / "halted"), ended="stopped")) == "stopped"
-    assert standing(write_checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
-    assert standing(write_checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
-    assert standing(write_log(write_lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
+    assert run_status(tmp_path / "not there") == "nothing"
+    assert run_status(write_lora(tmp_path / "elsewhere")) == "made elsewhere"
+    assert run_status(write_log(write_lora(tmp_path / "done"), ended="finished")) == "finished"
+    assert run_status(write_log(write_lora(tmp_path / "halted"), ended="stopped")) == "stopped"
+    assert run_status(write_checkpoint(tmp_path / "crashed", "checkpoint-4-user")) == "cut off"
+    assert run_status(write_checkpoint(tmp_path / "half", "checkpoint-4", whole=False)) == "nothing"
+    assert run_status(write_log(write_lora(tmp_path / "original"), loss=1.0)) == "made elsewhere"
 
 
 def test_every_status_is_described(tmp_path):
@@ -70,31 +70,33 @@ def test_every_status_is_described(tmp_path):
         (tmp_path / name / "model.safetensors").write_bytes(b"")
         return tmp_path / name
 
-    assert what_stands(tmp_path / "not there") == "a folder"
-    assert what_stands(write_checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
-    assert what_stands(write_lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
-    assert what_stands(model("m")) == "a model made elsewhere"
+    assert describe_folder(tmp_path / "not there") == "a folder"
+    assert describe_folder(write_checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
+    assert describe_folder(write_lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
+    assert describe_folder(model("m")) == "a model made elsewhere"
     for end, words in (
         ("finished", "a finished {}"),
         ("stopped", "the {} of a run that was stopped"),
         ("failed", "the {} of a run that broke down"),
     ):
-        assert what_stands(write_log(write_lora(tmp_path / end), ended=end)) == words.format("LoRA")
-        assert what_stands(write_log(model(f"m-{end}"), ended=end)) == words.format("model")
+        assert describe_folder(write_log(write_lora(tmp_path / end), ended=end)) == words.format("LoRA")
+        assert describe_folder(write_log(model(f"m-{end}"), ended=end)) == words.format("model")
 
 
 @pytest.mark.parametrize("text", ["", "{broken", "[1]", "null"])
 def test_a_log_that_cannot_be_read_is_ignored(tmp_path, text):
     (write_lora(tmp_path / "a") / "training_log.json").write_text(text, encoding="utf-8")
-    assert standing(tmp_path / "a") == "made elsewhere"
-    assert finished(tmp_path / "a") is None
+    assert run_status(tmp_path / "a") == "made elsewhere"
+    assert finished_steps(tmp_path / "a") is None
 
 
 def test_the_steps_of_a_finished_run(tmp_path):
-    assert finished(write_log(tmp_path / "a", ended="finished", current_steps=12)) == Finished(12, 12)
-    assert finished(write_log(tmp_path / "d", ended="finished", current_steps=12, steps=20)) == Finished(12, 20)
-    assert finished(write_log(tmp_path / "b", ended="stopped", current_steps=12)) is None
-    assert finished(tmp_path / "c") is None
+    assert finished_steps(write_log(tmp_path / "a", ended="finished", current_steps=12)) == FinishedSteps(12, 12)
+    assert finished_steps(
+        write_log(tmp_path / "d", ended="finished", current_steps=12, steps=20)
+    ) == FinishedSteps(12, 20)
+    assert finished_steps(write_log(tmp_path / "b", ended="stopped", current_steps=12)) is None
+    assert finished_steps(tmp_path / "c") is None
 
 
 def test_complete_checkpoints_oldest_first(tmp_path):
@@ -127,7 +129,7 @@ def test_a_slim_checkpoint_is_only_the_lora(tmp_path):
     (folder / "rng_state.pth").write_bytes(b"r")
     (folder / "mine.txt").write_bytes(b"mine")
     assert size_on_disk(folder) == 7 + 2 + 2 + 100 + 1 + 4
-    assert slim(folder) == 2 + 100 + 1
+    assert slim_checkpoint(folder) == 2 + 100 + 1
     assert sorted(p.name for p in folder.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -135,7 +137,7 @@ def test_a_slim_checkpoint_is_only_the_lora(tmp_path):
     ]
     assert has_lora(folder)
     assert checkpoints(tmp_path) == []
-    assert slim(folder) == 0
+    assert slim_checkpoint(folder) == 0
 
 
 def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_path):
@@ -149,8 +151,8 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_pat
         "checkpoint-old notes/mine.txt": "mine",
         "story.part": "somebody's download",
     }
-    run = on_disk.made(tmp_path, "a", files)
-    before = tree(run)
+    run = on_disk.write_files(tmp_path, "a", files)
+    before = read_tree(run)
     partial_files = {
         ".checkpoint-4-epoch-1.part/adapter_model.safetensors": "w",
         "backup/.checkpoint-3.part/optimizer.pt": "o",
@@ -160,22 +162,22 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_pat
         },
         "training_graph.json.part": "[",
     }
-    on_disk.made(tmp_path, "a", partial_files)
-    RunFolder(run, tmp_path).tidy()
-    added = {path: content for path, content in tree(run).items() if path not in before}
+    on_disk.write_files(tmp_path, "a", partial_files)
+    RunFolder(run, tmp_path).clean_up()
+    added = {path: content for path, content in read_tree(run).items() if path not in before}
     assert sorted(added) == [
         "backup/",
         "checkpoint-6-user/",
         "checkpoint-6-user/adapter_config.json",
         "checkpoint-6-user/adapter_model.safetensors",
     ]
-    assert {path: tree(run)[path] for path in before} == before
+    assert {path: read_tree(run)[path] for path in before} == before
 
 
 def test_a_checkpoint_without_a_lora_is_not_slimmed(tmp_path):
     folder = write_checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4"
     with pytest.raises(SavingError, match="holds no LoRA"):
-        slim(folder)
+        slim_checkpoint(folder)
     assert (folder / "run_state.json").is_file()
 
 
@@ -185,5 +187,5 @@ def test_everything_that_can_be_loaded_is_listed(tmp_path):
         (tmp_path / path / "adapter_model.safetensors").touch()
     (tmp_path / "b" / "checkpoint-1").mkdir()  # holds nothing
     names = ["a", "a/backup/checkpoint-3", "a/checkpoint-9", "a/checkpoint-10", "b"]
-    assert to_try(tmp_path) == names
-    assert to_try(tmp_path / "nowhere") == []
+    assert list_loadable(tmp_path) == names
+    assert list_loadable(tmp_path / "nowhere") == []

@@ -7,19 +7,19 @@ import json
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.records.folder import inventory
-from training_pro.records.folder.loras import listed, slim
-from training_pro.records.folder.notes import leave_note, note
-from training_pro.records.folder.promote_checkpoint import as_lora
-from training_pro.tests.fakes import made_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, made
-from training_pro.tests.tiny import tree
+from training_pro.records.folder.loras import list_loras, slim_checkpoint
+from training_pro.records.folder.promote_checkpoint import copy_as_lora
+from training_pro.records.folder.run_files import read_note, write_note
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
+from training_pro.tests.tiny import read_tree
 
 
 @pytest.fixture
 def folders(tmp_path):
-    folders = made_folders(tmp_path)
-    made(folders.loras, "story", FINISHED)
-    made(folders.loras, "night", CUT_OFF)
+    folders = make_folders(tmp_path)
+    write_files(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "night", CUT_OFF)
     return folders
 
 
@@ -28,10 +28,10 @@ def read(path):
 
 
 def test_with_its_parameters_and_its_log(folders):
-    before = tree(folders.loras / "story")
-    new = as_lora(folders.loras / "story" / "checkpoint-4-epoch-1", "early", folders)
-    assert tree(folders.loras / "story") == before
-    assert listed(folders.loras) == ["early", "story"]
+    before = read_tree(folders.loras / "story")
+    new = copy_as_lora(folders.loras / "story" / "checkpoint-4-epoch-1", "early", folders)
+    assert read_tree(folders.loras / "story") == before
+    assert list_loras(folders.loras) == ["early", "story"]
     assert read(new / "training_parameters.json") == {"name": "early", "rank": 4}
     assert read(new / "training_prompt.json") == {"kind": "text"}
     log = read(new / "training_log.json")
@@ -42,16 +42,16 @@ def test_with_its_parameters_and_its_log(folders):
     assert [entry["current_steps"] for entry in read(new / "training_graph.json")] == [1, 2, 3, 4]
     assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n'
     assert not (new / "optimizer.pt").exists()
-    listing = inventory.one(new, folders)
+    listing = inventory.read_entry(new, folders)
     assert (listing.standing, listing.step, listing.loss, listing.parts) == ("stopped", 4, 2.5, ())
-    last = as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
-    assert inventory.one(last, folders).standing == "finished"
+    last = copy_as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
+    assert inventory.read_entry(last, folders).standing == "finished"
 
 
 def test_from_a_crashed_run(folders):
-    slim(folders.loras / "night" / "checkpoint-4")
-    slimmed = as_lora(folders.loras / "night" / "checkpoint-4", "slimmed", folders)
-    backup = as_lora(folders.loras / "night" / "backup" / "checkpoint-5", "timed", folders)
+    slim_checkpoint(folders.loras / "night" / "checkpoint-4")
+    slimmed = copy_as_lora(folders.loras / "night" / "checkpoint-4", "slimmed", folders)
+    backup = copy_as_lora(folders.loras / "night" / "backup" / "checkpoint-5", "timed", folders)
     assert read(slimmed / "training_log.json")["current_steps"] == 4
     assert not (slimmed / "training_graph.json").exists()
     assert read(backup / "training_log.json")["smoothed_loss"] == 2.25
@@ -60,7 +60,7 @@ def test_from_a_crashed_run(folders):
 
 
 def test_a_backup_comes_with_its_own_records(folders):
-    old = as_lora(folders.loras / "story" / "Backup-2026-11-20", "old", folders)
+    old = copy_as_lora(folders.loras / "story" / "Backup-2026-11-20", "old", folders)
     log = read(old / "training_log.json")
     assert (log["base_model_name"], log["current_steps"], log["ended"]) == ("older", 3, "finished")
     assert log["made_from"] == "story/Backup-2026-11-20"
@@ -72,28 +72,28 @@ def test_a_backup_comes_with_its_own_records(folders):
     ("name", "words"), [("story", "'story' exists already"), ("a.b", "has a dot"), ("../x", "is a path")]
 )
 def test_names_that_are_refused(folders, name, words):
-    before = tree(folders.loras)
+    before = read_tree(folders.loras)
     with pytest.raises(SavingError, match=words):
-        as_lora(folders.loras / "story" / "checkpoint-6-user", name, folders)
-    assert tree(folders.loras) == before
+        copy_as_lora(folders.loras / "story" / "checkpoint-6-user", name, folders)
+    assert read_tree(folders.loras) == before
 
 
 def test_nothing_partial_is_left(folders, monkeypatch):
-    before = tree(folders.loras)
+    before = read_tree(folders.loras)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("training_pro.records.folder.promote_checkpoint.shutil.copy2", full)
     with pytest.raises(SavingError, match="No space left on device"):
-        as_lora(folders.loras / "story" / "checkpoint-6-user", "new", folders)
-    assert tree(folders.loras) == before
+        copy_as_lora(folders.loras / "story" / "checkpoint-6-user", "new", folders)
+    assert read_tree(folders.loras) == before
 
 
 def test_a_note_comes_and_goes(folders):
     folder = folders.loras / "story"
-    leave_note(folder, "  writes like her \u00e4\n")
-    assert note(folder) == "writes like her \u00e4"
-    leave_note(folder, " ")
-    assert note(folder) == ""
+    write_note(folder, "  writes like her \u00e4\n")
+    assert read_note(folder) == "writes like her \u00e4"
+    write_note(folder, " ")
+    assert read_note(folder) == ""
     assert not (folder / "notes.txt").exists()

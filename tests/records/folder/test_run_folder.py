@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.files.atomic_files import write_json, write_text
-from training_pro.core.jobs.events import Evaluated
-from training_pro.records.folder.training_log import log_entry
-from training_pro.records.report.curve_png import draw
+from training_pro.core.jobs.events import EvaluationDone
+from training_pro.records.folder.run_files import log_entry
+from training_pro.records.report.curve_png import draw_graph
 from training_pro.records.report.curve_svg import Mark
-from training_pro.records.report.graph_file import entry
+from training_pro.records.report.graph_file import evaluation_entry
 
 GRAPH = [
     {"current_steps": step, "loss": 3 / step, "smoothed_loss": 3.0, "learning_rate": 1e-3} for step in (1, 2, 3)
@@ -41,7 +41,7 @@ def test_flat_keys_come_first_and_nothing_is_lost():
 
 
 def test_an_image_is_written_completely(tmp_path):
-    assert draw(GRAPH, "a on tiny", tmp_path / "graph.png")
+    assert draw_graph(GRAPH, "a on tiny", tmp_path / "graph.png")
     assert (tmp_path / "graph.png").read_bytes().startswith(PNG)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.png"]
 
@@ -59,10 +59,12 @@ def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch)
     monkeypatch.setattr(Figure, "savefig", savefig)
     graph = [dict(step, phase="by length" if step["current_steps"] < 3 else "as in the data") for step in GRAPH]
     graph[1]["loss"] = None
-    evaluation = Evaluated(
+    evaluation = EvaluationDone(
         step=2, epoch=1.0, why="end", loss=2.5, perplexity=1.0, accuracy=0.5, tokens=9, seconds=1.0
     )
-    assert draw([*graph, entry(evaluation, "")], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")])
+    assert draw_graph(
+        [*graph, evaluation_entry(evaluation, "")], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")]
+    )
     axes = figures[0].axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["loss", "smoothed loss", "loss on the part kept aside", "learning rate"]
@@ -70,7 +72,7 @@ def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch)
 
 
 def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(tmp_path):
-    assert draw(GRAPH, r"$\frac{$ on tiny", tmp_path / "graph.png")
+    assert draw_graph(GRAPH, r"$\frac{$ on tiny", tmp_path / "graph.png")
 
 
 def test_files_are_written_completely_or_not_at_all(tmp_path, monkeypatch):
@@ -89,9 +91,9 @@ def test_the_font_cache_stays_out_of_the_home_folder(tmp_path):
     """In a process of its own, since matplotlib reads the folder only when it is imported."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
-        "import conftest; from training_pro.records.report.curve_png import draw\n"
+        "import conftest; from training_pro.records.report.curve_png import draw_graph\n"
         "graph = [{'current_steps': 1, 'loss': 1.0, 'smoothed_loss': 1.0, 'learning_rate': 1.0, 'epoch': 1.0}]\n"
-        "draw(graph, 'a', Path(sys.argv[2]) / 'graph.png', cache=Path(sys.argv[2]) / 'cache')\n"
+        "draw_graph(graph, 'a', Path(sys.argv[2]) / 'graph.png', cache=Path(sys.argv[2]) / 'cache')\n"
         "import matplotlib; print(matplotlib.get_cachedir())\n"
     )
     tests = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from training_pro.records.queue.queue import Queue
 def queue_of(*names):
     current = Queue()
     for name in names:
-        current = current.with_one_more(name, "tiny", {"name": name, "data": ["story.txt"]}, 4)
+        current = current.with_run(name, "tiny", {"name": name, "data": ["story.txt"]}, 4)
     return current
 
 
@@ -33,37 +33,37 @@ def test_runs_can_be_moved(number, places, order):
 
 
 def test_each_run_keeps_its_number_and_no_number_is_reused():
-    current = queue_of("a", "b").without(1).with_one_more("c", "tiny", {}, 0)
+    current = queue_of("a", "b").without(1).with_run("c", "tiny", {}, 0)
     assert [(run.number, run.name) for run in current.waiting] == [(2, "b"), (3, "c")]
-    begun = current.beginning(current.waiting[1])
-    assert [run.number for run in begun.with_one_more("d", "tiny", {}, 0).waiting] == [2, 4]
-    assert [run.number for run in queue_of("a", "b").without(2).with_one_more("c", "tiny", {}, 0).waiting] == [
+    begun = current.with_started(current.waiting[1])
+    assert [run.number for run in begun.with_run("d", "tiny", {}, 0).waiting] == [2, 4]
+    assert [run.number for run in queue_of("a", "b").without(2).with_run("c", "tiny", {}, 0).waiting] == [
         1,
         3,
     ]
 
 
 def test_a_run_starts_ends_and_is_remembered_until_the_queue_is_empty():
-    current = queue_of("a", "b").after_skipping({1: "made for another model"})
-    current = current.beginning(current.waiting[0])
+    current = queue_of("a", "b").with_skip_reasons({1: "made for another model"})
+    current = current.with_started(current.waiting[0])
     assert ([(run.name, run.skipped) for run in current.begun], names(current)) == ([("a", "")], ["b"])
     current = current.ended(1, "failed", "Out of memory.")
     assert [(run.name, run.outcome, run.text) for run in current.done] == [("a", "failed", "Out of memory.")]
     assert current.done[0].values["data"] == ["story.txt"]
-    assert current.with_one_more("c", "tiny", {}, 0).done == current.done
-    assert current.without(2).with_one_more("c", "tiny", {}, 0).done == ()
+    assert current.with_run("c", "tiny", {}, 0).done == current.done
+    assert current.without(2).with_run("c", "tiny", {}, 0).done == ()
     assert current.ended(1, "finished", "") == current
 
 
 def test_a_run_that_was_put_back_is_the_first_again():
     current = queue_of("a", "b")
-    assert names(current.beginning(current.waiting[1]).put_back(2)) == ["b", "a"]
+    assert names(current.with_started(current.waiting[1]).put_back(2)) == ["b", "a"]
 
 
 def test_of_several_runs_in_progress_each_ends_by_itself():
     current = queue_of("a", "b", "c")
     for run in current.waiting[:2]:
-        current = current.beginning(run)
+        current = current.with_started(run)
     ended = current.ended(1, "finished", "well")
     assert ([run.name for run in ended.begun], names(ended)) == (["b"], ["c"])
     assert [run.name for run in ended.done] == ["a"]
@@ -75,8 +75,8 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     path = tmp_path / "training" / "queue.json"
     assert queue.load(path) == Queue()
     current = queue_of("a", "b", "c")
-    current = current.beginning(current.waiting[0]).ended(1, "finished", "well")
-    current = current.beginning(current.waiting[0])
+    current = current.with_started(current.waiting[0]).ended(1, "finished", "well")
+    current = current.with_started(current.waiting[0])
     queue.save(path, current)
     assert queue.load(path) == current
     assert [p.name for p in path.parent.iterdir()] == ["queue.json"]
@@ -113,13 +113,13 @@ def test_a_broken_file_is_named_and_left_alone(tmp_path, text):
 
 
 def test_a_name_conflicts_unless_the_user_chose_what_to_do():
-    assert queue.name_problem("a", "ask", ["b"]) == ""
-    assert queue.name_problem("a", "replace", ["a"]) == ""
-    assert "'a' is the name of a run before it" in queue.name_problem("a", "ask", ["a"])
+    assert queue.name_conflict("a", "ask", ["b"]) == ""
+    assert queue.name_conflict("a", "replace", ["a"]) == ""
+    assert "'a' is the name of a run before it" in queue.name_conflict("a", "ask", ["a"])
     assert json.dumps(queue_of("a").waiting[0].values)
 
 
 @pytest.mark.parametrize(("normcase", "conflicts"), [(ntpath.normcase, True), (posixpath.normcase, False)])
 def test_on_windows_names_that_differ_in_case_conflict(monkeypatch, normcase, conflicts):
     monkeypatch.setattr(queue, "normcase", normcase)
-    assert bool(queue.name_problem("Story", "ask", ["story"])) == conflicts
+    assert bool(queue.name_conflict("Story", "ask", ["story"])) == conflicts

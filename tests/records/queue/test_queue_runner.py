@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 from training_pro.core.errors import ModelError, SavingError, SettingsError
 from training_pro.core.host import ModelCard
-from training_pro.core.jobs.events import Ended, FromQueue
+from training_pro.core.jobs.events import JobEnded, StartedFromQueue
 from training_pro.core.jobs.session import Session
-from training_pro.records.folder.run_lock import in_progress
-from training_pro.records.queue.queue_runner import InLine
-from training_pro.tests.fakes import FakeHost, made_folders
+from training_pro.records.folder.run_lock import hold_run_lock
+from training_pro.records.queue.queue_runner import QueueRunner
+from training_pro.tests.fakes import FakeHost, make_folders
 
 PATIENCE_SECONDS = 10
 
@@ -39,9 +39,9 @@ class Program:
     restarts: list[Program] = field(default_factory=list)
 
     def __post_init__(self):
-        self.line = InLine(self.host, self, self.session)
+        self.line = QueueRunner(self.host, self, self.session)
 
-    def foresee(self, settings, host, *, resume=""):
+    def check_start(self, settings, host, *, resume=""):
         for act in self.during_check:
             act()
         problem = self.problems.get(settings.what.name)
@@ -54,7 +54,7 @@ class Program:
         outcome = self.outcomes.get(name, "finished")
         if isinstance(outcome, Exception):
             raise outcome
-        return Ended(outcome=outcome, text=f"{name} {outcome}\nand more")
+        return JobEnded(outcome=outcome, text=f"{name} {outcome}\nand more")
 
     def put(self, *names, **more):
         for name in names:
@@ -68,7 +68,7 @@ class Program:
         for name in names:
             self.wait_until(lambda name=name: name in self.began)
             self.going.setdefault(name, threading.Event()).set()
-            self.wait_until(lambda name=name: (job := self.session.current) is None or job.makes != name)
+            self.wait_until(lambda name=name: (job := self.session.current) is None or job.result_name != name)
 
     def wait_until(self, condition):
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -107,7 +107,7 @@ class Named:
 
 @pytest.fixture
 def program(tmp_path):
-    first = Program(FakeHost(made_folders(tmp_path)))
+    first = Program(FakeHost(make_folders(tmp_path)))
     yield first
     programs = (first, *first.restarts)
     for program in programs:
@@ -129,7 +129,7 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
     assert program.done == [("a", "failed"), ("b", "failed"), ("c", "finished")]
     assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
     assert program.waits == [] and not program.session.turns.going
-    event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, FromQueue))
+    event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, StartedFromQueue))
     assert event.text.startswith("Started from the queue, where it was put at 2")
     assert event.text.endswith("; it was the last one.")
 
@@ -168,9 +168,9 @@ def test_another_job_is_waited_for_but_its_end_starts_nothing(program):
 
     def answering(job):
         resume.wait(PATIENCE_SECONDS)
-        return Ended(outcome="finished", text="")
+        return JobEnded(outcome="finished", text="")
 
-    program.session.start("answer", "Answering", program.host, lambda job: Ended(outcome="finished", text=""))
+    program.session.start("answer", "Answering", program.host, lambda job: JobEnded(outcome="finished", text=""))
     assert program.wait_until_idle().began == []
     program.session.start("answer", "Answering", program.host, answering)
     program.line.go_on()
@@ -211,7 +211,7 @@ def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
 
 def test_a_run_that_another_program_trains_is_skipped(program):
     program.put("a", "b")
-    with in_progress("a", program.host.folders):
+    with hold_run_lock("a", program.host.folders):
         program.line.go_on()
         program.release("b")
         assert program.wait_until_idle().done == [("b", "finished")]
@@ -253,7 +253,7 @@ def test_after_a_restart_nothing_starts_by_itself(program):
     program.release("first")
     program.wait_until(lambda: program.began == ["first", "a"])
     second = restarted(program)  # in the middle of 'a', before its first step
-    second.line.set_right()
+    second.line.recover()
     assert (second.waits, second.began, second.session.turns.going) == (["a", "b"], [], False)
     second.line.go_on()
     second.wait_until(lambda: second.began == ["a"])
@@ -261,9 +261,9 @@ def test_after_a_restart_nothing_starts_by_itself(program):
     (folder / "checkpoint-3").mkdir(parents=True)
     (folder / "training_log.json").write_text('{"ended": "stopped"}')
     third = restarted(second)
-    third.line.set_right()
+    third.line.recover()
     assert (third.waits, third.done) == (["b"], [("a", "stopped")])
-    third.line.set_right()
+    third.line.recover()
     assert third.waits == ["b"]
 
 
@@ -272,8 +272,8 @@ def test_another_program_does_not_touch_a_run_in_progress(program):
     program.line.go_on()
     program.wait_until(lambda: program.began == ["a"])
     other = Program(FakeHost(program.host.folders))
-    for line in (other.line, program.line, InLine(program.host, program, program.session)):
-        line.set_right()
+    for line in (other.line, program.line, QueueRunner(program.host, program, program.session)):
+        line.recover()
     assert (program.waits, [run.name for run in program.line.queue.begun]) == ([], ["a"])
     program.release("a")
     assert program.wait_until_idle().done == [("a", "finished")]
@@ -320,7 +320,7 @@ def test_an_older_log_is_not_taken_for_that_of_the_run(program):
     program.line.go_on()
     program.wait_until(lambda: program.began == ["a"])
     second = restarted(program)
-    second.line.set_right()
+    second.line.recover()
     assert second.waits == ["a"]
 
 
@@ -337,7 +337,7 @@ def test_a_run_with_a_new_name_is_recovered_by_that_name(program):
     made.mkdir()
     (made / "training_log.json").write_text('{"ended": "stopped"}')
     again = restarted(program)
-    again.line.set_right()
+    again.line.recover()
     assert (again.waits, again.done) == ([], [("a-3", "stopped")])
 
 

@@ -6,7 +6,15 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from training_pro.records.report.curve_svg import MOST_POINTS, AsideLoss, Mark, Point, described, svg, thinned
+from training_pro.records.report.curve_svg import (
+    MAX_POINTS,
+    Mark,
+    Point,
+    ValidationLoss,
+    describe_curve,
+    draw_curve,
+    thin_points,
+)
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
 
@@ -29,14 +37,14 @@ def lines(picture):
 
 
 def test_the_plan_alone_can_be_drawn():
-    drawn = lines(svg([], RATES))
+    drawn = lines(draw_curve([], RATES))
     assert drawn.keys() == {"tp-rate"}
     assert len(drawn["tp-rate"]) == 10
     assert [y for _, y in drawn["tp-rate"]] == sorted(y for _, y in drawn["tp-rate"])
 
 
 def test_losses_fall_from_left_to_right():
-    drawn = lines(svg(points(8), RATES))
+    drawn = lines(draw_curve(points(8), RATES))
     loss = drawn["tp-loss"]
     assert len(loss) == len(drawn["tp-smoothed"]) == 8
     assert [x for x, _ in loss] == sorted({x for x, _ in loss})
@@ -45,19 +53,21 @@ def test_losses_fall_from_left_to_right():
 
 @pytest.mark.parametrize("drawn", [([], []), (points(1), [1e-3]), (points(1), []), (points(2), [0.0, 0.0])])
 def test_the_smallest_runs_are_well_formed(drawn):
-    assert parsed(svg(*drawn)).tag == "svg"
+    assert parsed(draw_curve(*drawn)).tag == "svg"
 
 
 @pytest.mark.parametrize(("count", "dots"), [(0, 0), (1, 1), (2, 0)])
 def test_a_single_step_is_a_dot_since_a_line_of_one_point_is_invisible(count, dots):
     circles = [
-        dot for dot in parsed(svg(points(count), RATES)).iter("circle") if dot.get("class") == "tp-smoothed-dot"
+        dot
+        for dot in parsed(draw_curve(points(count), RATES)).iter("circle")
+        if dot.get("class") == "tp-smoothed-dot"
     ]
     assert len(circles) == dots
 
 
 def test_what_the_user_wrote_is_escaped():
-    picture = svg(points(3), RATES, [Mark(2, '<img src=x onerror="alert(1)">&')])
+    picture = draw_curve(points(3), RATES, [Mark(2, '<img src=x onerror="alert(1)">&')])
     titles = [title.text for title in parsed(picture).iter("title")]
     assert 'step 2: <img src=x onerror="alert(1)">&' in titles
     assert "<img" not in picture
@@ -65,41 +75,46 @@ def test_what_the_user_wrote_is_escaped():
 
 def test_a_run_of_a_hundred_thousand_steps_stays_small():
     rates = [1e-3] * 100_000
-    picture = svg(points(100_000, lambda step: 2 + math.sin(step)), rates)
+    picture = draw_curve(points(100_000, lambda step: 2 + math.sin(step)), rates)
     assert len(picture.encode()) < 200_000
     assert parsed(picture).tag == "svg"
 
 
 def test_thinning_keeps_the_ends_and_the_extremes():
     all_points = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
-    selection = thinned(all_points)
-    assert len(selection) <= MOST_POINTS + 2
+    selection = thin_points(all_points)
+    assert len(selection) <= MAX_POINTS + 2
     assert {all_points[4320], all_points[1233], all_points[-1]} <= set(selection)
     assert [p.step for p in selection] == sorted({p.step for p in selection})
-    assert thinned(all_points[:600]) == all_points[:600]
+    assert thin_points(all_points[:600]) == all_points[:600]
 
 
 def test_a_loss_that_is_no_number_breaks_nothing():
-    picture = svg(points(5, lambda step: math.nan if step > 3 else 2.0), RATES)
+    picture = draw_curve(points(5, lambda step: math.nan if step > 3 else 2.0), RATES)
     assert "nan" not in "".join(str(places) for places in lines(picture).values())
     assert len(lines(picture)["tp-loss"]) == 3
-    assert parsed(svg(points(2, lambda step: math.inf), RATES)).tag == "svg"
+    assert parsed(draw_curve(points(2, lambda step: math.inf), RATES)).tag == "svg"
 
 
 def test_the_curve_in_a_sentence():
-    assert described([], 10) == "Planned: 10 steps."
-    assert described(points(3), 10) == "Loss over 3 of 10 steps: smoothed from 3.100 to 1.100, last 1.000."
+    assert describe_curve([], 10) == "Planned: 10 steps."
+    assert describe_curve(points(3), 10) == "Loss over 3 of 10 steps: smoothed from 3.100 to 1.100, last 1.000."
 
 
 def test_the_same_run_gives_the_same_picture():
-    assert svg(points(700), RATES) == svg(points(700), RATES)
+    assert draw_curve(points(700), RATES) == draw_curve(points(700), RATES)
 
 
 def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
-    validation = [AsideLoss(0, 3.2), AsideLoss(4, 2.0), AsideLoss(6, math.nan), AsideLoss(8, 1.0)]
-    picture = svg(points(8), RATES, [], validation)
+    validation = [
+        ValidationLoss(0, 3.2),
+        ValidationLoss(4, 2.0),
+        ValidationLoss(6, math.nan),
+        ValidationLoss(8, 1.0),
+    ]
+    picture = draw_curve(points(8), RATES, [], validation)
     drawn = lines(picture)
     assert len(drawn["tp-kept"]) == 3
     assert drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
     assert "step 4: kept aside 2.0000" in picture
-    assert lines(svg([], RATES, [], validation)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}
+    assert lines(draw_curve([], RATES, [], validation)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}

@@ -10,16 +10,16 @@ import pytest
 from training_pro.core.jobs.events import (
     Advice,
     CheckpointSaved,
-    Ended,
+    JobEnded,
     Note,
-    Planned,
+    PlanChanged,
     Progress,
-    Replanned,
-    Sampled,
+    RunPlanned,
+    SampleGenerated,
     Stage,
 )
-from training_pro.records.folder.inventory import Kept, Part
-from training_pro.records.report.report import Story, page
+from training_pro.records.folder.inventory import LoraEntry, LoraPart
+from training_pro.records.report.report import ReportData, render_report
 from training_pro.settings.definitions import TrainingSettings
 
 ODD = "<b>&\"'</b></p><script>alert(1)</script>"
@@ -79,7 +79,7 @@ def evaluation(step, loss):
 
 def planned(**settings):
     values = {**TrainingSettings().values(), "name": ODD, "data": [ODD], **settings}
-    return Planned(
+    return RunPlanned(
         at=NOON, name=ODD, model=ODD, steps=8, steps_per_epoch=4, first_step=0, rates=8 * (1e-3,), settings=values
     )
 
@@ -109,7 +109,7 @@ EVENTS = [
     CheckpointSaved(at=NOON + 63, step=2, folder=Path("loras/x/checkpoint-2"), reason=""),
 ]
 GRAPH = [evaluation(0, 3.0), *(entry(n, 3 - n / 10) for n in range(1, 9)), evaluation(8, 2.25)]
-ENTRY = Kept(
+ENTRY = LoraEntry(
     name=ODD,
     folder=Path("/loras") / "odd & name",
     standing="finished",
@@ -119,13 +119,13 @@ ENTRY = Kept(
     loss=2.2,
     when=NOON,
     size=3_000_000,
-    parts=(Part("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2")),),
+    parts=(LoraPart("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2")),),
     note="",
 )
 SAMPLES = [
-    Sampled(step=0, prompt=ODD, text="first", without="first"),
-    Sampled(step=4, prompt=ODD, text="middle\x00", without="first"),
-    Sampled(step=8, prompt=ODD, text=ODD, without="first"),
+    SampleGenerated(step=0, prompt=ODD, text="first", without="first"),
+    SampleGenerated(step=4, prompt=ODD, text="middle\x00", without="first"),
+    SampleGenerated(step=8, prompt=ODD, text=ODD, without="first"),
 ]
 LOG = {
     "data": {"examples": 42, "tokens": 2053, "trained_tokens": 2011, "cutoff": 64},
@@ -133,12 +133,14 @@ LOG = {
     "verdict": {"text": f"About right {ODD}"},
     "device": ODD,
 }
-ENDED = Ended(at=NOON + 70, outcome="finished", text=f"finished {ODD}\nAbout right {ODD}", verdict="about right")
+ENDED = JobEnded(
+    at=NOON + 70, outcome="finished", text=f"finished {ODD}\nAbout right {ODD}", verdict="about right"
+)
 
 
 @pytest.fixture(scope="module")
 def report_html():
-    return page(Story(EVENTS, ENDED, GRAPH, SAMPLES, LOG, ENTRY))
+    return render_report(ReportData(EVENTS, ENDED, GRAPH, SAMPLES, LOG, ENTRY))
 
 
 def test_it_is_self_contained_and_escaped(report_html):
@@ -180,7 +182,7 @@ def test_only_settings_that_differ_are_named_by_their_labels(report_html):
     assert "Hard cut" in table
     assert "LoRA Alpha" not in table
     assert "two" in table
-    same = page(Story([planned()], ENDED, []))
+    same = render_report(ReportData([planned()], ENDED, []))
     assert "None: everything is as it comes." in same
 
 
@@ -196,11 +198,11 @@ def test_events_have_their_time_and_the_step_before_them(report_html):
 
 
 def test_a_run_that_broke_off_is_reported_up_to_there():
-    failed = Ended(
+    failed = JobEnded(
         at=NOON + 90_000, outcome="failed", text="It failed. OSError: no space", details=f"Traceback {ODD}"
     )
-    events = [*EVENTS, Replanned(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
-    text = CheckedPage(html := page(Story(events, failed, [entry(1), entry(2)]))).text
+    events = [*EVENTS, PlanChanged(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
+    text = CheckedPage(html := render_report(ReportData(events, failed, [entry(1), entry(2)]))).text
     assert 'class="failed"' in html
     assert "It failed. OSError: no space" in text
     assert "Traceback" in text
@@ -211,6 +213,8 @@ def test_a_run_that_broke_off_is_reported_up_to_there():
 
 
 def test_without_finite_losses_there_is_still_a_page():
-    stopped = Ended(at=NOON, outcome="stopped", text="stopped")
-    text = CheckedPage(page(Story([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))).text
+    stopped = JobEnded(at=NOON, outcome="stopped", text="stopped")
+    text = CheckedPage(
+        render_report(ReportData([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))
+    ).text
     assert "no number" in text

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.report.time_estimate import expected_time
-from training_pro.tests.records.on_disk import LOG, made
+from training_pro.records.report.time_estimate import estimate_time
+from training_pro.tests.records.on_disk import LOG, write_files
 
 STEPS = [{"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 50 if n == 1 else 2} for n in (1, 2, 3)]
 SIMILAR = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
 
 
 def write_run(tmp_path, name, *, graph=STEPS, **log):
-    made(tmp_path, name, {"training_log.json": {**LOG, **SIMILAR, **log}, "training_graph.json": graph})
+    write_files(tmp_path, name, {"training_log.json": {**LOG, **SIMILAR, **log}, "training_graph.json": graph})
 
 
 def estimate(tmp_path):
-    return list(expected_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "."))
+    return list(estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "."))
 
 
 def test_the_newest_similar_run_counts_without_its_first_step(tmp_path):
@@ -40,4 +40,4 @@ def test_a_run_that_is_different_or_too_short_says_nothing(tmp_path, other):
 
 
 def test_without_any_run_nothing_is_said(tmp_path):
-    assert list(expected_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "none")) == []
+    assert list(estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "none")) == []

@@ -1,22 +1,22 @@
-"""Rules that decide after every step whether to save a checkpoint; independent of Trainer and disk."""
+"""Rules asked after every step: save a checkpoint, or end the run; independent of Trainer and disk."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ...settings.definitions import Saving
+from ...settings.definitions import SavingSettings, StoppingSettings
 
-FALL = 0.9
-HOLD = 3
+DROP_FACTOR = 0.9
+HOLD_STEPS = 3
 """Steps in a row that the smoothed loss must stay below the level before the drop counts."""
-LOOKS = 10
+CHECKS_PER_EPOCH = 10
 """How often per epoch the smoothed loss is compared with the best, without a validation split."""
 BACKUP = "backup"
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepState:
     """State after a step; `clock` is in seconds."""
 
     step: int
@@ -28,7 +28,7 @@ class Moment:
 
 
 @dataclass
-class Falls:
+class LossDrop:
     """Detects each further drop of the smoothed loss by a tenth below a start value, once it holds."""
 
     saved: float | None = None
@@ -37,16 +37,16 @@ class Falls:
     def look(self, begin: float, smoothed: float) -> bool:
         if not begin:
             return False
-        level = FALL * min(begin, self.saved if self.saved is not None else begin)
+        level = DROP_FACTOR * min(begin, self.saved if self.saved is not None else begin)
         self.held = self.held + 1 if smoothed <= level else 0
-        if self.held < HOLD:
+        if self.held < HOLD_STEPS:
             return False
         self.saved, self.held = smoothed, 0
         return True
 
 
 @dataclass
-class Best:
+class BestStep:
     """Best step so far by a loss or an accuracy; it starts over when the measure changes."""
 
     measure: str = ""
@@ -80,7 +80,7 @@ class Evaluation:
     accuracy: float
     asked: bool = False
 
-    def by(self, keep_best: str) -> tuple[str, float]:
+    def measure_for(self, keep_best: str) -> tuple[str, float]:
         """Name and value of the measure that counts."""
         if keep_best == "accuracy":
             return "accuracy of the part kept aside", self.accuracy
@@ -88,7 +88,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SaveRequest:
     """Reasons for a checkpoint besides the rules: the user, the end of the loop, an evaluation."""
 
     asked: bool = False
@@ -101,22 +101,22 @@ class Wanted:
 class SavingRules:
     """Reasons for a checkpoint; their state is part of every checkpoint."""
 
-    falls: Falls = field(default_factory=Falls)
-    best: Best = field(default_factory=Best)
+    falls: LossDrop = field(default_factory=LossDrop)
+    best: BestStep = field(default_factory=BestStep)
     evaluates: bool = False
     """Whether there is a validation split: then it alone decides which step is best."""
     backed_up: float | None = None
-    before: Best = field(default_factory=Best)
+    before: BestStep = field(default_factory=BestStep)
     """Best step before the current one."""
 
     @staticmethod
     def from_memory(state: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
-        return SavingRules(Falls(**state.get("falls", {})), Best(**state.get("best", {})), evaluates)
+        return SavingRules(LossDrop(**state.get("falls", {})), BestStep(**state.get("best", {})), evaluates)
 
     def memory(self) -> dict[str, Any]:
         return {"falls": asdict(self.falls), "best": asdict(self.best)}
 
-    def why(self, saving: Saving, state: Moment, request: Wanted) -> str | None:
+    def why(self, saving: SavingSettings, state: StepState, request: SaveRequest) -> str | None:
         """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint."""
         self.before = replace(self.best)
         on_interval = saving.save_every and state.step % saving.save_every == 0
@@ -138,32 +138,64 @@ class SavingRules:
             self.backed_up = state.clock  # a checkpoint for any reason also serves as a backup
         return reason
 
-    def without_checkpoint(self) -> None:
+    def on_checkpoint_failed(self) -> None:
         """Forget the best step of a checkpoint that could not be written."""
         self.best = self.before
 
-    def _is_best(self, saving: Saving, state: Moment, evaluation: Evaluation | None) -> bool:
+    def _is_best(self, saving: SavingSettings, state: StepState, evaluation: Evaluation | None) -> bool:
         """Whether the step is best by its evaluation, or by the smoothed loss some times per epoch."""
         if saving.keep_best == "no":
             return False
         if evaluation is not None:
-            return self.best.look(*evaluation.by(saving.keep_best), state.step, evaluation.loss)
+            return self.best.look(*evaluation.measure_for(saving.keep_best), state.step, evaluation.loss)
         if self.evaluates or saving.keep_best == "accuracy":
             return False
-        interval = max(1, state.steps_per_epoch // LOOKS)
+        interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
         if state.step % interval and not state.last:
             return False
         return self.best.look("smoothed loss", state.smoothed, state.step)
 
-    def _ends_mid_epoch(self, saving: Saving, state: Moment) -> bool:
+    def _ends_mid_epoch(self, saving: SavingSettings, state: StepState) -> bool:
         """Whether the run ends within an epoch; this counts as the epoch's end, as epochs may be added later."""
         return state.last and saving.save_each_epoch
 
-    def _ends_after_best(self, saving: Saving, state: Moment) -> bool:
+    def _ends_after_best(self, saving: SavingSettings, state: StepState) -> bool:
         """Whether the last step is not the best one; then it is kept as a checkpoint too."""
         return state.last and saving.keep_best != "no" and self.best.step != state.step
 
-    def _is_backup_due(self, saving: Saving, clock: float) -> bool:
+    def _is_backup_due(self, saving: SavingSettings, clock: float) -> bool:
         if self.backed_up is None:
             self.backed_up = clock
         return bool(saving.backup_minutes) and clock - self.backed_up >= 60 * saving.backup_minutes
+
+
+@dataclass
+class Patience:
+    """Counts evaluations in a row without improvement; part of every checkpoint."""
+
+    measure: str = ""
+    best: float | None = None
+    waited: int = 0
+    loss: float | None = None
+    """Loss along with the best accuracy."""
+
+    def look(self, evaluation: Evaluation, keep_best: str) -> None:
+        measure, value = evaluation.measure_for(keep_best)
+        if measure != self.measure:
+            self.measure, self.best = measure, None
+        if self.best is None or is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
+            self.best, self.waited, self.loss = value, 0, evaluation.loss
+        else:
+            self.waited += 1
+
+
+def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience) -> str:
+    """The rule that ends the run here, in words; empty if none does."""
+    if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
+        return f"the smoothed loss {state.smoothed:.4f} is at or under {stopping.stop_at_loss:g}"
+    if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch:
+        return f"epoch {stopping.stop_at_epoch:g} is done"
+    if stopping.early_stopping and patience.waited >= stopping.early_stopping:
+        times = f"{patience.waited} evaluations" if patience.waited > 1 else "an evaluation"
+        return f"{times} brought no better {patience.measure} than {patience.best:.4f}"
+    return ""

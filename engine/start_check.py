@@ -12,7 +12,7 @@ from ..records.folder import choose_run_folder
 from ..settings.definitions import TrainingSettings
 
 
-def with_the_disk(report: DatasetReport, settings: TrainingSettings, host: Host, resume: str) -> DatasetReport:
+def add_disk_problems(report: DatasetReport, settings: TrainingSettings, host: Host, resume: str) -> DatasetReport:
     """Add the problems of the run's name and folder to Check's report."""
     return replace(report, problems=(*report.problems, *_run_folder_problems(settings, host, resume)))
 
@@ -21,9 +21,9 @@ def _run_folder_problems(settings: TrainingSettings, host: Host, resume: str) ->
     try:
         folder = choose_run_folder(settings, host.folders, resume)
         folder.refuse_without_start()
-        if folder.begins_with is not None:
-            from .lora import refuse_other_shape
+        if folder.initial_lora is not None:
+            from .lora import refuse_shape_mismatch
 
-            refuse_other_shape(settings.lora, folder.begins_with)
+            refuse_shape_mismatch(settings.lora, folder.initial_lora)
     except TrainingProError as error:
         yield from str(error).splitlines()

@@ -6,18 +6,18 @@ import html
 
 import gradio as gr
 
-from ...core.launcher import launcher
+from ..core.launcher import launch_command
 
 
-def cannot_draw(error: Exception) -> None:
+def show_draw_error(error: Exception) -> None:
     """Draw an error message in place of the tab."""
     gr.Markdown(
         f"**Training PRO cannot draw its tab here** ({type(error).__name__}: {error}). The console has the "
-        f"details. Update Training PRO and the webui, or run it on its own: `{launcher()} demo`"
+        f"details. Update Training PRO and the webui, or run it on its own: `{launch_command()} demo`"
     )
 
 
-def busy(title: str, message: str = "") -> Exception:
+def busy_error(title: str, message: str = "") -> Exception:
     """The error that refuses a chat message while a job uses the model; it stays until the user closes it.
 
     The webui has already emptied the chat box, so the error repeats the message for the user to copy.
