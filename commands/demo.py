@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.errors import ModelError
-from ..hosts.embedded import make_embedded
+from ..hosts.demo_model import make_demo_model
 from ..hosts.standalone import StandaloneHost, standalone_folders
 from ..hosts.tiny import make_tiny
 from . import options, page
@@ -40,7 +40,7 @@ def _make_model(models: Path, *, tiny: bool) -> Path:
     """Make the embedded model; with `tiny`, or if that fails, the tiny random model."""
     if not tiny:
         try:
-            return make_embedded(models, say)
+            return make_demo_model(models, say)
         except ModelError as error:
             say(f"{error}\nGoing on with a tiny random model: it knows nothing, but every button works.")
     if not (models / TINY_NAME).exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import row_dataset
 from .chat_templates import CHATML
 from .encoding import RowCounts, RowTokenizer
-from .prompt_style import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
+from .prompts_from_data import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from .row_dataset import RowDataset, load_row_dataset
 from .text_quality import TextInspector, load_refusal_phrases
 

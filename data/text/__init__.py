@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .block_bounds import find_bounds
 from .slice_map import Bar, SliceMap, build_slice_map, combine_coverage, describe_ends, describe_units, unit_name
 from .slicing import slice_text
+from .text_units import find_bounds
 
 __all__ = [
     "Bar",

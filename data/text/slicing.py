@@ -6,7 +6,7 @@ from functools import partial
 
 from ... import chunking, dementor
 from ...chunking import Encoder, SlicedText, SlicingRules
-from .block_bounds import find_bounds
+from .text_units import find_bounds
 
 
 def slice_text(text: str, encoder: Encoder, rules: SlicingRules) -> SlicedText:

@@ -12,7 +12,7 @@ from .adapter import (
     translate_safetensors_errors,
     without_loras,
 )
-from .adapter_snapshot import removed_message, snapshot_adapters
+from .adapter_stash import removed_message, snapshot_adapters
 from .dtypes import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled, model_device, slow_dtype_advice
 from .meta_model import build_meta_model, lora_problems
 from .param_count import add_param_count

@@ -6,7 +6,13 @@ from . import markup, outdated, status_line
 from .form import Form
 from .gradio_compat import make_blocks, private_options, refresh_choices, stream_options
 from .handlers import add_handler, on_load
-from .layout import (
+from .links import apply_button, fill_button, link_settings, reset_button, setting_link
+from .markup import table_row
+from .name_status import describe_existing_name
+from .outdated import ResultInputs
+from .page_context import POLL_SECONDS, PageContext, follow_events, follow_refusal, latest_status
+from .scripts import load_script
+from .setting_layout import (
     ALL_ROWS,
     FOLDED_ROWS,
     LIVE_PART,
@@ -17,12 +23,6 @@ from .layout import (
     part_id,
     row_id,
 )
-from .links import apply_button, fill_button, link_settings, reset_button, setting_link
-from .markup import table_row
-from .name_status import describe_existing_name
-from .outdated import ResultInputs
-from .page_context import POLL_SECONDS, PageContext, follow_events, follow_refusal, latest_status
-from .scripts import load_script
 from .style import CSS
 
 __all__ = [

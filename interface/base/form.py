@@ -9,7 +9,7 @@ import gradio as gr
 
 from ...settings.definitions import SETTINGS
 from ...settings.setting import Setting
-from .layout import row_id
+from .setting_layout import row_id
 
 
 class Form:

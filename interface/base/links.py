@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 
 from ...settings.definitions import SETTINGS
-from .layout import folded_part_id, folded_part_title
+from .setting_layout import folded_part_id, folded_part_title
 
 
 def apply_button(words: str, values: Mapping[str, object], *, chosen: bool = False) -> str:

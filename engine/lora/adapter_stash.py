@@ -1,4 +1,4 @@
-"""Snapshot of the LoRAs on a model, to restore them after the model was unloaded and loaded again."""
+"""LoRAs kept while the model leaves memory, and put back on it when it is loaded again."""
 
 from __future__ import annotations
 
