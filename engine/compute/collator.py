@@ -13,77 +13,93 @@ A packed row has no mask: with one, models would treat the whole row as one text
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
 from ...data.examples import IGNORE_INDEX, Example
 
-TOKENS, OWNERS, EXAMPLES, JOINS = "tokens", "owners", "examples", "joins"
-"""Extra keys of a batch that the model does not take: number of tokens, the example of each token, the examples,
-and whether each continues the one before."""
-
-
-def collate(
-    examples: Sequence[Example], joins: Sequence[bool] | None = None, *, in_one_row: bool
-) -> dict[str, Any]:
-    """Collate a batch, padded or packed, with extra keys for the trainer.
-
-    An example whose `joins` is true continues the one before it.
-    """
-    continues = tuple(joins or [False] * len(examples))
-    texts = _texts(examples, continues)
-    tensors = _packed(texts) if in_one_row else _padded(texts)
-    tokens = sum(len(text.ids) for text in texts)
-    return {**tensors, TOKENS: tokens, EXAMPLES: tuple(examples), JOINS: continues}
-
 
 @dataclass(frozen=True)
-class _Text:
-    """One text for the model: an example, or several that continue each other."""
+class Batch:
+    """Examples with their tensors; its items are texts: examples that continue each other are one text.
 
+    It moves to a device and into pinned memory like a tensor, so a data loader takes it as it is.
+    """
+
+    examples: tuple[Example, ...]
+    joins: tuple[bool, ...]
+    """Whether each example continues the one before it."""
+    inputs: dict[str, torch.Tensor]
+    """Arguments of the model."""
+    labels: torch.Tensor
+    owners: torch.Tensor
+    """Index of the example of each token."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(example.ids) for example in self.examples)
+
+    def __len__(self) -> int:
+        return self.joins.count(False)
+
+    def __getitem__(self, texts: slice) -> Batch:
+        """Return some of the texts as a batch on the same device."""
+        first, end, _ = texts.indices(len(self))
+        if (first, end) == (0, len(self)):
+            return self
+        starts = [index for index, continues in enumerate(self.joins) if not continues] + [len(self.joins)]
+        part = slice(starts[first], starts[end])
+        batch = collate(self.examples[part], self.joins[part], in_one_row="position_ids" in self.inputs)
+        return batch.to(self.labels.device)
+
+    def to(self, device: torch.device | str, **options: Any) -> Batch:
+        return self._map(lambda tensor: tensor.to(device, **options))
+
+    def pin_memory(self) -> Batch:
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        inputs = {name: move(tensor) for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=move(self.labels), owners=move(self.owners))
+
+
+def collate(examples: Sequence[Example], joins: Sequence[bool] = (), *, in_one_row: bool) -> Batch:
+    """Collate a batch, padded or packed; an example whose `joins` is true continues the one before it."""
+    # An example repeated to fill a batch may come first, without its predecessor.
+    continues = (False, *joins[1:]) if joins else (False,) * len(examples)
+    texts: list[_Text] = []
+    for index, (example, is_continued) in enumerate(zip(examples, continues, strict=True)):
+        ids, labels = (
+            torch.tensor(example.ids, dtype=torch.long),
+            torch.as_tensor(example.labels, dtype=torch.long),
+        )
+        text = _Text(ids, labels, torch.full_like(ids, index))
+        texts.append(_Text(*map(torch.cat, zip(texts.pop(), text, strict=True))) if is_continued else text)
+    inputs, labels, owners = _pack(texts) if in_one_row else _pad(texts)
+    return Batch(tuple(examples), continues, inputs, labels, owners)
+
+
+class _Text(NamedTuple):
     ids: torch.Tensor
     labels: torch.Tensor
     owners: torch.Tensor
 
 
-def _texts(examples: Sequence[Example], joins: Sequence[bool]) -> list[_Text]:
-    texts: list[_Text] = []
-    for index, (example, continues) in enumerate(zip(examples, joins, strict=True)):
-        ids = torch.tensor(example.ids, dtype=torch.long)
-        parts = (ids, label_tensor(example), torch.full_like(ids, index))
-        if continues and texts:  # an example repeated to fill a batch may come first, without its predecessor
-            previous = texts.pop()
-            parts = tuple(
-                map(torch.cat, zip((previous.ids, previous.labels, previous.owners), parts, strict=True))
-            )
-        texts.append(_Text(*parts))
-    return texts
-
-
-def label_tensor(example: Example) -> torch.Tensor:
-    """Return the labels of an example; the first token is never one, since nothing precedes it."""
-    return torch.as_tensor(example.labels, dtype=torch.long)
-
-
-def _padded(texts: Sequence[_Text]) -> dict[str, torch.Tensor]:
+def _pad(texts: Sequence[_Text]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
     longest = max(len(text.ids) for text in texts)
     ids = torch.zeros((len(texts), longest), dtype=torch.long)
-    mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORE_INDEX)
-    owners = torch.zeros_like(ids)
+    mask, labels, owners = torch.zeros_like(ids), torch.full_like(ids, IGNORE_INDEX), torch.zeros_like(ids)
     for row, text in enumerate(texts):
         length = len(text.ids)
         ids[row, :length], labels[row, :length], mask[row, :length] = text.ids, text.labels, 1
         owners[row, :length], owners[row, length:] = text.owners, text.owners[-1]
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, OWNERS: owners}
+    return {"input_ids": ids, "attention_mask": mask}, labels, owners
 
 
-def _packed(texts: Sequence[_Text]) -> dict[str, torch.Tensor]:
-    return {
-        "input_ids": torch.cat([text.ids for text in texts])[None],
-        "position_ids": torch.cat([torch.arange(len(text.ids)) for text in texts])[None],
-        "labels": torch.cat([text.labels for text in texts])[None],
-        OWNERS: torch.cat([text.owners for text in texts])[None],
-    }
+def _pack(texts: Sequence[_Text]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+    ids, labels, owners = (torch.cat(columns)[None] for columns in zip(*texts, strict=True))
+    positions = torch.cat([torch.arange(len(text.ids)) for text in texts])[None]
+    return {"input_ids": ids, "position_ids": positions}, labels, owners

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from .collator import Batch
+
 
 @contextmanager
-def add_neftune_noise(
-    embeddings: torch.nn.Module, alpha: float, owners: torch.Tensor, inputs: Mapping[str, torch.Tensor]
-) -> Iterator[None]:
+def add_neftune_noise(embeddings: torch.nn.Module, alpha: float, batch: Batch) -> Iterator[None]:
     """Add uniform noise of up to alpha / sqrt(tokens of the example * width) to each embedding in this context."""
     if not alpha:
         yield
         return
-    lengths = example_lengths(owners, inputs.get("attention_mask"))
+    lengths = example_lengths(batch)
 
     def add(module: torch.nn.Module, args: Any, embedded: torch.Tensor) -> torch.Tensor:
         scale = alpha / (lengths.to(embedded.device) * embedded.shape[-1]).sqrt()
@@ -31,9 +31,7 @@ def add_neftune_noise(
         hook.remove()
 
 
-def example_lengths(owners: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def example_lengths(batch: Batch) -> torch.Tensor:
     """Return, for each position, the number of tokens of its example."""
-    real = torch.ones_like(owners) if mask is None else mask
-    counts = torch.zeros(int(owners.max()) + 1, dtype=torch.float32, device=owners.device)
-    counts.index_add_(0, owners.reshape(-1), real.reshape(-1).to(counts.dtype))
-    return counts[owners]
+    lengths = [len(example.ids) for example in batch.examples]
+    return torch.tensor(lengths, dtype=torch.float32, device=batch.owners.device)[batch.owners]

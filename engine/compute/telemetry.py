@@ -13,7 +13,8 @@ from typing import Protocol
 import psutil
 import torch
 
-from ...core.jobs import EventLog, MachineUse, peak_memory_of
+from ...core.jobs import Advice, EventLog, MachineUse, Progress, peak_memory_of
+from .windows_vram import SPILL_ADVICE, spill_detector
 
 INTERVAL_SECONDS = 5.0
 SLOW_SENSOR_SECONDS = 0.05  # a sensor that takes this long is not read again
@@ -28,8 +29,15 @@ class MachineMonitor:
         self._on_gpu, self._log = device.type == "cuda", log
         self._earlier_peak = peak_memory_of(log.since(0))  # of earlier run segments
         self._peak = start_peak_meter(device)
+        self._spill = spill_detector(device)
         self._sensors = _Sensors()
         self._sampled_at, self._last = -math.inf, MachineUse(cards=0, peak=0)
+
+    def observe_step(self, progress: Progress) -> None:
+        """Observe a finished step, with advice if memory spills."""
+        if self._spill is not None and self._spill.observe(progress.seconds, progress.tokens):
+            self._log.append(Advice(text=SPILL_ADVICE))
+        self.observe()
 
     def observe(self, *, at_once: bool = False) -> None:
         now = time.monotonic()

@@ -32,6 +32,11 @@ def limit_vram(device: torch.device) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
+def spill_detector(device: torch.device) -> SpillDetector | None:
+    """Return a detector for a GPU under Windows; elsewhere memory does not spill."""
+    return SpillDetector() if sys.platform == "win32" and device.type == "cuda" else None
+
+
 @dataclass
 class SpillDetector:
     """Detects spilling from the steps: the time per token becomes many times that of the first steps."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -13,18 +14,7 @@ import numpy as np
 import torch
 
 from ...data.examples import IGNORE_INDEX, Example, Examples
-from ..compute import (
-    EXAMPLES,
-    JOINS,
-    OWNERS,
-    TOKENS,
-    LossFunction,
-    ModelCapabilities,
-    collate,
-    distributed,
-    eval_mode,
-    is_out_of_memory,
-)
+from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
 from ..lora import autocast_model, model_device, preserve_rng
 
 Group = int | np.ndarray[Any, Any]
@@ -158,27 +148,15 @@ class EvalLoop:
         return sum(lengths) if self._packed else len(lengths) * max(lengths)
 
     def _add(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
-        """Add a batch, in halves if memory runs out."""
-        try:
-            self._add_at_once(totals, examples, groups)
-            return
-        except (RuntimeError, MemoryError) as error:
-            if len(examples) < 2 or not is_out_of_memory(error):
-                raise
-        half = len(examples) // 2  # outside of the except block: the error keeps the tensors alive
-        self._add(totals, examples[:half], groups[:half])
-        self._add(totals, examples[half:], groups[half:])
+        """Add a batch, in parts if memory runs out."""
+        pairs = list(zip(examples, groups, strict=True))
+        for _ in BatchSplitter().run(pairs, partial(self._add_part, totals)):
+            pass
 
-    def _add_at_once(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
-        batch = collate(examples, in_one_row=self._packed)
-        labels = batch.pop("labels")
-        for name in (OWNERS, TOKENS, EXAMPLES, JOINS):
-            del batch[name]
-        target = model_device(self.model)
-        rows = self._loss(self.model, {k: v.to(target) for k, v in batch.items()}, labels.to(target))
-        token_groups = np.concatenate(
-            [_groups_of_labels(e, group) for e, group in zip(examples, groups, strict=True)]
-        )
+    def _add_part(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
+        batch = collate([example for example, _ in part], in_one_row=self._packed).to(model_device(self.model))
+        rows = self._loss(self.model, batch.inputs, batch.labels)
+        token_groups = np.concatenate([_groups_of_labels(example, group) for example, group in part])
         np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
         np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
         np.add.at(totals.tokens, token_groups, 1)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, EvaluationDone, EventLog, RunControl, Stage, Trigger
+from ...core.jobs import Advice, EvaluationDone, Job, Stage, Trigger
 from ...data.examples import find_example_datasets
 from ...records.report import graph_file
 from ...train_utils import perplexity
@@ -27,44 +26,34 @@ class EvalScheduler:
     """Decides when to evaluate the validation split, and records the results in the run's graph."""
 
     def __init__(
-        self, blueprint: RunPlan, graph: list[dict[str, Any]], control: RunControl[Any], log: EventLog
+        self, run_plan: RunPlan, evaluator: Evaluator | None, graph: list[dict[str, Any]], job: Job
     ) -> None:
-        self._blueprint, self._graph, self._control, self._log = blueprint, graph, control, log
-        self._has_split = len(blueprint.data.kept_aside) > 0
-        self.kept_aside = blueprint.data.kept_aside.digest() if self._has_split else ""
-        self.evaluations = graph_file.read_evaluations(graph, self.kept_aside) if self._has_split else []
-        self.evaluate: Callable[[], EvalResult | None] = lambda: None
+        """Without a validation split there is no evaluator."""
+        self._run_plan, self._evaluator, self._graph = run_plan, evaluator, graph
+        self._control, self._log = job.control, job.log
         self._reported_at = 0.0
 
-    def stopping(self) -> bool:
-        """Whether the user has asked the run to stop."""
-        return self._control.stopping
-
-    def report_progress(self, share: float) -> None:
+    def _report_progress(self, share: float) -> None:
         """Log the progress of the current evaluation every few seconds; a short one logs none."""
         if time.monotonic() - self._reported_at > PROGRESS_SECONDS:
             self._log.append(Stage(text=EVALUATING, share=share))
             self._reported_at = time.monotonic()
 
-    def release_model(self) -> None:
-        """Drop the reference to the model."""
-        self.evaluate = lambda: None
-
     def evaluate_at_start(self, step: int) -> Evaluation | None:
         """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
-        if not self._has_split:
+        if self._evaluator is None:
             return None
-        if not self.evaluations:
+        earlier = graph_file.read_evaluations(self._graph, self._run_plan.validation_key)
+        if not earlier:
             return self._evaluate(step, "start")
-        was_skipped = self._is_due(step) and self.evaluations[-1].step < step
-        return self._evaluate(step, "planned") if was_skipped else None
+        return self._evaluate(step, "planned") if self._is_due(step) and earlier[-1].step < step else None
 
     def after(self, step: int, *, last: bool) -> Evaluation | None:
         """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
         asked, stopping = self._control.take_evaluation(), self._control.stopping
-        if asked and not self._has_split:
-            self._log.append(Advice(text=NO_VALIDATION_SPLIT))
-        if not self._has_split:
+        if self._evaluator is None:
+            if asked:
+                self._log.append(Advice(text=NO_VALIDATION_SPLIT))
             return None
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes evaluate, or none
         if stopping:
@@ -76,26 +65,30 @@ class EvalScheduler:
         return self._evaluate(step, "asked") if asked else None
 
     def _is_due(self, step: int) -> bool:
-        every = self._blueprint.settings.aside.eval_every or self._blueprint.plan.steps_per_epoch
+        every = self._run_plan.settings.aside.eval_every or self._run_plan.plan.steps_per_epoch
         return step % every == 0
 
     def evaluate_at_end(self, step: int) -> Evaluation | None:
         """Evaluate where a stopping rule ends the run after this step."""
-        return self._evaluate(step, "end") if self._has_split else None
+        return self._evaluate(step, "end")
 
     def _evaluate(self, step: int, occasion: Trigger) -> Evaluation | None:
         """Evaluate and record the result; a failure is logged, and the run continues."""
+        if self._evaluator is None:
+            return None
         self._log.append(Stage(text=EVALUATING))
         started = self._reported_at = time.monotonic()
+        result = None
         try:
-            result = self.evaluate()
+            result = self._evaluator.evaluate(self._report_progress)
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
                 Advice(text=f"The evaluation after step {step} failed, and the run goes on: {first_line(error)}")
             )
-            result = None
         if result is not None:
-            self._record(self._as_event(result, step, occasion, time.monotonic() - started))
+            event = self._as_event(result, step, occasion, time.monotonic() - started)
+            self._graph.append(graph_file.evaluation_entry(event, self._run_plan.validation_key))
+            self._log.append(event)
         if occasion != "end":
             self._log.append(Stage(text="Training"))
         return Evaluation(result.loss, result.accuracy, occasion == "asked") if result is not None else None
@@ -103,7 +96,7 @@ class EvalScheduler:
     def _as_event(self, result: EvalResult, step: int, occasion: Trigger, seconds: float) -> EvaluationDone:
         return EvaluationDone(
             step=step,
-            epoch=step / self._blueprint.plan.steps_per_epoch,
+            epoch=step / self._run_plan.plan.steps_per_epoch,
             why=occasion,
             loss=result.loss,
             perplexity=perplexity(result.loss),
@@ -113,11 +106,6 @@ class EvalScheduler:
             by_source=result.by_source,
             context_gain=result.context_gain,
         )
-
-    def _record(self, evaluated: EvaluationDone) -> None:
-        self.evaluations.append(evaluated)
-        self._graph.append(graph_file.evaluation_entry(evaluated, self.kept_aside))
-        self._log.append(evaluated)
 
 
 @dataclass(frozen=True)
@@ -134,30 +122,21 @@ class EvalResult:
 class Evaluator:
     """Evaluates a model in training on the validation split, and restores its state."""
 
-    def __init__(
-        self,
-        blueprint: RunPlan,
-        model: Any,
-        capabilities: ModelCapabilities,
-        is_stopping: Callable[[], bool],
-        report: ProgressFn = lambda share: None,
-    ) -> None:
-        split, settings, card = blueprint.data.kept_aside, blueprint.settings, blueprint.card
+    def __init__(self, run_plan: RunPlan, model: Any, capabilities: ModelCapabilities, job: Job) -> None:
+        split, settings, card = run_plan.data.kept_aside, run_plan.settings, run_plan.card
         # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
         bos = make_working_tokenizer(card.tokenizer).bos
         in_order = settings.steps.batching == "length_then_order"
-        self._examples, self._origins = list(split), find_example_datasets(split, settings)
-        self._groups = self._origins.of(self._examples)
-        self._report = report
+        self._examples, self._datasets = list(split), find_example_datasets(split, settings)
+        self._groups = self._datasets.of(self._examples)
         self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
-        self._eval_loop = EvalLoop(
-            model, capabilities, BatchLimit(examples=settings.steps.batch_size), is_stopping
-        )
+        limit = BatchLimit(examples=settings.steps.batch_size)
+        self._eval_loop = EvalLoop(model, capabilities, limit, lambda: job.control.stopping)
 
-    def __call__(self) -> EvalResult | None:
+    def evaluate(self, report: ProgressFn) -> EvalResult | None:
         """Evaluate; None if the run was stopped."""
         with evaluation_context(self._eval_loop.model):
-            sums = self._eval_loop.sums(self._examples, self._groups, len(self._origins.names), self._report)
+            sums = self._eval_loop.sums(self._examples, self._groups, len(self._datasets.names), report)
             if sums is None:
                 return None
             return self._as_result(sums, measure_context_gain(self._eval_loop, self._pairs))
@@ -169,12 +148,12 @@ class Evaluator:
             return self._eval_loop.estimate_seconds([*self._examples, *continuations])
 
     def _as_result(self, sums: GroupSums, gain: float | None) -> EvalResult:
-        names, tokens = self._origins.names, sums.tokens
+        names, tokens = self._datasets.names, sums.tokens
         by_source = {name: float(sums.losses[n] / tokens[n]) for n, name in enumerate(names) if tokens[n]}
         return EvalResult(
             loss=sums.loss,
             accuracy=float(sums.hits.sum() / max(tokens.sum(), 1)),
             tokens=int(tokens.sum()),
-            by_source=by_source if self._origins.has_several else {},
+            by_source=by_source if self._datasets.has_several else {},
             context_gain=gain,
         )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...core.jobs import EventLog, LiveSettingsChanged, Note, PlanChanged, RunControl
+from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged
 from ...settings.live_settings import LiveSettings, resumed_settings
-from .lr_plan import LrPlan, load_wind_down
+from .lr_plan import load_wind_down
+from .run_plan import RunPlan
 from .step_rules import BestStep, Evaluation, Patience, SaveRequest, SavingRules, StepState, stop_reason
 
 
@@ -32,36 +33,28 @@ class Restart:
 class RunController:
     """Called once after every step; its state is part of every checkpoint."""
 
-    def __init__(
-        self,
-        requested: LiveSettings,
-        rates: LrPlan,
-        state: Mapping[str, Any],
-        control: RunControl[Any],
-        log: EventLog,
-        *,
-        kept_aside: str = "",
-    ) -> None:
-        self._requested, self._control, self._log = requested, control, log
-        self._validation_key = kept_aside
-        self.live = _effective_live(requested, state)
-        same_plan = state.get("planned") == len(rates.planned)
-        self.rates = rates.scaled(self.live.rate_factor)
+    def __init__(self, run_plan: RunPlan, state: Mapping[str, Any], job: Job) -> None:
+        """`state` is the memory of the controller of the checkpoint that the run resumes from."""
+        self._requested, self._control, self._log = LiveSettings.of(run_plan.settings), job.control, job.log
+        self._validation_key = run_plan.validation_key
+        self.live = _effective_live(self._requested, state)
+        self.rates = run_plan.rates(self.live.rate_factor)
+        same_plan = state.get("planned") == len(self.rates.planned)
         if same_plan and (fall := load_wind_down(state.get("fall"))):
-            self.rates = LrPlan(rates.learning_rate, rates.planned, self.live.rate_factor, fall)
+            self.rates = replace(self.rates, wind_down=fall)
         self._ending: str = state.get("ending", "") if same_plan else ""
-        self._saving = SavingRules.from_memory(state.get("saving", {}), evaluates=bool(kept_aside))
-        self._patience = Patience(**state.get("patience", {}))
-        if state.get("kept_aside", kept_aside) != kept_aside:  # results on another validation split do not compare
-            self._saving.best, self._patience = BestStep(), Patience()
+        same_split = state.get("kept_aside", self._validation_key) == self._validation_key  # else nothing compares
+        rules = state.get("saving", {}) if same_split else {**state.get("saving", {}), "best": {}}
+        self._saving = SavingRules.from_memory(rules, evaluates=bool(self._validation_key))
+        patience = state.get("patience", {}) if same_split else {}
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
-            self._patience.waited = 0
+            patience = {**patience, "waited": 0}
+        self._patience = Patience(**patience)
         self.stopped_by = ""
         self.time_over = False
         self._first_clock: float | None = None
         self.restart: Restart | None = None
-        self.final_evaluation: Callable[[int], Evaluation | None] = lambda step: None
-        control.begin(self.live)
+        self._control.begin(self.live)
 
     def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
@@ -87,15 +80,23 @@ class RunController:
         """Best step so far; step 0 if best checkpoints are not kept."""
         return self._saving.best if self.live.saving.keep_best != "no" else BestStep()
 
-    def on_checkpoint_failed(self) -> None:
-        """Note that the checkpoint could not be written."""
+    def cancel_checkpoint(self) -> bool:
+        """Forget a checkpoint that could not be written, and return whether a restart is canceled with it."""
         self._saving.on_checkpoint_failed()
+        had_restart, self.restart = self.restart is not None, None
+        return had_restart
 
     def is_last(self, step: int) -> bool:
         """Whether the run ends with this step, by plan or because it has wound down."""
         return step >= self.rates.steps
 
-    def after(self, state: StepState, used: Sequence[float], evaluation: Evaluation | None = None) -> Decision:
+    def after(
+        self,
+        state: StepState,
+        used: Sequence[float],
+        evaluation: Evaluation | None,
+        evaluate_at_end: Callable[[int], Evaluation | None],
+    ) -> Decision:
         """Decide what happens after a step; `used` are the learning rates of the steps so far."""
         before = self.rates
         self._apply_live(state.step)
@@ -104,7 +105,7 @@ class RunController:
         self._apply_wind_down(state.step)
         self._apply_rules(state)
         if self.stopped_by and evaluation is None:
-            evaluation = self.final_evaluation(state.step)
+            evaluation = evaluate_at_end(state.step)
         if self.rates is not before:
             self._log.append(
                 PlanChanged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ...core.errors import Remedy
@@ -29,6 +30,11 @@ class RunPlan:
     phases: tuple[Phase, ...]
     multipliers: tuple[float, ...]
     folder: RunFolder
+
+    @cached_property
+    def validation_key(self) -> str:
+        """Fingerprint of the validation split, whose losses only compare with each other; empty without one."""
+        return self.data.kept_aside.digest() if len(self.data.kept_aside) else ""
 
     @property
     def plan(self) -> StepPlan:

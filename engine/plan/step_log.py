@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.jobs import Progress
@@ -20,9 +20,6 @@ class StepLog:
         self.smoothed = smoothed
         self._step_start = time.monotonic()
         self._step_end: float | None = None
-        self._tokens_before = 0
-        self.tokens: Callable[[], int] = lambda: 0
-        self.by_source: Callable[[], Mapping[str, float]] = dict
 
     def begin_step(self) -> None:
         """Start the clock of a step; the time until now belongs to no step."""
@@ -37,13 +34,21 @@ class StepLog:
         self.exclude_time(seconds)
         self._step_end = None if self._step_end is None else self._step_end + seconds
 
-    def add(self, step: int, loss: float, norm: float | None, rates: LrPlan) -> Progress:
+    def add(
+        self,
+        step: int,
+        loss: float,
+        norm: float | None,
+        rates: LrPlan,
+        tokens: int,
+        by_source: Mapping[str, float],
+        *,
+        phase: str,
+    ) -> Progress:
         """Log a finished step."""
         self.smoothed = smooth_loss(self.smoothed, loss)
-        now, tokens = time.monotonic(), self.tokens()
-        seconds, new_tokens = now - self._step_start, tokens - self._tokens_before
+        now = time.monotonic()
         extra_seconds = 0.0 if self._step_end is None else max(0.0, self._step_start - self._step_end)
-        self._step_start, self._tokens_before, self._step_end = now, tokens, now
         progress = Progress(
             step=step,
             steps=rates.steps,
@@ -52,11 +57,13 @@ class StepLog:
             smoothed=self.smoothed,
             learning_rate=rates.rate(step),
             gradient_norm=norm,
-            tokens=new_tokens,
-            seconds=seconds,
+            tokens=tokens,
+            seconds=now - self._step_start,
             extra_time=extra_seconds,
-            by_source=self.by_source(),
+            by_source=by_source,
+            phase=phase,
         )
+        self._step_start = self._step_end = now
         self.graph.append(graph_entry(progress))
         return progress
 
@@ -66,7 +73,7 @@ class StepLog:
 
 
 def graph_entry(progress: Progress) -> dict[str, Any]:
-    by_source = {"loss_by_source": dict(progress.by_source)} if progress.by_source else {}
+    optional = {"loss_by_source": dict(progress.by_source), "phase": progress.phase}
     return {
         "current_steps": progress.step,
         "loss": progress.loss,
@@ -76,5 +83,5 @@ def graph_entry(progress: Progress) -> dict[str, Any]:
         "gradient_norm": progress.gradient_norm,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 3),
-        **by_source,
+        **{key: value for key, value in optional.items() if value},
     }

@@ -6,6 +6,7 @@ import datetime
 import math
 import platform
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,86 +18,92 @@ from peft import PeftModel
 
 from ...core.files import write_json
 from ...core.host import Folders, unwrap_peft
-from ...core.jobs import Job, JobEnded, Outcome, Stage, StartedFromQueue, peak_memory_of
+from ...core.jobs import Job, JobEnded, Note, Outcome, Stage, StartedFromQueue, peak_memory_of
 from ...core.version import VERSION
 from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, PARAMETERS, RunFolder, loras, retention, run_files
-from ...records.report import Mark, curve_png, judge_run, number_or_nan, step_entries
+from ...records.report import Mark, curve_png, graph_file, judge_run, number_or_nan, step_entries
 from ...schedulers import describe_phases
 from ...settings import files
 from ...train_utils import checkpoint_step, duration
-from ..compute import ModelCapabilities
+from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
 from ..lora import compute_dtype
-from ..plan import RunPlan
+from ..plan import RunController, RunPlan, StepLog
 from ..saving import WriteFn, save_with_fallbacks, write_record
-from .callback import RunCallback
 
 
 @dataclass(frozen=True)
 class TrainingResult:
     """Result of a run segment after its last step; the model itself may already be unloaded."""
 
-    run: RunPlan
-    callback: RunCallback
+    run_plan: RunPlan
     step: int
-    model_info: dict[str, Any]
-    divergence: str = ""
-    """Why training diverged, if it did."""
-    spoiled: bool = False
-    """Whether the weights in memory are NaN or infinite; then a checkpoint is saved instead."""
+    step_log: StepLog
+    controller: RunController
+    last_saved: Path | None
+    save_error: str
+    model_info: Mapping[str, Any]
+    divergence: DivergenceError | None = None
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Whether the weights in memory are NaN or infinite; then a checkpoint is saved instead."""
+        return self.divergence is not None and self.divergence.spoiled
 
 
 def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, job: Job) -> JobEnded:
-    """Save the LoRA, which `write` writes into a folder, and the records of its run."""
-    noun = "the model" if trained.run.settings.lora.whole_model else "the LoRA"
+    """Save the LoRA, which `write` writes into a folder, and the records of its run.
+
+    If a divergence has spoiled the weights, the last finite checkpoint is saved, or nothing.
+    """
+    if trained.is_spoiled and not _remove_spoiled_checkpoints(trained.run_plan.folder, job):
+        return _end_without_result(trained)
+    noun = "the model" if trained.run_plan.settings.lora.whole_model else "the LoRA"
     job.log.append(Stage(text=f"Saving {noun}"))
-    run_folder, best = trained.run.folder, _best_checkpoint(trained)
+    run_folder, best = trained.run_plan.folder, _best_checkpoint(trained)
     # First, as all that follows may fail.
     folder = save_with_fallbacks(run_folder, folders, checkpoint_copier(best.folder) if best else write, job)
     outcome = _outcome(trained)
     log_entry = _log_entry(trained, outcome) | _saved_entries(best) | _event_entries(job)
     if folder is not run_folder:
         _move_records(run_folder, folder, log_entry, job)
-    kept_aside = trained.callback.eval_scheduler.kept_aside
+    kept_aside = trained.run_plan.validation_key
     verdict = judge_run(
-        trained.callback.course.graph, _checkpoints_by_step(run_folder), kept_aside, best.step if best else 0
+        trained.step_log.graph, _checkpoints_by_step(run_folder), kept_aside, best.step if best else 0
     )
     _draw(trained, folder.path, folders, job)
     _write_records(trained, folder, log_entry | {"verdict": verdict.as_log()}, job)
-    if outcome == "finished" or not (
-        trained.divergence or trained.callback.save_error
-    ):  # else only backups are left
+    if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left
         folder.remove_backups()
         with suppress(OSError):  # checkpoints from before a resume are kept until now
-            saving = trained.callback.steering.live.saving
-            retention.thin_checkpoints(folder.path, saving.keep_checkpoints, trained.callback.steering.best.step)
+            saving = trained.controller.live.saving
+            retention.thin_checkpoints(folder.path, saving.keep_checkpoints, trained.controller.best.step)
     messages = (
-        trained.divergence,
+        str(trained.divergence or ""),
         _end_message(trained, noun, outcome, folder, best),
         _divergence_warning(trained, best),
         verdict.text,
     )
     text = "\n".join(filter(None, messages))
-    time_over = trained.callback.steering.time_over and not trained.divergence
+    time_over = trained.controller.time_over and not trained.divergence
     return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind, time_over=time_over)
 
 
 def _end_message(
     trained: TrainingResult, noun: str, outcome: Outcome, folder: RunFolder, best: _Checkpoint | None
 ) -> str:
-    steering, planned = trained.callback.steering, trained.run.plan.steps
-    reason = f", since {steering.stopped_by}" if steering.stopped_by else ""
+    controller, planned = trained.controller, trained.run_plan.plan.steps
+    reason = f", since {controller.stopped_by}" if controller.stopped_by else ""
     choice = f": that of step {best.step}, {best.words}" if best else ""
     return (
         f"'{folder.name}' {outcome} at step {trained.step} of {planned}{reason}, smoothed loss "
-        f"{trained.callback.course.smoothed:.4f}. {noun[0].upper()}{noun[1:]} is in {folder.path}{choice}"
+        f"{trained.step_log.smoothed:.4f}. {noun[0].upper()}{noun[1:]} is in {folder.path}{choice}"
     )
 
 
 def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> str:
     """Warn if a diverged run is saved with a higher loss than at its first step."""
     losses = {
-        entry["current_steps"]: number_or_nan(entry["loss"])
-        for entry in step_entries(trained.callback.course.graph)
+        entry["current_steps"]: number_or_nan(entry["loss"]) for entry in step_entries(trained.step_log.graph)
     }
     step = best.step if best else trained.step
     first, last = losses.get(1, math.nan), losses.get(step, math.nan)
@@ -131,31 +138,53 @@ def _move_records(run_folder: RunFolder, destination: RunFolder, entry: dict[str
 def _outcome(trained: TrainingResult) -> Outcome:
     if trained.divergence:
         return "failed"
-    done = trained.step >= trained.run.plan.steps or trained.callback.steering.stopped_by
+    done = trained.step >= trained.run_plan.plan.steps or trained.controller.stopped_by
     return "finished" if done else "stopped"
 
 
 def _draw(trained: TrainingResult, path: Path, folders: Folders, job: Job) -> None:
-    graph, title, cache = trained.callback.course.graph, _title(trained.run), folders.training / "matplotlib"
-    marks = _marks(trained.run.folder)
+    graph, title, cache = trained.step_log.graph, _title(trained.run_plan), folders.training / "matplotlib"
+    marks = _marks(trained.run_plan.folder)
     write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
 
 
 def _write_records(trained: TrainingResult, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
     """Write the records; the log comes last, since its presence means that the run is complete."""
     path = folder.path
-    write_record(lambda: write_json(path / GRAPH, trained.callback.course.graph), path, job.log)
+    write_record(lambda: write_json(path / GRAPH, trained.step_log.graph), path, job.log)
     if not (path / PARAMETERS).is_file():  # another folder, or deleted meanwhile
-        write_record(lambda: write_json(path / PARAMETERS, files.as_file(trained.run.settings)), path, job.log)
+        write_record(
+            lambda: write_json(path / PARAMETERS, files.as_file(trained.run_plan.settings)), path, job.log
+        )
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 
-def end_discarded_run(run: RunPlan, step: int) -> JobEnded:
-    """Discard the run and restore its folder."""
-    folder = run.folder
+def _remove_spoiled_checkpoints(folder: RunFolder, job: Job) -> bool:
+    """Remove checkpoints whose weights are not finite; returns whether one with weights is left."""
+    for checkpoint in loras.checkpoints_with_weights(folder.path):
+        if not is_finite_checkpoint(checkpoint):
+            loras.remove_checkpoint(checkpoint)
+            job.log.append(Note(text=f"{checkpoint.name} holds weights that are no numbers: it is removed."))
+    return bool(loras.checkpoints_with_weights(folder.path))
+
+
+def _end_without_result(trained: TrainingResult) -> JobEnded:
+    restored = _discard(trained.run_plan.folder)
+    reason = "No sound checkpoint was saved before that, so nothing of this run is kept."
+    return JobEnded(outcome="failed", text=f"{trained.divergence}\n{reason}{restored}", folder=None)
+
+
+def _discard(folder: RunFolder) -> str:
+    """Discard the run and restore its folder; returns a sentence about it."""
     folder.discard()
-    restored = f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
-    return JobEnded(outcome="stopped", text=f"'{folder.name}' is thrown away after step {step}.{restored}")
+    return f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
+
+
+def end_discarded_run(run_plan: RunPlan, step: int) -> JobEnded:
+    restored = _discard(run_plan.folder)
+    return JobEnded(
+        outcome="stopped", text=f"'{run_plan.folder.name}' is thrown away after step {step}.{restored}"
+    )
 
 
 def checkpoint_copier(checkpoint: Path) -> WriteFn:
@@ -180,29 +209,29 @@ class _Checkpoint:
 
 def _best_checkpoint(trained: TrainingResult) -> _Checkpoint | None:
     """Return the checkpoint to save instead of the last step, or None."""
-    if trained.spoiled:
-        newest = loras.checkpoints_with_weights(trained.run.folder.path)[-1]
+    if trained.is_spoiled:
+        newest = loras.checkpoints_with_weights(trained.run_plan.folder.path)[-1]
         return _Checkpoint(
             checkpoint_step(newest.name) or 0, newest, "the last checkpoint whose weights are numbers"
         )
-    best = trained.callback.steering.best
+    best = trained.controller.best
     existing = [
-        path for path in loras.folders_of_step(trained.run.folder.path, best.step) if loras.has_weights(path)
+        path for path in loras.folders_of_step(trained.run_plan.folder.path, best.step) if loras.has_weights(path)
     ]
     if best.step in (0, trained.step) or not existing:
         return None
     return _Checkpoint(best.step, existing[0], f"the best by {best.measure} ({best.value:.4f})")
 
 
-def describe_model(run: RunPlan, model: Any, ways: ModelCapabilities) -> dict[str, Any]:
+def describe_model(run_plan: RunPlan, model: Any, ways: ModelCapabilities) -> dict[str, Any]:
     """Return the log entries on the model, while it is loaded."""
     base = unwrap_peft(model)
     return {
-        "base_model_name": run.card.name,
+        "base_model_name": run_plan.card.name,
         "base_model_class": type(base).__name__,
         "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
         "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
-        "method": run.settings.lora.method,
+        "method": run_plan.settings.lora.method,
         "projections": ", ".join(_target_names(model)),
         "computed_in": compute_dtype(base),
         "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
@@ -211,8 +240,8 @@ def describe_model(run: RunPlan, model: Any, ways: ModelCapabilities) -> dict[st
 
 
 def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
-    run, course, rates = trained.run, trained.callback.course, trained.callback.rates
-    report, last_entry = run.data.report, step_entries(course.graph)[-1]
+    run_plan, step_log = trained.run_plan, trained.step_log
+    report, last_entry = run_plan.data.report, step_entries(step_log.graph)[-1]
     return {
         **trained.model_info,
         "loss": last_entry["loss"],
@@ -220,19 +249,19 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "epoch": last_entry["epoch"],
         "current_steps": last_entry["current_steps"],
         "ended": outcome,
-        "ended_because": trained.callback.steering.stopped_by,
+        "ended_because": trained.controller.stopped_by,
         "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "smoothed_loss": course.smoothed,
-        "steps": run.plan.steps,
-        "schedule": f"{run.settings.learning.schedule}: {describe_phases(run.phases)}",
-        "learning_rate_factor": rates.factor,
-        "loaded_as": run.card.loading,
+        "smoothed_loss": step_log.smoothed,
+        "steps": run_plan.plan.steps,
+        "schedule": f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}",
+        "learning_rate_factor": trained.controller.rates.factor,
+        "loaded_as": run_plan.card.loading,
         "resolved": dict(report.resolved),
         "data": report.as_json(),
-        "seed": run.settings.what.seed,
-        "data_fingerprint": run.data.examples.digest(),
+        "seed": run_plan.settings.what.seed,
+        "data_fingerprint": run_plan.data.examples.digest(),
         **_validation_entries(trained),
-        "training_time": duration(sum(e.get("seconds", 0) for e in course.graph)),
+        "training_time": duration(sum(e.get("seconds", 0) for e in step_log.graph)),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
         | {"python": platform.python_version(), "training_pro": VERSION},
     }
@@ -240,12 +269,12 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
 
 def _validation_entries(trained: TrainingResult) -> dict[str, Any]:
     """Return log entries on the validation split, with the context gain before and after."""
-    testing = trained.callback.eval_scheduler
-    if not testing.kept_aside:
+    if not (key := trained.run_plan.validation_key):
         return {}
-    gains = [evaluation.context_gain for evaluation in testing.evaluations if evaluation.context_gain is not None]
+    evaluations = graph_file.read_evaluations(trained.step_log.graph, key)
+    gains = [evaluation.context_gain for evaluation in evaluations if evaluation.context_gain is not None]
     gain = {"before": gains[0], "after": gains[-1]} if gains else None
-    return {"kept_aside_fingerprint": testing.kept_aside, "context_gain": gain}
+    return {"kept_aside_fingerprint": key, "context_gain": gain}
 
 
 def _target_names(model: Any) -> list[str]:
@@ -270,10 +299,11 @@ def _checkpoints_by_step(folder: RunFolder) -> dict[int, str]:
     return {step: name for name, step in sorted(steps.items(), key=lambda item: item[1])}
 
 
-def _title(run: RunPlan) -> str:
-    lora, learning = run.settings.lora, run.settings.learning
+def _title(run_plan: RunPlan) -> str:
+    lora, learning = run_plan.settings.lora, run_plan.settings.learning
     shape = f"rank {lora.rank}, alpha {lora.alpha:g}, strength {lora.strength:.3g}"
+    shape = "whole model" if lora.whole_model else shape
     return (
-        f"{run.folder.name} on {run.card.name} - {'whole model' if run.settings.lora.whole_model else shape}, "
-        f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run.data.report.cutoff}"
+        f"{run_plan.folder.name} on {run_plan.card.name} - {shape}, "
+        f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run_plan.data.report.cutoff}"
     )

@@ -5,29 +5,32 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ...core import dist_env
 from ...core.host import Host, get_model_card
 from ...core.jobs import Job, JobEnded, Note, RunPlanned, Stage
+from ...data.examples import find_example_datasets
 from ...data.report import plan_checks
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
 from ..compute import (
     DivergenceError,
+    MachineMonitor,
     ModelCapabilities,
+    StepSums,
     distributed,
     explain_out_of_memory,
     limit_vram,
+    out_of_memory_error,
     probe_model,
 )
+from ..inference import Evaluator
 from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch
 from ..plan import RunPlan, build_run_plan
 from ..saving import RunState, full_finetune, load_run_state, refuse_changes
 from .callback import RunCallback
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
-from .finite_check import save_after_divergence
 from .keep_awake import prevent_sleep
 from .run_segments import RunSegment, next_segment
 from .sample_callback import SampleCallback
@@ -44,48 +47,48 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
         refuse_shape_mismatch(settings.lora, folder.initial_lora)
     settings = settings.with_name(folder.name)
     card = add_param_count(get_model_card(host), settings)
-    run = build_run_plan(settings, card, prepare_data(settings, host, card, job), folder)
-    if (finished := folder.finished()) and finished.planned >= run.plan.steps:
-        return _already_finished(run, finished.steps)
+    run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), folder)
+    if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:
+        return _already_finished(run_plan, finished.steps)
     with hold_run_lock(folder.name, host.folders), _keep_awake(settings, job):
-        segment = _first_segment(run, job)
+        segment = _first_segment(run_plan, job)
         with distributed.process_run_folder(folder) as process_folder:
-            return _train_segments(replace(segment, run=replace(run, folder=process_folder)), host, job)
+            return _train_segments(replace(segment, run_plan=replace(run_plan, folder=process_folder)), host, job)
 
 
 def _keep_awake(settings: TrainingSettings, job: Job) -> AbstractContextManager[None]:
-    say = partial(_log_note, job)
-    return prevent_sleep(say) if settings.machine.keep_awake else nullcontext()
+    return prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
 
 
 def _train_segments(segment: RunSegment, host: Host, job: Job) -> JobEnded:
     while True:
         result = _train_segment(segment, host, job)
-        if isinstance(result, JobEnded):
-            return result
-        next_state = next_segment(result, host, job)
-        if isinstance(next_state, JobEnded):
-            return next_state
-        segment = next_state
+        following = result if isinstance(result, JobEnded) else next_segment(result, host, job)
+        if isinstance(following, JobEnded):
+            return following
+        segment = following
 
 
 def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | TrainingResult:
     """Train one segment; returns the end of the run, or the state from which the next segment continues."""
     _log_stage(job, "Getting the model")
-    run = segment.run
+    run_plan = segment.run_plan
     with (
-        full_finetune.unload_if_trained(run.settings, host, job),
+        full_finetune.unload_if_trained(run_plan.settings, host, job),
         borrow_base_model(host, job) as base,
-        explain_out_of_memory(base.device, run.remedies),
-        model_ready_to_train(base, run, job) as model,
+        explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
+        model_ready_to_train(base, run_plan, job) as model,
     ):
-        callback = RunCallback(run, segment.state, job.control, job.log)
-        capabilities = probe_model(model, run.settings)
-        _announce(segment, callback, base, capabilities, job)
-        sample_callback = SampleCallback(run, callback, host, job, segment.state.step)
-        with attach_reporter(run, callback, host.folders, job.log) as reporters:
+        capabilities = probe_model(model, run_plan.settings)
+        sums = StepSums(find_example_datasets(run_plan.data.examples, run_plan.settings))
+        evaluator = Evaluator(run_plan, model, capabilities, job) if len(run_plan.data.kept_aside) else None
+        monitor = MachineMonitor(base.device, job.log)
+        callback = RunCallback(run_plan, segment.state, evaluator, sums, monitor, job)
+        samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
+        _announce(segment, callback, compute_dtype(base), capabilities, job)
+        with attach_reporter(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
-                run, model, capabilities, callback, host.folders.training, sample_callback, *reporters
+                run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
             )
             divergence = _train(trainer, segment)
             step = trainer.state.global_step
@@ -93,23 +96,16 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
         if not dist_env.is_main_process():
             return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="", folder=None)
         if job.control.throwing_away:
-            return end_discarded_run(run, step)
-        error_text, spoiled = (str(divergence), divergence.spoiled) if divergence else ("", False)
-        trained = TrainingResult(
-            run, callback, step, describe_model(run, model, capabilities), error_text, spoiled
+            return end_discarded_run(run_plan, step)
+        result = callback.result(step, describe_model(run_plan, model, capabilities), divergence)
+        if callback.controller.restart is not None and divergence is None:
+            return result
+        ended = save_and_record(
+            result, partial(full_finetune.save_trained_model, run_plan, model), host.folders, job
         )
-        if divergence:
-            return save_after_divergence(
-                trained, partial(full_finetune.save_trained_model, run, model), host.folders, job
-            )
-        if callback.steering.restart is None:
-            ended = save_and_record(
-                trained, partial(full_finetune.save_trained_model, run, model), host.folders, job
-            )
-            sample_callback.sample_at_end(model, step, ended.folder or run.folder.path)
-            return ended
-    callback.release_model()
-    return trained
+        if divergence is None:
+            samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
+        return ended
 
 
 def _train(trainer: RunTrainer, segment: RunSegment) -> DivergenceError | None:
@@ -117,7 +113,7 @@ def _train(trainer: RunTrainer, segment: RunSegment) -> DivergenceError | None:
     try:
         with limit_vram(trainer.args.device):
             trainer.train(resume_from_checkpoint=str(segment.start) if segment.start else None)
-        trainer.refuse_broken_weights(trainer.state.global_step)  # the last step may have broken the weights
+        trainer.refuse_broken_weights()  # the last step may have broken the weights
     except DivergenceError as error:
         if trainer.state.global_step == segment.state.step:
             raise
@@ -125,64 +121,65 @@ def _train(trainer: RunTrainer, segment: RunSegment) -> DivergenceError | None:
     return None
 
 
-def _already_finished(run: RunPlan, done: int) -> JobEnded:
-    run.folder.clean_up()
-    planned = run.plan.steps
+def _already_finished(run_plan: RunPlan, done: int) -> JobEnded:
+    run_plan.folder.clean_up()
+    planned = run_plan.plan.steps
     steps = (
         f"{done} of {planned} steps are done"
         if done <= planned
         else f"{done} steps are done, {planned} are asked for"
     )
-    text = f"'{run.folder.name}' is finished: {steps}. For more, raise Epochs, or Steps where they are set."
-    return JobEnded(outcome="finished", text=text, folder=run.folder.path)
+    text = f"'{run_plan.folder.name}' is finished: {steps}. For more, raise Epochs, or Steps where they are set."
+    return JobEnded(outcome="finished", text=text, folder=run_plan.folder.path)
 
 
-def _first_segment(run: RunPlan, job: Job) -> RunSegment:
-    run.folder.refuse_without_start()
-    checkpoint = run.folder.start
-    if run.folder.initial_lora is not None:
+def _first_segment(run_plan: RunPlan, job: Job) -> RunSegment:
+    run_plan.folder.refuse_without_start()
+    checkpoint = run_plan.folder.start
+    if run_plan.folder.initial_lora is not None:
         _log_note(
-            job, f"Training the LoRA '{run.folder.name}' further; what stands there goes into a backup first."
+            job, f"Training the LoRA '{run_plan.folder.name}' further; what stands there goes into a backup first."
         )
-    if checkpoint is None and run.folder.resumes and run.folder.initial_lora is None:
-        _log_note(job, f"There is nothing of '{run.folder.name}' to go on from: the run starts at its beginning.")
+    if checkpoint is None and run_plan.folder.resumes and run_plan.folder.initial_lora is None:
+        _log_note(
+            job, f"There is nothing of '{run_plan.folder.name}' to go on from: the run starts at its beginning."
+        )
     if checkpoint is None:
-        return RunSegment(run, RunState(unchangeable=run.unchangeable()))
+        return RunSegment(run_plan, RunState(unchangeable=run_plan.unchangeable()))
     state = load_run_state(checkpoint.folder)
-    refuse_changes(state, run, checkpoint.folder)
+    refuse_changes(state, run_plan, checkpoint.folder)
     job.log.append(Note(text=f"Going on from {checkpoint.folder.name} (step {state.step})."))
-    return RunSegment(run, state, checkpoint.folder)
+    return RunSegment(run_plan, state, checkpoint.folder)
 
 
 def _announce(
-    segment: RunSegment, callback: RunCallback, base: Any, capabilities: ModelCapabilities, job: Job
+    segment: RunSegment, callback: RunCallback, dtype: str, capabilities: ModelCapabilities, job: Job
 ) -> None:
-    run, plan = segment.run, segment.run.plan
-    if not segment.first:
-        _log_stage(job, "Training")
-        return
-    job.log.append(
-        RunPlanned(
-            name=run.folder.name,
-            model=run.card.name,
-            steps=callback.rates.steps,
-            steps_per_epoch=plan.steps_per_epoch,
-            first_step=segment.state.step,
-            rates=callback.rates.all(callback.course.rates_used()),
-            settings=run.settings.values(),
-            earlier=tuple(dict(entry) for entry in segment.state.graph),
-            disk=run.data.report.disk.words() if run.data.report.disk else "",
-            evaluate_every=plan_checks.evaluation_interval(run.settings, plan, run.data.kept_aside),
-            answer_every=plan_checks.sample_interval(run.settings, plan),
+    """Log the run plan, unless this is a later segment of the run."""
+    run_plan, plan, rates = segment.run_plan, segment.run_plan.plan, callback.controller.rates
+    if segment.first:
+        job.log.append(
+            RunPlanned(
+                name=run_plan.folder.name,
+                model=run_plan.card.name,
+                steps=rates.steps,
+                steps_per_epoch=plan.steps_per_epoch,
+                first_step=segment.state.step,
+                rates=rates.all(callback.step_log.rates_used()),
+                settings=run_plan.settings.values(),
+                earlier=tuple(dict(entry) for entry in segment.state.graph),
+                disk=run_plan.data.report.disk.words() if run_plan.data.report.disk else "",
+                evaluate_every=plan_checks.evaluation_interval(run_plan.settings, plan, run_plan.data.kept_aside),
+                answer_every=plan_checks.sample_interval(run_plan.settings, plan),
+            )
         )
-    )
-    job.log.append(
-        Note(text=f"{run.settings.learning.schedule}: {describe_phases(run.phases)}. {compute_dtype(base)}.")
-    )
-    for note in run.data.report.notes if plan.processes > 1 else ():
-        job.log.append(Note(text=note))
-    for note in capabilities.notes():
-        job.log.append(Note(text=note))
+        schedule = f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}. {dtype}."
+        for note in (
+            schedule,
+            *(run_plan.data.report.notes if plan.processes > 1 else ()),
+            *capabilities.notes(),
+        ):
+            _log_note(job, note)
     _log_stage(job, "Training")
 
 

@@ -20,7 +20,7 @@ from .finalize import TrainingResult, checkpoint_copier, end_discarded_run, save
 class RunSegment:
     """One pass through the Trainer, from a checkpoint or the start of the run."""
 
-    run: RunPlan
+    run_plan: RunPlan
     state: RunState
     start: Path | None = None
     first: bool = True
@@ -28,20 +28,17 @@ class RunSegment:
 
 def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | JobEnded:
     """Return the next segment, or the end of the run if the user stops it while the model is unloaded."""
-    run, callback, restart = trained.run, trained.callback, trained.callback.steering.restart
-    assert restart is not None and callback.last_saved is not None
+    run_plan, checkpoint, restart = trained.run_plan, trained.last_saved, trained.controller.restart
+    assert restart is not None and checkpoint is not None
     if restart.frees_gpu and not _wait_unloaded(trained, host, job):
         if job.control.throwing_away:
-            return end_discarded_run(run, trained.step)
-        return save_and_record(trained, checkpoint_copier(callback.last_saved), host.folders, job)
-    extra_epochs = min(restart.more_epochs + job.control.take_epochs(), _epochs_left(run))
-    segment = RunSegment(
-        _extend(run, extra_epochs), load_run_state(callback.last_saved), callback.last_saved, first=False
-    )
+            return end_discarded_run(run_plan, trained.step)
+        return save_and_record(trained, checkpoint_copier(checkpoint), host.folders, job)
+    extra_epochs = min(restart.more_epochs + job.control.take_epochs(), _epochs_left(run_plan))
+    segment = RunSegment(_extend(run_plan, extra_epochs), load_run_state(checkpoint), checkpoint, first=False)
     if extra_epochs:
-        _log_plan(
-            segment, callback.course.rates_used(), f"{extra_epochs:g} {plural(extra_epochs, 'epoch')} more", job
-        )
+        reason = f"{extra_epochs:g} {plural(extra_epochs, 'epoch')} more"
+        _log_plan(segment, trained.step_log.rates_used(), reason, job)
     return segment
 
 
@@ -56,30 +53,32 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
             job.log.append(Note(text=f"The model stays out of memory, so {removed_message(snapshot.names)}"))
         return False
     job.log.append(Note(text=f"Going on after step {trained.step}: the model is loaded again."))
-    host.reload(trained.run.card)
+    host.reload(trained.run_plan.card)
     snapshot.attach_lora(host)
     return True
 
 
-def _epochs_left(run: RunPlan) -> float:
+def _epochs_left(run_plan: RunPlan) -> float:
     """Return how many epochs can be added: settings above their maximum could not be read on a resume."""
-    return (SETTINGS["epochs"].maximum or math.inf) - run.settings.steps.epochs
+    return (SETTINGS["epochs"].maximum or math.inf) - run_plan.settings.steps.epochs
 
 
-def _extend(run: RunPlan, extra_epochs: float) -> RunPlan:
+def _extend(run_plan: RunPlan, extra_epochs: float) -> RunPlan:
     """Return the run with more epochs, in the folder that it has opened."""
-    steps, plan = run.settings.steps, run.plan
+    steps, plan = run_plan.settings.steps, run_plan.plan
     max_steps = plan.max_steps and plan.max_steps + round(extra_epochs * plan.steps_per_epoch)
-    settings = replace(run.settings, steps=replace(steps, epochs=steps.epochs + extra_epochs, max_steps=max_steps))
+    settings = replace(
+        run_plan.settings, steps=replace(steps, epochs=steps.epochs + extra_epochs, max_steps=max_steps)
+    )
     longer_plan = replace(plan, epochs=plan.epochs + extra_epochs, max_steps=max_steps)
-    report = replace(run.data.report, steps=longer_plan.steps)
-    data = replace(run.data, plan=longer_plan, report=report)
-    return build_run_plan(settings, run.card, data, replace(run.folder, is_open=True))
+    report = replace(run_plan.data.report, steps=longer_plan.steps)
+    data = replace(run_plan.data, plan=longer_plan, report=report)
+    return build_run_plan(settings, run_plan.card, data, replace(run_plan.folder, is_open=True))
 
 
 def _log_plan(segment: RunSegment, used_rates: list[float], reason: str, job: Job) -> None:
     """Log the learning rates of the longer run, with those of the finished steps unchanged."""
-    rates = segment.run.rates(segment.state.steering["live"]["rate_factor"])
+    rates = segment.run_plan.rates(segment.state.steering["live"]["rate_factor"])
     job.log.append(
         PlanChanged(step=segment.state.step, steps=rates.steps, rates=rates.all(used_rates), why=reason)
     )

@@ -18,20 +18,19 @@ from ...data.rows import Prompt
 from ...records.folder import TRAINING_PROMPT
 from ...records.folder import run_files as record
 from ..inference import SampleGenerator, sampling_mode
-from ..plan import RunPlan
-from .callback import RunCallback
+from ..plan import RunPlan, StepLog
 
 
 class SampleCallback(TrainerCallback):  # type: ignore[misc]
     """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
 
-    def __init__(self, run: RunPlan, callback: RunCallback, host: Host, job: Job, first: int) -> None:
+    def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job, first: int) -> None:
         """`first` is the number of steps already done."""
-        self._run, self._callback, self._job = run, callback, job
-        earlier = record.read_samples(run.folder.path) if first else []
+        self._run_plan, self._step_log, self._job = run_plan, step_log, job
+        earlier = record.read_samples(run_plan.folder.path) if first else []
         self._samples = [sample for sample in earlier if sample.step <= first]
-        self._generator = SampleGenerator(run, host, job, self._samples)
-        self._folder = run.folder.path
+        self._generator = SampleGenerator(run_plan, host, job, self._samples)
+        self._folder = run_plan.folder.path
         self._has_folder = False
 
     def on_step_begin(
@@ -47,7 +46,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             self._has_folder = True
             started = time.monotonic()
             self._log_errors("How to talk to the LoRA could not be written", self._write_prompt_info)
-            self._callback.course.exclude_time(time.monotonic() - started)
+            self._step_log.exclude_time(time.monotonic() - started)
 
     def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
         """Sample at the end of the run, after the LoRA was saved into this folder."""
@@ -59,14 +58,14 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def _every(self) -> int | str:
-        return self._run.settings.samples.sample_every
+        return self._run_plan.settings.samples.sample_every
 
     def _is_due(self, step: int) -> bool:
         if self._job.control.take_sample():
             return True
         if self._every == "never" or self._is_answered(step):
             return False
-        return step % (self._run.plan.steps_per_epoch if self._every == "epoch" else int(self._every)) == 0
+        return step % (self._run_plan.plan.steps_per_epoch if self._every == "epoch" else int(self._every)) == 0
 
     def _is_answered(self, step: int) -> bool:
         return any(sample.step == step for sample in self._samples)
@@ -78,7 +77,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             f"The prompts could not be answered after step {step}", partial(self._sample_all, model, step)
         )
         self._job.log.append(Stage(text=next_stage))
-        self._callback.course.exclude_time(time.monotonic() - started)
+        self._step_log.exclude_time(time.monotonic() - started)
 
     def _sample_all(self, model: Any, step: int) -> None:
         with sampling_mode(model):

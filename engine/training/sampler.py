@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch.utils.data import Sampler
 
-from ...data.examples import BatchItem, Examples, batch_order
+from ...data.examples import BatchItem, batch_order
 from ...settings.definitions import SwitchSettings
 from ..plan import RunPlan
 
@@ -24,18 +24,22 @@ EpochPosition = tuple[int, int]
 class BatchingPhases:
     """Batching rule at each position of a run; `length_then_order` switches it once or twice."""
 
-    def __init__(self, blueprint: RunPlan, changes: Sequence[Sequence[int]] = ()) -> None:
-        self._blueprint = blueprint
-        self._switching: SwitchSettings = blueprint.settings.switching
+    def __init__(self, run_plan: RunPlan, changes: Sequence[Sequence[int]] = ()) -> None:
+        self._run_plan = run_plan
+        self._switching: SwitchSettings = run_plan.settings.switching
         self.changes: list[EpochPosition] = [(int(epoch), int(taken)) for epoch, taken in changes]
-        self.position: EpochPosition = (0, 0)
+        self._position: EpochPosition = (0, 0)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Phases of this run, in order."""
-        if self._blueprint.settings.steps.batching != "length_then_order":
-            return (self._blueprint.settings.steps.batching,)
+        if self._run_plan.settings.steps.batching != "length_then_order":
+            return (self._run_plan.settings.steps.batching,)
         return (BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER) if self._switching.switch_pairs else (BY_LENGTH, IN_ORDER)
+
+    def move_to(self, position: EpochPosition) -> None:
+        """Note the position of the next example to be drawn."""
+        self._position = position
 
     def at(self, moment: EpochPosition) -> str:
         """Return the phase of the batch that begins at this position."""
@@ -47,8 +51,8 @@ class BatchingPhases:
 
     def phase_of_step(self, step: int) -> str:
         """Return the phase in which a step (counted from 1) begins."""
-        epoch, within = divmod(step - 1, self._blueprint.plan.steps_per_epoch)
-        return self.at((epoch, within * self._blueprint.plan.examples_per_step))
+        epoch, within = divmod(step - 1, self._run_plan.plan.steps_per_epoch)
+        return self.at((epoch, within * self._run_plan.plan.examples_per_step))
 
     def _planned_switches(self) -> list[int]:
         switching = self._switching
@@ -58,7 +62,7 @@ class BatchingPhases:
         epoch, taken = moment
         if self._switching.switch_after == "epochs":
             return epoch >= after
-        plan = self._blueprint.plan
+        plan = self._run_plan.plan
         return epoch * plan.steps_per_epoch + taken // plan.examples_per_step >= after
 
     def update(self, smoothed: float) -> str:
@@ -69,7 +73,7 @@ class BatchingPhases:
         low, high = self._bands[done]
         if smoothed > high:
             return ""
-        self.changes.append(self.position)
+        self.changes.append(self._position)
         early = f" It is under {low:g} already: the phase before was short." if smoothed <= low else ""
         return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or under {high:g}.{early}"
 
@@ -83,18 +87,16 @@ class BatchingPhases:
 class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
     """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state."""
 
-    def __init__(
-        self, examples: Examples, blueprint: RunPlan, phases: BatchingPhases, steps_done: Callable[[], int]
-    ) -> None:
-        self._examples, self._blueprint, self._phases = examples, blueprint, phases
-        self._steps_done = steps_done
+    def __init__(self, run_plan: RunPlan, phases: BatchingPhases, steps_done: Callable[[], int]) -> None:
+        self._examples, self._batch = run_plan.data.examples, run_plan.plan.batch_size
+        self._run_plan, self._phases, self._steps_done = run_plan, phases, steps_done
 
     def __len__(self) -> int:
         return len(self._examples)
 
     def __iter__(self) -> Iterator[BatchItem]:
         """Yield the examples of an epoch; when the phase changes, the rest follows in the new order."""
-        epoch, taken = self._steps_done() // self._blueprint.plan.steps_per_epoch, 0
+        epoch, taken = self._steps_done() // self._run_plan.plan.steps_per_epoch, 0
         phase, places = "", iter([BatchItem(0)])
         rest = dict.fromkeys(range(len(self)))
         while rest:
@@ -104,12 +106,12 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
                 place = next(places)
                 del rest[place.number]
                 taken += 1
-                self._phases.position = (epoch, taken)
+                self._phases.move_to((epoch, taken))
                 yield place
 
     def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
-        seed, max_tokens = self._blueprint.settings.what.seed, self._blueprint.card.context
+        seed, max_tokens = self._run_plan.settings.what.seed, self._run_plan.card.context
         if phase == "shuffled":
             numbers = batch_order.shuffle(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):
@@ -127,7 +129,3 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
     @cached_property
     def _neighbours(self) -> list[int]:
         return self._examples.successors()
-
-    @property
-    def _batch(self) -> int:
-        return self._blueprint.plan.batch_size

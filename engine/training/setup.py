@@ -68,27 +68,27 @@ def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
 
 
 @contextmanager
-def model_ready_to_train(base: Any, run: RunPlan, job: Job) -> Iterator[Any]:
+def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model ready to train: a fresh LoRA in it, and the machine settings applied."""
-    settings = run.settings
+    settings = run_plan.settings
     raise_problems([*offloaded_problems(is_offloaded(base)), *gpu_index_problems(only_gpu_index(base))])
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
     set_seed(settings.what.seed)
     with apply_machine_settings(settings.machine, base, job):
-        if _uses_gradient_checkpointing(run, base):
+        if _uses_gradient_checkpointing(run_plan, base):
             enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
             enable({"use_reentrant": False})  # renamed within transformers 5
             base.enable_input_require_grads()
         base.config.use_cache = False
-        with _trainable(base, run, job) as model, compile_layers(model, settings.machine.compile, job):
+        with _trainable(base, run_plan, job) as model, compile_layers(model, settings.machine.compile, job):
             yield model
 
 
 @contextmanager
-def _trainable(base: Any, run: RunPlan, job: Job) -> Iterator[Any]:
+def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model with its trainable weights: a LoRA, or all of the model."""
-    settings = run.settings
+    settings = run_plan.settings
     if settings.lora.whole_model:
         job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
         with full_finetune.unfreeze(base) as model:
@@ -101,8 +101,8 @@ def _trainable(base: Any, run: RunPlan, job: Job) -> Iterator[Any]:
         refuse_misplaced_targets(targets, model)
         job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted_layers(model))}."))
         _check_trainable_dtypes(model, settings, job)
-        if run.folder.initial_lora is not None and not run.folder.is_open:
-            load_initial_weights(model, run.folder.initial_lora)
+        if run_plan.folder.initial_lora is not None and not run_plan.folder.is_open:
+            load_initial_weights(model, run_plan.folder.initial_lora)
         if not settings.machine.compile:
             patch_lora_layers(model)
         yield model
@@ -116,10 +116,12 @@ def _check_trainable_dtypes(model: Any, settings: TrainingSettings, job: Job) ->
         job.log.append(Advice(text=advice))
 
 
-def _uses_gradient_checkpointing(run: RunPlan, base: Any) -> bool:
+def _uses_gradient_checkpointing(run_plan: RunPlan, base: Any) -> bool:
     """Whether to checkpoint gradients: as set, or for auto as resolved from the memory estimate."""
-    setting = run.settings.machine.gradient_checkpointing
-    enabled = setting == "on" or (setting == "auto" and run.data.report.resolved["gradient_checkpointing"] == "on")
+    setting = run_plan.settings.machine.gradient_checkpointing
+    enabled = setting == "on" or (
+        setting == "auto" and run_plan.data.report.resolved["gradient_checkpointing"] == "on"
+    )
     if enabled and not getattr(base, "supports_gradient_checkpointing", False):
         if setting == "on":
             raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,12 @@ from ...settings.definitions import TrainingSettings
 from ...train_utils import MemoryEstimate, duration, size
 from ..checks import raise_run_problems
 from ..compute import (
-    EXAMPLES,
-    JOINS,
-    OWNERS,
-    TOKENS,
+    BatchSplitter,
     ModelCapabilities,
     collate,
     explain_out_of_memory,
-    free_memory,
-    is_out_of_memory,
     limit_vram,
+    out_of_memory_error,
     probe_model,
     read_process_memory,
     reset_peak,
@@ -67,17 +64,22 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
     raise_run_problems(settings, host)
     card = add_param_count(get_model_card(host), settings)
-    run = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
+    run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
     job.log.append(Stage(text="Getting the model"))
     with borrow_base_model(host, job) as base:
-        explained, limited = explain_out_of_memory(base.device, run.remedies), limit_vram(base.device)
-        with explained, limited, model_ready_to_train(base, run, job) as model:
+        with (
+            explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
+            limit_vram(base.device),
+            model_ready_to_train(base, run_plan, job) as model,
+        ):
             capabilities = probe_model(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
-            result = _probe_longest_batch(model, run, capabilities)
-            extras = measure_extras(model, run, capabilities, host, job)
-        memory_model = MemoryModel.of(card, run.data.examples, host.memory())
-        event = replace(_as_event(result, run, capabilities, memory_model, host.memory().device), **vars(extras))
+            result = _probe_longest_batch(model, run_plan, capabilities)
+            extras = measure_extras(model, run_plan, capabilities, host, job)
+        memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
+        event = replace(
+            _as_event(result, run_plan, capabilities, memory_model, host.memory().device), **vars(extras)
+        )
     job.log.append(event)
     return JobEnded(outcome="finished", text=_summary(event))
 
@@ -89,41 +91,22 @@ def count_layers(host: Host) -> Mapping[str, int]:
     return count_layer_names(build_meta_model(host.card()))
 
 
-def _probe_longest_batch(model: Any, run: RunPlan, capabilities: ModelCapabilities) -> ProbeResult:
+def _probe_longest_batch(model: Any, run_plan: RunPlan, capabilities: ModelCapabilities) -> ProbeResult:
     """Measure the longest batch; if it does not fit, with half as many examples at once, as in a run."""
-    examples, batch_size_limit = run.data.examples, run.settings.steps.batch_size
-    longest = [
-        examples[n] for n in nlargest(batch_size_limit, range(len(examples)), key=examples.lengths().__getitem__)
-    ]
-    batch_size = len(longest)
-    while (result := _measure_or_none(model, longest, capabilities)) is None:
-        free_memory()
-        longest = longest[: (len(longest) + 1) // 2]
-    return replace(result, too_large=batch_size if len(longest) < batch_size else 0)
+    examples, batch_size = run_plan.data.examples, run_plan.settings.steps.batch_size
+    indices = nlargest(batch_size, range(len(examples)), key=examples.lengths().__getitem__)
+    longest = [examples[index] for index in indices]
+    result = next(BatchSplitter().run(longest, partial(_measure, model, capabilities)))
+    return replace(result, too_large=len(longest) if result.batch < len(longest) else 0)
 
 
-def _measure_or_none(
-    model: Any, examples: Sequence[Example], capabilities: ModelCapabilities
-) -> ProbeResult | None:
-    """Measure; None if several examples ran out of memory. The error and its tensors are released by then."""
-    try:
-        return _measure(model, examples, capabilities)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error) or len(examples) == 1:
-            raise
-        return None
-
-
-def _measure(model: Any, examples: Sequence[Example], capabilities: ModelCapabilities) -> ProbeResult:
-    batch = collate(examples, in_one_row=capabilities.packed)
-    labels = batch["labels"].to(model.device)
-    extra_keys = (TOKENS, OWNERS, EXAMPLES, JOINS, "labels")
-    inputs = {name: value.to(model.device) for name, value in batch.items() if name not in extra_keys}
+def _measure(model: Any, capabilities: ModelCapabilities, examples: Sequence[Example]) -> ProbeResult:
+    batch = collate(examples, in_one_row=capabilities.packed).to(model.device)
 
     def step() -> None:
         try:
             with autocast_model(model):
-                losses = capabilities.loss(model, inputs, labels).losses
+                losses = capabilities.loss(model, batch.inputs, batch.labels).losses
             (losses.sum() / max(1, len(losses))).backward()
         finally:
             for parameter in model.parameters():
@@ -131,7 +114,7 @@ def _measure(model: Any, examples: Sequence[Example], capabilities: ModelCapabil
 
     model.train()
     peak = _measure_peak(step, model.device)
-    return ProbeResult(len(examples), int(inputs["input_ids"].numel()), _measure_seconds(step, model.device), peak)
+    return ProbeResult(len(examples), batch.labels.numel(), _measure_seconds(step, model.device), peak)
 
 
 def _measure_seconds(step: Callable[[], None], device: torch.device) -> float:
@@ -169,21 +152,21 @@ def _measure_gpu_peak(step: Callable[[], None]) -> int:
 
 def _as_event(
     result: ProbeResult,
-    run: RunPlan,
+    run_plan: RunPlan,
     capabilities: ModelCapabilities,
     memory_model: MemoryModel | None,
     device: str,
 ) -> ProbeDone:
-    estimate = memory_model.memory(_measured_settings(result, run)) if memory_model else None
+    estimate = memory_model.memory(_measured_settings(result, run_plan)) if memory_model else None
     # Memory that a run takes on top of the measured step.
     run_overhead = estimate.optimizer + estimate.lora if estimate else 0
     event = ProbeDone(
         device=device,
         batch_size=result.batch,
         tokens=result.tokens,
-        seconds=result.seconds * run.plan.effective_accumulation * max(1, result.too_large / result.batch),
-        steps=run.plan.steps,
-        run_seconds=result.seconds * _batches(result, run, capabilities),
+        seconds=result.seconds * run_plan.plan.effective_accumulation * max(1, result.too_large / result.batch),
+        steps=run_plan.plan.steps,
+        run_seconds=result.seconds * _batches(result, run_plan, capabilities),
         peak=result.peak + run_overhead if result.peak else 0,
         expected=_without_weights(estimate) if estimate else 0,
         free=max(0, memory_model.free - estimate.weights)
@@ -191,22 +174,22 @@ def _as_event(
         else 0,
         too_large=result.too_large,
         largest_batch=result.batch if result.too_large else 0,
-        fitting=_smaller_batches(result, run.settings) if result.too_large else {},
+        fitting=_smaller_batches(result, run_plan.settings) if result.too_large else {},
     )
     if memory_model is None or estimate is None or not memory_model.on_card or not result.peak:
         return event
     scale = max(0.1, (result.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
-    largest = max(event.largest_batch, largest_batch(memory_model, run.settings, scale))
+    largest = max(event.largest_batch, largest_batch(memory_model, run_plan.settings, scale))
     if result.too_large:
         largest = min(largest, result.too_large - 1)
-    changes = {} if event.fits else fit_to_memory(memory_model, run.settings, scale) or event.fitting
+    changes = {} if event.fits else fit_to_memory(memory_model, run_plan.settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=changes)
 
 
-def _measured_settings(result: ProbeResult, run: RunPlan) -> TrainingSettings:
+def _measured_settings(result: ProbeResult, run_plan: RunPlan) -> TrainingSettings:
     """Return the settings for the measured batch; gradient checkpointing stays as resolved for the whole one."""
-    checkpointing = run.data.report.resolved["gradient_checkpointing"]
-    return apply_changes(run.settings, {"batch_size": result.batch, "gradient_checkpointing": checkpointing})
+    checkpointing = run_plan.data.report.resolved["gradient_checkpointing"]
+    return apply_changes(run_plan.settings, {"batch_size": result.batch, "gradient_checkpointing": checkpointing})
 
 
 def _smaller_batches(result: ProbeResult, settings: TrainingSettings) -> dict[str, int]:
@@ -220,10 +203,10 @@ def _without_weights(estimate: MemoryEstimate) -> int:
     return estimate.total - estimate.weights
 
 
-def _batches(result: ProbeResult, run: RunPlan, capabilities: ModelCapabilities) -> float:
+def _batches(result: ProbeResult, run_plan: RunPlan, capabilities: ModelCapabilities) -> float:
     """Return the length of the run in units of the longest batch, by tokens with padding."""
-    report, plan = run.data.report, run.plan
-    padding = 0.0 if capabilities.packed else report.padding.get(run.settings.steps.batching, 0.0)
+    report, plan = run_plan.data.report, run_plan.plan
+    padding = 0.0 if capabilities.packed else report.padding.get(run_plan.settings.steps.batching, 0.0)
     batches_per_epoch = report.tokens / (1 - padding) / result.tokens
     return batches_per_epoch * plan.steps / plan.steps_per_epoch
 
@@ -253,27 +236,25 @@ class ExtraTimes:
     answer_seconds: float = 0.0
 
 
-def measure_extras(model: Any, run: RunPlan, ways: ModelCapabilities, host: Host, job: Job) -> ExtraTimes:
+def measure_extras(model: Any, run_plan: RunPlan, ways: ModelCapabilities, host: Host, job: Job) -> ExtraTimes:
     """Estimate the evaluations and the answers of a run by doing a part of each."""
-    return ExtraTimes(*_evaluations(model, run, ways, job), *_answers(model, run, host, job))
+    return ExtraTimes(*_evaluations(model, run_plan, ways, job), *_answers(model, run_plan, host, job))
 
 
-def _evaluations(model: Any, run: RunPlan, ways: ModelCapabilities, job: Job) -> tuple[int, float]:
-    count = count_evaluations(run.settings, run.plan, run.data.kept_aside)
+def _evaluations(model: Any, run_plan: RunPlan, ways: ModelCapabilities, job: Job) -> tuple[int, float]:
+    count = count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.kept_aside)
     if not count:
         return 0, 0.0
     job.log.append(Stage(text="Trying an evaluation"))
-    return count, _seconds_or_zero(
-        lambda: Evaluator(run, model, ways, lambda: job.control.stopping).estimate_seconds()
-    )
+    return count, _seconds_or_zero(lambda: Evaluator(run_plan, model, ways, job).estimate_seconds())
 
 
-def _answers(model: Any, run: RunPlan, host: Host, job: Job) -> tuple[int, float]:
-    rounds = count_sample_rounds(run.settings, run.plan)
+def _answers(model: Any, run_plan: RunPlan, host: Host, job: Job) -> tuple[int, float]:
+    rounds = count_sample_rounds(run_plan.settings, run_plan.plan)
     if not rounds:
         return 0, 0.0
     job.log.append(Stage(text="Trying an answer"))
-    generator = SampleGenerator(run, host, job, ())
+    generator = SampleGenerator(run_plan, host, job, ())
 
     def seconds() -> float:
         with sampling_mode(model):

@@ -16,21 +16,20 @@ from transformers.integrations import integration_utils
 from ...core.errors import first_line
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, LibraryMessage
-from ..plan import RunPlan
-from .callback import RunCallback
+from ..plan import RunPlan, StepLog
 
 
 @contextmanager
 def attach_reporter(
-    run: RunPlan, callback: RunCallback, folders: Folders, log: EventLog
+    run_plan: RunPlan, step_log: StepLog, folders: Folders, log: EventLog
 ) -> Iterator[list[Reporter]]:
     """Yield the chosen reporter, with environment variables that keep its files in our folders."""
-    name = run.settings.records.report_to
+    name = run_plan.settings.records.report_to
     if name == "none":
         yield []
         return
-    with _environment(_tracking_variables(name, run.folder.path, folders)):
-        reporter = Reporter(name, callback, log)
+    with _environment(_tracking_variables(name, run_plan.folder.path, folders)):
+        reporter = Reporter(name, step_log, log)
         try:
             yield [reporter]
         finally:
@@ -70,12 +69,12 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     It begins with the first finished step, since nothing is written for a run before that.
     """
 
-    def __init__(self, name: str, callback: RunCallback, log: EventLog) -> None:
-        self._name, self._callback, self._log = name, callback, log
+    def __init__(self, name: str, step_log: StepLog, log: EventLog) -> None:
+        self._name, self._step_log, self._log = name, step_log, log
         self._inner: Any = None
         self._begin: Callable[[], None] | None = None
         self._end: Callable[[], None] | None = None
-        self._reported = len(callback.evaluations)
+        self._reported = len(step_log.graph)
         self._failed = False
         self._log_errors(self._create)
 
@@ -106,14 +105,12 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
 
     def _extra_values(self) -> dict[str, float]:
         """Return values that transformers does not log: the smoothed loss and new evaluations."""
-        smoothed = self._callback.course.smoothed
+        smoothed, graph = self._step_log.smoothed, self._step_log.graph
         values = {} if smoothed is None else {"smoothed_loss": smoothed}
-        new, self._reported = self._callback.evaluations[self._reported :], len(self._callback.evaluations)
-        for evaluation in new:
+        new, self._reported = graph[self._reported :], len(graph)
+        for entry in new:
             values |= {
-                "eval_loss": evaluation.loss,
-                "eval_perplexity": evaluation.perplexity,
-                "eval_accuracy": evaluation.accuracy,
+                key: entry[key] for key in ("eval_loss", "eval_perplexity", "eval_accuracy") if key in entry
             }
         return values
 

@@ -175,10 +175,10 @@ def record_batches(monkeypatch: Any, trainer: Any) -> list[BatchRecord]:
     original = trainer.RunTrainer.training_step
 
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-        all_ids = [tuple(e.ids) for e in self._blueprint.data.examples]
-        step = BatchRecord(all_ids.index(tuple(e.ids)) for e in inputs["examples"])
-        step.lengths = tuple(len(e.ids) for e in inputs["examples"])
-        step.joins = tuple(inputs["joins"])
+        all_ids = [tuple(e.ids) for e in self._run_plan.data.examples]
+        step = BatchRecord(all_ids.index(tuple(e.ids)) for e in inputs["batch"].examples)
+        step.lengths = tuple(len(e.ids) for e in inputs["batch"].examples)
+        step.joins = tuple(inputs["batch"].joins)
         records.append(step)
         return original(self, model, inputs, *args, **more)
 

@@ -1,8 +1,8 @@
-"""Batches for a model, without the extra keys for the trainer."""
+"""Batches for a model: its arguments, with the labels."""
 
 from __future__ import annotations
 
-from training_pro.engine.compute.collator import EXAMPLES, JOINS, OWNERS, collate
+from training_pro.engine.compute.collator import collate
 
 
 def padded_batch(examples):
@@ -16,4 +16,4 @@ def packed_batch(examples):
 
 
 def _model_inputs(batch):
-    return {name: value for name, value in batch.items() if name not in (OWNERS, EXAMPLES, JOINS)}
+    return {**batch.inputs, "labels": batch.labels}

@@ -242,7 +242,7 @@ def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch
             whole = BatchSampler(order, batch, drop_last=False)
             for places in BatchSamplerShard(whole, processes, rank, even_batches=True):
                 made = collate([rows[p.number] for p in places], [p.joins for p in places], in_one_row=True)
-                zeros = made["position_ids"][0].eq(0).sum()
+                zeros = made.inputs["position_ids"][0].eq(0).sum()
                 joined = [n for n in range(1, batch) if places[n].joins]
                 assert all(places[n].number == places[n - 1].number + 1 for n in joined)
                 assert zeros == batch - len(joined)
@@ -257,15 +257,15 @@ def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
     a, b, c = (row.ids.tolist() for row in rows)
     labels = [-100, *a[1:], -100, b[1]]
     if in_one_row:
-        assert batch["input_ids"].tolist() == [a + b + c]
-        assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1]]
-        assert batch["labels"].tolist() == [[*labels, -100, c[1]]]
-        assert batch["owners"].tolist() == [[0, 0, 0, 1, 1, 2, 2]]
+        assert batch.inputs["input_ids"].tolist() == [a + b + c]
+        assert batch.inputs["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1]]
+        assert batch.labels.tolist() == [[*labels, -100, c[1]]]
+        assert batch.owners.tolist() == [[0, 0, 0, 1, 1, 2, 2]]
     else:
-        assert batch["input_ids"].tolist() == [a + b, [*c, 0, 0, 0]]
-        assert batch["labels"].tolist() == [labels, [-100, c[1], -100, -100, -100]]
-        assert batch["attention_mask"].tolist() == [[1] * 5, [1, 1, 0, 0, 0]]
-        assert torch.equal(batch["owners"][0], torch.tensor([0, 0, 0, 1, 1]))
+        assert batch.inputs["input_ids"].tolist() == [a + b, [*c, 0, 0, 0]]
+        assert batch.labels.tolist() == [labels, [-100, c[1], -100, -100, -100]]
+        assert batch.inputs["attention_mask"].tolist() == [[1] * 5, [1, 1, 0, 0, 0]]
+        assert torch.equal(batch.owners[0], torch.tensor([0, 0, 0, 1, 1]))
 
 
 @pytest.mark.parametrize(

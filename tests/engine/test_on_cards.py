@@ -16,12 +16,12 @@ from training_pro.core.engine import AnswerRequest
 from training_pro.core.jobs.job import Job
 from training_pro.data.examples.examples import Example
 from training_pro.engine.compute.capabilities import probe_model
-from training_pro.engine.compute.collator import OWNERS, collate
+from training_pro.engine.compute.collator import collate
 from training_pro.engine.compute.layer_patches import patch_base_layers, patch_lora_layers
 from training_pro.engine.compute.loss import ChunkedLoss, FullLogitsLoss, TokenLosses
-from training_pro.engine.compute.loss_by_dataset import LossByDataset
 from training_pro.engine.compute.neftune import add_neftune_noise
 from training_pro.engine.compute.packed_attention import use_packed_attention
+from training_pro.engine.compute.step_sums import StepSums
 from training_pro.engine.inference import eval_loop
 from training_pro.engine.inference.generation import generate_ids
 from training_pro.engine.lora.adapter import inject_lora, lora_config
@@ -134,14 +134,14 @@ def test_everything_else_in_a_step_is_on_the_device_of_its_losses(model, setting
             TWO_TEXTS, [0, 1], 2
         )
     assert sums.tokens.tolist() == [8, 6]
-    batch = collate(TWO_TEXTS, in_one_row=capabilities.packed)
-    inputs = {name: value.to(FIRST) for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    owners, labels = inputs.pop(OWNERS), inputs.pop("labels")
-    with autocast_model(model), add_neftune_noise(model.get_input_embeddings(), 1e-3, owners, inputs):
-        rows = capabilities.loss(model, inputs, labels)
-    by_source = LossByDataset(SimpleNamespace(has_several=True, names=["one", "two"], of=lambda examples: [0, 1]))
-    by_source.add(rows, owners, TWO_TEXTS)
-    assert list(by_source.taken().values()) == pytest.approx(sums.losses / sums.tokens, rel=3e-2)
+    batch = collate(TWO_TEXTS, in_one_row=capabilities.packed).to(FIRST)
+    with autocast_model(model), add_neftune_noise(model.get_input_embeddings(), 1e-3, batch):
+        rows = capabilities.loss(model, batch.inputs, batch.labels)
+    step_sums = StepSums(SimpleNamespace(has_several=True, names=["one", "two"], of=lambda examples: [0, 1]))
+    step_sums.add(batch, rows)
+    tokens, by_source = step_sums.take()
+    assert tokens == 14
+    assert list(by_source.values()) == pytest.approx(sums.losses / sums.tokens, rel=3e-2)
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1)
     question = AnswerRequest("", max_tokens=3, temperature=0.7)
     ids = generate_ids(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))

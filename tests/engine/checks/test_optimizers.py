@@ -75,20 +75,21 @@ def test_unsupported_optimizers_are_refused_together_with_problems_of_the_data(p
 def test_the_noise_of_a_token_depends_on_its_example_alone():
     rows = random_examples(4, 9)
     padded, packed = collate(rows, in_one_row=False), collate(rows, in_one_row=True)
-    padded_lengths = example_lengths(padded["owners"], padded["attention_mask"])
+    padded_lengths = example_lengths(padded)
     assert padded_lengths.tolist() == [[4.0] * 9, [9.0] * 9]
-    assert example_lengths(packed["owners"], None).tolist() == [[4.0] * 4 + [9.0] * 9]
+    assert example_lengths(packed).tolist() == [[4.0] * 4 + [9.0] * 9]
 
 
 def test_noise_is_bounded_and_is_removed():
     torch.manual_seed(0)
     embeddings, batch = torch.nn.Embedding(200, 16), collate(random_examples(4, 400), in_one_row=True)
-    clean = embeddings(batch["input_ids"])
-    with add_neftune_noise(embeddings, 5.0, batch["owners"], {}):
-        difference = (embeddings(batch["input_ids"]) - clean).abs()[0]
+    ids = batch.inputs["input_ids"]
+    clean = embeddings(ids)
+    with add_neftune_noise(embeddings, 5.0, batch):
+        difference = (embeddings(ids) - clean).abs()[0]
     assert 0.9 * 5 / 8 < float(difference[:4].max()) <= 5 / 8
     assert 0.9 * 5 / 80 < float(difference[4:].max()) <= 5 / 80
-    assert torch.equal(embeddings(batch["input_ids"]), clean)
+    assert torch.equal(embeddings(ids), clean)
 
 
 def test_a_run_with_noise_is_reproducible_and_differs_from_one_without(place):

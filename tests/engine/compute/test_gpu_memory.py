@@ -10,7 +10,7 @@ import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs.job import Job
 from training_pro.engine.compute import gpu_memory
-from training_pro.engine.compute.step_errors import explain_out_of_memory
+from training_pro.engine.compute.oom import explain_out_of_memory, out_of_memory_error
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.trainer import RunTrainer
 
@@ -74,7 +74,10 @@ def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection):
         alive.extend(ref() for ref in refs)
         return []
 
-    with pytest.raises(ModelError, match="Out of memory"), explain_out_of_memory(CPU, remedies):
+    with (
+        pytest.raises(ModelError, match="Out of memory"),
+        explain_out_of_memory(lambda: out_of_memory_error(CPU, remedies)),
+    ):
         step()
     assert alive == [None]
 

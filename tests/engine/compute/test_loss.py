@@ -84,8 +84,8 @@ def test_token_losses_have_positions_owners_and_hits(loss_fn):
         padded_batch(rows),
     )
     assert losses.positions.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1]]
-    assert losses.owners_at_labels(collate(rows, in_one_row=False)["owners"]).tolist() == [0, 0, 0, 1]
-    in_one_row = collate(rows, in_one_row=True)["owners"]
+    assert losses.owners_at_labels(collate(rows, in_one_row=False).owners).tolist() == [0, 0, 0, 1]
+    in_one_row = collate(rows, in_one_row=True).owners
     assert in_one_row.tolist() == [[0, 0, 0, 0, 1, 1]]
     logits = model(input_ids=torch.as_tensor(rows[0].ids, dtype=torch.long)[None]).logits[0, :-1]
     assert losses.hits[:3].tolist() == [

@@ -55,12 +55,12 @@ def test_an_evaluation_that_did_not_fit_leaves_nothing_in_memory(monkeypatch):
     """Otherwise the next step would run out of memory and split its batches from then on."""
     refs = []
 
-    def run_out_of_memory(self, found, examples, groups):
+    def run_out_of_memory(self, sums, part):
         large = torch.zeros(1000)
         refs.append(weakref.ref(large))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(EvalLoop, "_add_at_once", run_out_of_memory)
+    monkeypatch.setattr(EvalLoop, "_add_part", run_out_of_memory)
     eval_loop = EvalLoop(None, ModelCapabilities(FullLogitsLoss(), packed=True), BatchLimit(), lambda: False)
     gc.collect()
     gc.disable()

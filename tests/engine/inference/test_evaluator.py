@@ -287,10 +287,10 @@ def test_results_of_another_split_neither_stop_a_run_nor_are_best(place):
 
 
 def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch):
-    def fail(self):
+    def fail(self, report):
         raise RuntimeError("out of everything\nmore of it")
 
-    monkeypatch.setattr(evaluator.Evaluator, "__call__", fail)
+    monkeypatch.setattr(evaluator.Evaluator, "evaluate", fail)
     events = run_events(place, max_steps=2)
     advice = [e.text for e in events if isinstance(e, Advice)]
     assert "The evaluation after step 0 failed, and the run goes on: out of everything" in advice
@@ -300,14 +300,14 @@ def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch
 
 def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
     whole = evaluations(run_events(place, max_steps=1))
-    add_at_once = eval_loop.EvalLoop._add_at_once
+    add_part = eval_loop.EvalLoop._add_part
 
-    def too_much(self, found, examples, groups):
-        if len(examples) > 1:
+    def too_much(self, sums, part):
+        if len(part) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        add_at_once(self, found, examples, groups)
+        add_part(self, sums, part)
 
-    monkeypatch.setattr(eval_loop.EvalLoop, "_add_at_once", too_much)
+    monkeypatch.setattr(eval_loop.EvalLoop, "_add_part", too_much)
     halves = evaluations(run_events(place, name="b", max_steps=1))
     assert [e.tokens for e in halves] == [e.tokens for e in whole]
     assert [e.loss for e in halves] == pytest.approx([e.loss for e in whole], abs=1e-5)

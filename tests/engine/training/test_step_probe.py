@@ -177,14 +177,14 @@ class Clock:
 
 @pytest.mark.parametrize("packing", ["auto", "off"])
 def test_the_time_of_an_evaluation_is_estimated_by_tokens(place, monkeypatch, packing):
-    clock, seen, add_at_once = Clock(monkeypatch), [], EvalLoop._add_at_once
+    clock, seen, add_part = Clock(monkeypatch), [], EvalLoop._add_part
 
-    def add(self, sums, examples, groups):
-        add_at_once(self, sums, examples, groups)
-        seen.append(self._batch_tokens(examples))
+    def add(self, sums, part):
+        add_part(self, sums, part)
+        seen.append(self._batch_tokens([example for example, _ in part]))
         clock.now += seen[-1]
 
-    monkeypatch.setattr(EvalLoop, "_add_at_once", add)
+    monkeypatch.setattr(EvalLoop, "_add_part", add)
     options = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1}
     estimate = probe(place, **options)[0].evaluation_seconds
     assert len(seen) == 3

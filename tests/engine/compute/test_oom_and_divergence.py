@@ -12,10 +12,12 @@ from training_pro.core.errors import ModelError
 from training_pro.core.files.atomic_files import dump_json
 from training_pro.core.jobs.events import Advice, Note, Progress
 from training_pro.core.jobs.job import Job
-from training_pro.engine.compute.oom_retry import MicroBatch
-from training_pro.engine.compute.step_errors import find_divergence, is_out_of_memory
-from training_pro.engine.training.finite_check import is_finite_checkpoint
+from training_pro.engine.compute import telemetry, windows_vram
+from training_pro.engine.compute.collator import collate
+from training_pro.engine.compute.divergence import find_divergence, is_finite_checkpoint
+from training_pro.engine.compute.oom import BatchSplitter, is_out_of_memory
 from training_pro.records.folder import loras
+from training_pro.tests.engine.architectures import random_examples
 
 TWO = {
     "epochs": 2,
@@ -132,10 +134,31 @@ def test_other_errors_are_not_taken_for_out_of_memory(place):
 
 
 def test_micro_batches_do_not_separate_continued_examples():
-    batch = MicroBatch(tuple("abcde"), (False, True, False, False, True))  # type: ignore[arg-type]
-    assert batch.texts == 3
-    assert ["".join(piece.examples) for piece in batch.first(1)] == ["ab", "cde"]
-    assert ["".join(piece.examples) for piece in batch.first(2)] == ["abc", "de"]
+    examples = random_examples(1, 2, 3, 4, 5)
+    batch = collate(examples, [False, True, False, False, True], in_one_row=False)
+    assert (len(batch), batch.tokens) == (3, 15)
+    assert batch[0:3] is batch
+    assert [len(e.ids) for e in batch[:1].examples] == [1, 2]
+    assert [len(e.ids) for e in batch[1:3].examples] == [3, 4, 5]
+    assert batch[1:3].inputs["attention_mask"].sum(-1).tolist() == [3, 9]
+    assert collate(examples, [True] * 5, in_one_row=True).joins[0] is False
+
+
+def test_parts_keep_the_size_that_fits():
+    tried, splits, splitter = [], [], BatchSplitter()
+
+    def run(part):
+        tried.append(list(part))
+        if len(part) > 2:
+            raise MemoryError
+        return sum(part)
+
+    assert list(splitter.run(range(7), run, lambda *sizes: splits.append(sizes))) == [1, 5, 9, 6]
+    assert splits == [(7, 4), (4, 2)]
+    assert sum(map(len, tried)) == 7 + 7 + 4
+    assert list(splitter.run(range(3), run)) == [1, 2]
+    with pytest.raises(MemoryError):
+        next(BatchSplitter(enabled=False).run(range(3), run))
 
 
 def break_output(host, step, value):
@@ -283,8 +306,6 @@ def test_nan_is_null_in_json():
 
 
 def test_on_windows_the_memory_limit_of_the_gpu_is_set_and_restored(monkeypatch):
-    from training_pro.engine.compute import windows_vram
-
     fractions = []
     monkeypatch.setattr(windows_vram.sys, "platform", "win32")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (6_000, 10_000))
@@ -302,27 +323,17 @@ def test_on_windows_the_memory_limit_of_the_gpu_is_set_and_restored(monkeypatch)
 
 
 def test_spilling_is_reported_once_when_steps_become_much_slower():
-    from training_pro.engine.compute.windows_vram import SpillDetector
-
-    detector = SpillDetector()
+    detector = windows_vram.SpillDetector()
     usual = [detector.observe(1.0 + 0.1 * (n % 3), 1000) for n in range(20)]
     longer = [detector.observe(4.0, 4000) for _ in range(5)]  # not slower: more tokens
     assert not any([*usual, *longer])
     assert [detector.observe(9.0, 1000) for _ in range(5)] == [False, False, True, False, False]
-    assert not any(SpillDetector().observe(9.0, 1000) for _ in range(30))
+    assert not any(windows_vram.SpillDetector().observe(9.0, 1000) for _ in range(30))
 
 
 def test_a_run_that_spills_logs_advice(place, monkeypatch):
-    from training_pro.engine.compute import windows_vram
-    from training_pro.engine.training.callback import RunCallback
-
-    begin = RunCallback.on_train_begin
-
-    def watching(self, *args, **more):
-        self.spill_detector = windows_vram.SpillDetector(baseline=[1e-9] * windows_vram.BASELINE_STEPS)
-        begin(self, *args, **more)
-
-    monkeypatch.setattr(RunCallback, "on_train_begin", watching)
+    detector = windows_vram.SpillDetector(baseline=[1e-9] * windows_vram.BASELINE_STEPS)
+    monkeypatch.setattr(telemetry, "spill_detector", lambda device: detector)
     job = Job("training", "a test")
     place.train(job=job, **TWO)
     assert [e.text for e in events_of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILL_ADVICE]

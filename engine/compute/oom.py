@@ -1,0 +1,135 @@
+"""Out of memory: run a batch in parts that fit, or end with an error that says what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from ...core.errors import ModelError, Remedy
+from ...core.host import DeviceMemory
+from ...train_utils import size
+from .gpu_memory import free_memory, release_error
+from .step_sums import StepSums
+
+_OOM_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
+Result = TypeVar("Result")
+
+
+class Splittable(Protocol):
+    """A batch, or a list of examples."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Any: ...
+
+
+@dataclass
+class BatchSplitter:
+    """Runs batches in parts of a size that fits into memory, which it finds by halving and remembers."""
+
+    enabled: bool = True
+    size: int = 0
+    """Number of items that fit at once; 0 while whole batches fit."""
+
+    def can_split(self, part: Splittable) -> bool:
+        return self.enabled and len(part) > 1
+
+    def run(
+        self,
+        batch: Splittable,
+        run_part: Callable[[Any], Result],
+        on_split: Callable[[int, int], None] = lambda failed, size: None,
+    ) -> Iterator[Result]:
+        """Yield the result of each part; `on_split` is called with the size that failed and the next one."""
+        start = 0
+        while start < len(batch):
+            part = batch[start : start + (self.size or len(batch))]
+            try:
+                result = run_part(part)
+            except (RuntimeError, MemoryError) as error:
+                if not (self.can_split(part) and is_out_of_memory(error)):
+                    raise
+            else:
+                yield result
+                start += len(part)
+                continue
+            free_memory()  # only here, since the error keeps the tensors of the failed part alive
+            self.size = (len(part) + 1) // 2
+            on_split(len(part), self.size)
+
+
+@contextmanager
+def undo_on_error(parameters: Iterable[torch.nn.Parameter], sums: StepSums) -> Iterator[None]:
+    """Add the gradients of this context to the accumulated ones; after an error, drop them and what was summed."""
+    accumulated = [(parameter, parameter.grad) for parameter in parameters if parameter.requires_grad]
+    sums_before = sums.snapshot()
+    for parameter, _ in accumulated:
+        parameter.grad = None
+    try:
+        yield
+    except BaseException:
+        for parameter, gradient in accumulated:
+            parameter.grad = gradient
+        sums.restore(sums_before)
+        raise
+    for parameter, gradient in accumulated:
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in _OOM_MESSAGES)
+
+
+@contextmanager
+def explain_out_of_memory(explain: Callable[[], ModelError]) -> Iterator[None]:
+    """Turn an out-of-memory error into one with remedies."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        release_error(error)  # the figures then count the model and the LoRA only
+        raise explain() from None
+
+
+def out_of_memory_error(
+    device: torch.device, remedies: Callable[[DeviceMemory], Sequence[Remedy]], tokens: int = 0
+) -> ModelError:
+    """Return the error for one example of `tokens` tokens that does not fit; 0 if no example is to blame."""
+    memory = device_memory(device)
+    cause = f": one example of {tokens} tokens alone does not fit" if tokens else ", in one forward pass"
+    figures = (
+        f" ({size(memory.total)} on the card, {size(memory.held)} of it hold model and LoRA, "
+        f"{size(memory.total - memory.used)} are free)"
+    )
+    helpful = remedies(memory)
+    advice = [*(remedy.words for remedy in helpful), "the model loaded in 4 bits"]
+    return ModelError(
+        f"Out of memory{cause}{figures if memory.total else ''}. What helps most: {'; '.join(advice)}.", helpful
+    )
+
+
+def unsplittable_batch_error(batch: int, accumulation: int, reason: str) -> ModelError:
+    """Return the error for running out of memory where a batch cannot be split."""
+    smaller = {"batch_size": max(1, batch // 2), "accumulation": 2 * accumulation}
+    advice = f"True Batch Size {smaller['batch_size']} and Gradient Accumulation {smaller['accumulation']}"
+    return ModelError(
+        f"Out of memory, and {reason} a batch cannot be done again in halves. Start anew with {advice}: the steps "
+        "stay what they are.",
+        [Remedy(advice, smaller)],
+    )
+
+
+def device_memory(device: torch.device) -> DeviceMemory:
+    """Return used and total memory of the model's device; zeros for a CPU."""
+    if device.type != "cuda":
+        return DeviceMemory("CPU", 0, 0)
+    free, total = torch.cuda.mem_get_info(device)
+    return DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
