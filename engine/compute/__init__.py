@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from . import distributed
-from .acceleration import apply_machine_settings, compile_layers, count_workers, trim_memory
+from .acceleration import apply_machine_settings, compile_layers, count_workers
 from .capabilities import ModelCapabilities, eval_mode, probe_model
 from .collator import Batch, collate
 from .distributed import ddp_backend, sync_control
 from .divergence import DivergenceError, find_divergence, has_finite_weights, is_finite_checkpoint
-from .gpu_memory import free_memory_afterwards
 from .layer_patches import patch_lora_layers
 from .loss import LossFunction
 from .neftune import add_neftune_noise
 from .oom import (
     BatchSplitter,
     explain_out_of_memory,
+    free_memory_afterwards,
     out_of_memory_error,
     undo_on_error,
-    unsplittable_batch_error,
 )
 from .packed_attention import use_packed_attention
 from .step_sums import StepSums
-from .telemetry import MachineMonitor, read_process_memory, reset_peak
+from .telemetry import MachineMonitor, measure_peak
 from .windows_vram import limit_vram
 
 __all__ = [
@@ -46,14 +45,11 @@ __all__ = [
     "has_finite_weights",
     "is_finite_checkpoint",
     "limit_vram",
+    "measure_peak",
     "out_of_memory_error",
     "patch_lora_layers",
     "probe_model",
-    "read_process_memory",
-    "reset_peak",
     "sync_control",
-    "trim_memory",
     "undo_on_error",
-    "unsplittable_batch_error",
     "use_packed_attention",
 ]

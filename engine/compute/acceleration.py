@@ -17,7 +17,7 @@ from ...settings.definitions import MachineSettings
 from ..checks import attention_problems, liger_problems, raise_problems
 from ..lora import autocast_model, compute_dtype, restore_methods
 from .layer_patches import patch_base_layers
-from .packed_attention import use_packed_attention
+from .packed_attention import preserve_attention, use_packed_attention
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 _MAX_MMAP_THRESHOLD = 32 * 2**20  # the most that glibc accepts
@@ -85,26 +85,17 @@ def use_attention(asked: str, base: Any) -> Iterator[None]:
         yield
         return
     raise_problems(attention_problems(asked, base.device.type, compute_dtype(base)))
-    configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
-    saved = [(config, config._attn_implementation_internal) for config in configs.values()]
-    try:
-        _switch_attention(asked, base)
-        yield
-    finally:
-        for config, implementation in saved:
-            config._attn_implementation_internal = implementation
-
-
-def _switch_attention(asked: str, base: Any) -> None:
     model_class = type(base).__name__
-    try:
-        base.set_attn_implementation(asked)
-    except (ValueError, ImportError) as error:
-        raise SettingsError(
-            [f"Attention: {model_class} has no {asked} ({first_line(error)}). Choose auto."]
-        ) from error
-    if base.config._attn_implementation != asked:
-        raise SettingsError([f"Attention: {model_class} cannot change to {asked}. Choose auto."])
+    with preserve_attention(base):
+        try:
+            base.set_attn_implementation(asked)
+        except (ValueError, ImportError) as error:
+            raise SettingsError(
+                [f"Attention: {model_class} has no {asked} ({first_line(error)}). Choose auto."]
+            ) from error
+        if base.config._attn_implementation != asked:
+            raise SettingsError([f"Attention: {model_class} cannot change to {asked}. Choose auto."])
+        yield
 
 
 @contextmanager
@@ -127,11 +118,8 @@ def _tf32_flags() -> Iterator[tuple[Any, str, Any]]:
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     new_places = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
-    for backend, name in [
-        (matmul, OLD_TF32_FLAG),
-        (cudnn, OLD_TF32_FLAG),
-        *((backend, NEW_TF32_FLAG) for backend in new_places),
-    ]:
+    flags = [(matmul, OLD_TF32_FLAG), (cudnn, OLD_TF32_FLAG), *((place, NEW_TF32_FLAG) for place in new_places)]
+    for backend, name in flags:
         with suppress(RuntimeError, AttributeError):
             yield backend, name, getattr(backend, name)
 
@@ -158,28 +146,27 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
         return
     import torch._dynamo  # not an attribute of torch until it is imported
 
-    options = {"disable": False, "recompile_limit": RECOMPILE_LIMIT}  # the webui disables dynamo
-    with torch._dynamo.config.patch(**options):
+    # The webui disables dynamo.
+    with torch._dynamo.config.patch(disable=False, recompile_limit=RECOMPILE_LIMIT):
         try:
-            _compile(layers, model, job)
+            for layer in layers:
+                layer.compile(dynamic=True)
+            text = f"{len(layers)} layers are compiled; new lengths may be slow at first."
+            try:
+                _run_one_step(model)
+            except (RuntimeError, OSError, ImportError) as error:
+                _uncompile(layers)
+                text = f"it fails here ({first_line(error)}); the run goes on without it."
+            job.log.append(Note(text=f"Compile: {text}"))
             yield
         finally:
-            for layer in layers:
-                layer._compiled_call_impl = None
+            _uncompile(layers)
             torch._dynamo.reset()
 
 
-def _compile(layers: list[torch.nn.Module], model: Any, job: Job) -> None:
+def _uncompile(layers: list[torch.nn.Module]) -> None:
     for layer in layers:
-        layer.compile(dynamic=True)
-    try:
-        _run_one_step(model)
-    except (RuntimeError, OSError, ImportError) as error:
-        for layer in layers:
-            layer._compiled_call_impl = None
-        job.log.append(Note(text=f"Compile: it fails here ({first_line(error)}); the run goes on without it."))
-    else:
-        job.log.append(Note(text=f"Compile: {len(layers)} layers are compiled; new lengths may be slow at first."))
+        layer._compiled_call_impl = None
 
 
 def _run_one_step(model: Any) -> None:

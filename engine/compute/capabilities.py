@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ...core.errors import SettingsError
-from ...data.examples import IGNORE_INDEX
 from ...settings.definitions import TrainingSettings
 from ..lora import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled
 from . import loss
@@ -45,61 +44,49 @@ class ModelCapabilities:
 
     def as_log(self) -> dict[str, str]:
         """Return the entries of training_log.json."""
-        off = f"off: {self.packing_refusal}" if self.packing_refusal else "off"
-        usual = (
-            f"from all logits: {self.chunked_loss_refusal}"
-            if self.chunked_loss_refusal
-            else "supervised rows only"
-        )
-        return {"packing": "on" if self.packed else off, "loss_from": usual}
+        packing = "on" if self.packed else ": ".join(filter(None, ["off", self.packing_refusal]))
+        loss_from = "supervised rows only"
+        if self.chunked_loss_refusal:
+            loss_from = f"from all logits: {self.chunked_loss_refusal}"
+        return {"packing": packing, "loss_from": loss_from}
 
 
 def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
     """Test packing and the chunked loss; SettingsError if packing is 'on' and the model mixes examples."""
     packing = settings.machine.packing
     with torch.no_grad(), eval_mode(model), autocast_model(model):
-        texts = _probe_texts(model)
-        loss_fn, why_full_logits = _choose_loss(model, texts, settings.learning.label_smoothing)
+        texts = probe_texts(model, PROBE_LENGTH)
+        loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
     if packing == "on" and why_mixed:
         raise SettingsError([f"Packing: it cannot be on, because {why_mixed}. Choose auto or off."])
     return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
 
 
-def _probe_texts(model: Any) -> torch.Tensor:
+def probe_texts(model: Any, length: int) -> torch.Tensor:
     """Return two short texts of random ids, the same ones each time."""
     generator = torch.Generator().manual_seed(7)
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    return torch.randint(0, vocabulary, (2, PROBE_LENGTH), generator=generator).to(model.device)
-
-
-def _choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[LossFunction, str]:
-    labels = texts.clone()
-    labels[:, 0] = IGNORE_INDEX
-    inputs = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}
-    return loss.choose_loss(model, inputs, labels, smoothing)
+    return torch.randint(0, vocabulary, (2, length), generator=generator).to(model.device)
 
 
 def _find_leak(model: Any, texts: torch.Tensor) -> str:
     """Return why the two texts cannot share a row, or an empty string."""
-    alone_logits = torch.cat(
-        [model(input_ids=text[None], use_cache=False).logits.float() for text in texts], dim=1
-    )
+    alone_logits = torch.cat([model(input_ids=text[None], use_cache=False).logits.float() for text in texts], 1)
     row, positions = texts.reshape(1, -1), torch.arange(2 * PROBE_LENGTH, device=texts.device)[None]
     try:
-        packed_logits = _logits(model, row, positions % PROBE_LENGTH)
+        logits = packed_logits(model, row, positions % PROBE_LENGTH)
     except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
         return f"this model takes no positions of our own ({type(error).__name__})"
-    leak = _relative_distance(packed_logits, alone_logits) / max(
-        _relative_distance(_logits(model, row, positions), alone_logits), 1e-30
-    )
+    total = _relative_distance(packed_logits(model, row, positions), alone_logits)
+    leak = _relative_distance(logits, alone_logits) / max(total, 1e-30)
     bound = MAX_LEAK_COARSE if _rounds_coarsely(model) else MAX_LEAK
     if leak <= bound:
         return ""
     return f"this model lets examples in one row see each other ({leak:.2g} of what running on would change)"
 
 
-def _logits(model: Any, row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def packed_logits(model: Any, row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     logits: torch.Tensor = model(input_ids=row, position_ids=positions, use_cache=False).logits
     return logits.float()
 

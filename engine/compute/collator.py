@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ...data.examples import IGNORE_INDEX, Example
 
@@ -89,14 +91,11 @@ class _Text(NamedTuple):
 
 
 def _pad(texts: Sequence[_Text]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    longest = max(len(text.ids) for text in texts)
-    ids = torch.zeros((len(texts), longest), dtype=torch.long)
-    mask, labels, owners = torch.zeros_like(ids), torch.full_like(ids, IGNORE_INDEX), torch.zeros_like(ids)
-    for row, text in enumerate(texts):
-        length = len(text.ids)
-        ids[row, :length], labels[row, :length], mask[row, :length] = text.ids, text.labels, 1
-        owners[row, :length], owners[row, length:] = text.owners, text.owners[-1]
-    return {"input_ids": ids, "attention_mask": mask}, labels, owners
+    ids, labels, owners = zip(*texts, strict=True)
+    pad = partial(pad_sequence, batch_first=True)
+    mask, owners = pad([torch.ones_like(text) for text in ids]), pad(owners)
+    owners = torch.where(mask.bool(), owners, owners.amax(1, keepdim=True))  # padding belongs to the last example
+    return {"input_ids": pad(ids), "attention_mask": mask}, pad(labels, padding_value=IGNORE_INDEX), owners
 
 
 def _pack(texts: Sequence[_Text]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:

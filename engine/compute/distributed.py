@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import time
@@ -30,11 +29,8 @@ def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
     if dist_env.is_main_process():
         yield folder
         return
-    scratch = Path(tempfile.mkdtemp(prefix="training-pro-"))
-    try:
-        yield replace(folder, path=scratch / folder.name, logs=scratch, replaces=False)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="training-pro-", ignore_cleanup_errors=True) as scratch:
+        yield replace(folder, path=Path(scratch, folder.name), logs=Path(scratch), replaces=False)
 
 
 def sync_control(control: RunControl[Any], clock: float) -> float:

@@ -32,9 +32,8 @@ def patch_base_layers(base: Any) -> Iterator[None]:
     rotary = source.get(ROTARY_FUNCTION)
     # accelerate has already replaced the forward of a layer that is spread over several GPUs.
     modules = [m for m in base.modules() if "forward" not in vars(m)]
-    patches = [(m, _swiglu_forward) for m in modules if is_gated_mlp(m)] + [
-        (m, _rms_norm_forward) for m in modules if is_rms_norm(m)
-    ]
+    patches = [(m, _swiglu_forward) for m in modules if is_gated_mlp(m)]
+    patches += [(m, _rms_norm_forward) for m in modules if is_rms_norm(m)]
     try:
         if rotary is not None and is_rotary_embedding(rotary):
             source[ROTARY_FUNCTION] = partial(_rotary_forward, rotary)

@@ -68,9 +68,8 @@ class FullLogitsLoss:
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
         logits = model(**inputs, use_cache=False).logits
-        places, targets = supervised_positions(labels.to(logits.device))
-        rows = logits[places[:, 0], places[:, 1]].float()
-        return _token_losses(rows, targets, places, self.smoothing)
+        rows, targets, positions = _supervised_rows(logits, labels)
+        return _token_losses(rows.float(), targets, positions, self.smoothing)
 
 
 @dataclass(frozen=True)
@@ -84,35 +83,32 @@ class ChunkedLoss:
         with _recorded_input(self.head.module) as recorded:
             model(**inputs, use_cache=False)
         (hidden,) = recorded
-        places, targets = supervised_positions(labels.to(hidden.device))
-        rows = hidden[places[:, 0], places[:, 1]]
+        rows, targets, positions = _supervised_rows(hidden, labels)
         if not self.head.is_frozen:
-            return _token_losses(self.head.logits(rows), targets, places, self.smoothing)
+            return _token_losses(self.head.logits(rows), targets, positions, self.smoothing)
         weight = self.head.module.weight
         rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)
         losses, hits = _ChunkedCrossEntropy.apply(
             rows, weight, self.head.module.bias, targets, self.smoothing, self.head.cap
         )
-        return TokenLosses(losses, hits, _predicted_positions(places))
+        return TokenLosses(losses, hits, positions)
 
 
 def _token_losses(
-    logits: torch.Tensor, targets: torch.Tensor, places: torch.Tensor, smoothing: float
+    logits: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor, smoothing: float
 ) -> TokenLosses:
     targets = targets.to(logits.device)  # the head may be on another GPU than its input
     losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
-    return TokenLosses(losses, logits.detach().argmax(-1) == targets, _predicted_positions(places))
+    return TokenLosses(losses, logits.detach().argmax(-1) == targets, positions)
 
 
-def _predicted_positions(places: torch.Tensor) -> torch.Tensor:
-    """Return the positions of the predicted tokens: one column further."""
-    return places + torch.tensor([0, 1], device=places.device)
-
-
-def supervised_positions(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (row, column) of each position that predicts a label, and the labels."""
-    places = (labels[:, 1:] != IGNORE_INDEX).nonzero()
-    return places, labels[:, 1:][places[:, 0], places[:, 1]]
+def _supervised_rows(
+    states: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the states that predict a label, these labels, and their positions: one column further."""
+    labels = labels.to(states.device)
+    rows, columns = (labels[:, 1:] != IGNORE_INDEX).nonzero().unbind(1)
+    return states[rows, columns], labels[rows, columns + 1], torch.stack([rows, columns + 1], dim=1)
 
 
 @contextmanager
@@ -204,11 +200,11 @@ class _Chunk:
         return gradient if self._slope is None else gradient.mul_(self._slope)
 
 
-def choose_loss(
-    model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, smoothing: float
-) -> tuple[LossFunction, str]:
+def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[LossFunction, str]:
     """Return the cheapest loss function that is correct for this model, and why it is not the chunked one."""
     full, head = FullLogitsLoss(smoothing), _find_head(model)
+    inputs, labels = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}, texts.clone()
+    labels[:, 0] = IGNORE_INDEX
     if head is None:
         return full, "this model does not say which layer its head is"
     chunked = ChunkedLoss(head, smoothing)
@@ -218,7 +214,10 @@ def choose_loss(
             losses = chunked(model, inputs, labels).losses
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             return full, f"this model uses its head in a way of its own ({type(error).__name__})"
-    if _is_close(expected, losses.to(expected.device), next(head.module.parameters()).dtype):
+    is_full_precision = next(head.module.parameters()).dtype in (torch.float32, torch.float64)
+    bound = (TOLERANCE if is_full_precision else HALF_TOLERANCE) * (1 + expected.abs())
+    losses = losses.to(expected.device)
+    if losses.shape == expected.shape and bool(((expected - losses).abs() <= bound).all()):
         return chunked, ""
     return full, "this model does more with its logits than its head says"
 
@@ -230,10 +229,3 @@ def _find_head(model: Any) -> Head | None:
         return None
     text_config = base.config.get_text_config()
     return Head(module, getattr(text_config, "final_logit_softcapping", None) or None)
-
-
-def _is_close(expected: torch.Tensor, losses: torch.Tensor, dtype: torch.dtype) -> bool:
-    bound = TOLERANCE if dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
-    return losses.shape == expected.shape and bool(
-        ((expected - losses).abs() <= bound * (1 + expected.abs())).all()
-    )

@@ -1,30 +1,24 @@
-"""Out of memory: run a batch in parts that fit, or end with an error that says what helps."""
+"""Out of memory: free it, run a batch in parts that fit, or end with an error that says what helps."""
 
 from __future__ import annotations
 
+import gc
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ...core.errors import ModelError, Remedy
 from ...core.host import DeviceMemory
 from ...train_utils import size
-from .gpu_memory import free_memory, release_error
+from .collator import Batch
 from .step_sums import StepSums
 
 _OOM_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
 Result = TypeVar("Result")
-
-
-class Splittable(Protocol):
-    """A batch, or a list of examples."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> Any: ...
 
 
 @dataclass
@@ -35,12 +29,12 @@ class BatchSplitter:
     size: int = 0
     """Number of items that fit at once; 0 while whole batches fit."""
 
-    def can_split(self, part: Splittable) -> bool:
+    def can_split(self, part: Batch | Sequence[Any]) -> bool:
         return self.enabled and len(part) > 1
 
     def run(
         self,
-        batch: Splittable,
+        batch: Batch | Sequence[Any],
         run_part: Callable[[Any], Result],
         on_split: Callable[[int, int], None] = lambda failed, size: None,
     ) -> Iterator[Result]:
@@ -103,7 +97,10 @@ def out_of_memory_error(
     device: torch.device, remedies: Callable[[DeviceMemory], Sequence[Remedy]], tokens: int = 0
 ) -> ModelError:
     """Return the error for one example of `tokens` tokens that does not fit; 0 if no example is to blame."""
-    memory = device_memory(device)
+    memory = DeviceMemory("CPU", 0, 0)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        memory = DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
     cause = f": one example of {tokens} tokens alone does not fit" if tokens else ", in one forward pass"
     figures = (
         f" ({size(memory.total)} on the card, {size(memory.held)} of it hold model and LoRA, "
@@ -116,20 +113,25 @@ def out_of_memory_error(
     )
 
 
-def unsplittable_batch_error(batch: int, accumulation: int, reason: str) -> ModelError:
-    """Return the error for running out of memory where a batch cannot be split."""
-    smaller = {"batch_size": max(1, batch // 2), "accumulation": 2 * accumulation}
-    advice = f"True Batch Size {smaller['batch_size']} and Gradient Accumulation {smaller['accumulation']}"
-    return ModelError(
-        f"Out of memory, and {reason} a batch cannot be done again in halves. Start anew with {advice}: the steps "
-        "stay what they are.",
-        [Remedy(advice, smaller)],
-    )
+def free_memory() -> None:
+    """Collect garbage, also in reference cycles, and return torch's cached GPU memory to the driver."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
-def device_memory(device: torch.device) -> DeviceMemory:
-    """Return used and total memory of the model's device; zeros for a CPU."""
-    if device.type != "cuda":
-        return DeviceMemory("CPU", 0, 0)
-    free, total = torch.cuda.mem_get_info(device)
-    return DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
+def release_error(error: BaseException) -> None:
+    """Clear the frames of a traceback, which keep all their tensors alive, and free the memory."""
+    traceback.clear_frames(error.__traceback__)
+    free_memory()
+
+
+@contextmanager
+def free_memory_afterwards() -> Iterator[None]:
+    """Free the memory used within this context, however it ends."""
+    try:
+        yield
+    except BaseException as error:
+        release_error(error)
+        raise
+    free_memory()

@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ..lora import autocast_model
-from .capabilities import eval_mode
+from .capabilities import eval_mode, packed_logits, probe_texts
 
 ATTENTION_NAME = "training_pro_documents"
 PROBE_LENGTH = 12
@@ -28,11 +28,9 @@ HALF_TOLERANCE = 5e-2
 def packed_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """Return where each text begins, and the end of the row; the usual mask if it is of another kind."""
     full_mask = sdpa_mask(*args, **kwargs)
-    return (
-        full_mask
-        if full_mask is None or full_mask.shape[0] != 1 or full_mask.dtype != torch.bool
-        else _text_bounds(full_mask)
-    )
+    if full_mask is None or full_mask.dtype != torch.bool or full_mask.shape[0] != 1:
+        return full_mask
+    return _text_bounds(full_mask)
 
 
 def _text_bounds(full_mask: torch.Tensor) -> torch.Tensor:
@@ -44,10 +42,8 @@ def _text_bounds(full_mask: torch.Tensor) -> torch.Tensor:
     first = visible.to(torch.uint8).argmax(-1)
     if not bool((visible.sum(-1) == positions - first + 1).all()) or not bool((first[first] == first).all()):
         return full_mask
-    begins = (first == positions).nonzero()[:, 0]
-    return torch.cat(
-        [begins.cpu(), torch.tensor([rows])]
-    )  # on a GPU, each layer would have to synchronize to read them
+    begins = (first == positions).nonzero()[:, 0].cpu()  # on a GPU, each layer would synchronize to read them
+    return torch.cat([begins, torch.tensor([rows])])
 
 
 def packed_attention_forward(
@@ -72,39 +68,38 @@ def packed_attention_forward(
 @contextmanager
 def use_packed_attention(base: Any) -> Iterator[bool]:
     """Attend text by text within this context, if the results agree; yields whether they do."""
-    config = base.config
-    if getattr(config, "_attn_implementation", "") != "sdpa" or not hasattr(base, "set_attn_implementation"):
-        yield False
-        return
-    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
-    AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
+    is_sdpa = getattr(base.config, "_attn_implementation", "") == "sdpa"
+    if is_sdpa and hasattr(base, "set_attn_implementation"):
+        AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+        AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
+        with preserve_attention(base):
+            if _switch_and_compare(base):
+                yield True
+                return
+    yield False
+
+
+@contextmanager
+def preserve_attention(base: Any) -> Iterator[None]:
+    """Restore the attention implementation of all parts of a model on exit."""
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
-    saved = [(c, c._attn_implementation_internal) for c in configs.values()]
+    saved = [(config, config._attn_implementation_internal) for config in configs.values()]
     try:
-        if not (works := _switch_and_compare(base)):
-            _restore(saved)
-        yield works
+        yield
     finally:
-        _restore(saved)
-
-
-def _restore(saved: list[tuple[Any, Any]]) -> None:
-    for config, implementation in saved:
-        config._attn_implementation_internal = implementation
+        for config, implementation in saved:
+            config._attn_implementation_internal = implementation
 
 
 def _switch_and_compare(base: Any) -> bool:
     """Compare both implementations on two short texts in one row; leaves the model switched to ours."""
-    vocabulary = base.get_input_embeddings().weight.shape[0]
-    ids = torch.randint(0, vocabulary, (1, 2 * PROBE_LENGTH), generator=torch.Generator().manual_seed(7)).to(
-        base.device
-    )
+    row = probe_texts(base, PROBE_LENGTH).reshape(1, -1)
     positions = torch.arange(2 * PROBE_LENGTH, device=base.device)[None] % PROBE_LENGTH
     with torch.no_grad(), eval_mode(base), autocast_model(base):
         try:
-            expected = base(input_ids=ids, position_ids=positions, use_cache=False).logits.float()
+            expected = packed_logits(base, row, positions)
             base.set_attn_implementation(ATTENTION_NAME)
-            logits = base(input_ids=ids, position_ids=positions, use_cache=False).logits.float()
+            logits = packed_logits(base, row, positions)
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError):
             return False
     tolerance = TOLERANCE.get(base.dtype, HALF_TOLERANCE)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 import torch
 
 from ...core.jobs import Advice, EventLog, MachineUse, Progress, peak_memory_of
+from .acceleration import trim_memory
 from .windows_vram import SPILL_ADVICE, spill_detector
 
 INTERVAL_SECONDS = 5.0
 SLOW_SENSOR_SECONDS = 0.05  # a sensor that takes this long is not read again
-
-Sensor = Callable[[int], float]
+CLEAR_REFS = Path("/proc/self/clear_refs")
+PROCESS_STATUS = Path("/proc/self/status")
 
 
 class MachineMonitor:
@@ -27,11 +28,12 @@ class MachineMonitor:
 
     def __init__(self, device: torch.device, log: EventLog) -> None:
         self._on_gpu, self._log = device.type == "cuda", log
-        self._earlier_peak = peak_memory_of(log.since(0))  # of earlier run segments
-        self._peak = start_peak_meter(device)
         self._spill = spill_detector(device)
-        self._sensors = _Sensors()
+        self._disabled_sensors: set[str] = set()
         self._sampled_at, self._last = -math.inf, MachineUse(cards=0, peak=0)
+        self._peak = peak_memory_of(log.since(0))  # of earlier run segments
+        _reset_gpu_peaks() if self._on_gpu else _reset_process_peak()
+        self._system_peak = 0 if self._on_gpu else _system_peak()
 
     def observe_step(self, progress: Progress) -> None:
         """Observe a finished step, with advice if memory spills."""
@@ -44,100 +46,69 @@ class MachineMonitor:
         if now - self._sampled_at < INTERVAL_SECONDS and not at_once:
             return
         self._sampled_at = now
-        use = (
-            self._gpu_use()
-            if self._on_gpu
-            else MachineUse(cards=0, peak=self._peak_bytes(), total=_total_memory())
-        )
+        use = self._gpu_use() if self._on_gpu else self._process_use()
         if use != replace(self._last, at=use.at):
             self._log.append(use)
             self._last = use
 
-    def _peak_bytes(self) -> int:
-        return max(self._earlier_peak, self._peak.most())
+    def _process_use(self) -> MachineUse:
+        """Return the memory of this process: the peak that the system counts, or before it rises the samples'."""
+        peak = _system_peak()
+        self._peak = max(self._peak, peak if peak > self._system_peak else psutil.Process().memory_info().rss)
+        return MachineUse(cards=0, peak=self._peak, total=psutil.virtual_memory().total)
 
     def _gpu_use(self) -> MachineUse:
+        """Return the memory reserved by torch, from its own counters, without synchronizing."""
         gpus = [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
+        self._peak = max(self._peak, _sum_over_gpus(torch.cuda.max_memory_reserved))
         return MachineUse(
             cards=max(1, len(gpus)),
-            peak=self._peak_bytes(),
+            peak=self._peak,
             total=sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
-            busy=self._sensors.read("utilization", gpus, lambda values: sum(values) / len(values)),
-            celsius=self._sensors.read("temperature", gpus, max),
-            watts=self._sensors.read("power_draw", gpus, lambda values: sum(values) / 1000),
+            busy=self._read_sensor("utilization", gpus, lambda values: sum(values) / len(values)),
+            celsius=self._read_sensor("temperature", gpus, max),
+            watts=self._read_sensor("power_draw", gpus, lambda values: sum(values) / 1000),
         )
 
+    def _read_sensor(self, name: str, gpus: list[int], combine: Callable[[Sequence[float]], float]) -> int | None:
+        """Read a sensor of all GPUs as one value; None if it failed or was slow the last time.
 
-class _Sensors:
-    """GPU sensors, which torch reads through a package that is rarely installed (nvidia-ml-py, amdsmi)."""
-
-    def __init__(self) -> None:
-        self._disabled: set[str] = set()
-
-    def read(self, name: str, gpus: list[int], combine: Callable[[list[float]], float]) -> int | None:
-        """Read a sensor of all GPUs as one value; None if it failed or was slow the last time."""
-        if name in self._disabled or not gpus:
+        Torch reads them through a package that is rarely installed (nvidia-ml-py, amdsmi) and may raise anything.
+        """
+        if name in self._disabled_sensors or not gpus:
             return None
-        began = time.monotonic()
-        values = _read_sensor(getattr(torch.cuda, name, None), gpus)
-        if values is None or time.monotonic() - began > SLOW_SENSOR_SECONDS:
-            self._disabled.add(name)
-        return None if values is None else round(combine(values))
+        began, value = time.monotonic(), None
+        with suppress(Exception):
+            value = round(combine([float(getattr(torch.cuda, name)(gpu)) for gpu in gpus]))
+        if value is None or time.monotonic() - began > SLOW_SENSOR_SECONDS:
+            self._disabled_sensors.add(name)
+        return value
 
 
-def _read_sensor(sensor: Sensor | None, gpus: Iterable[int]) -> list[float] | None:
-    if sensor is None:
-        return None
-    try:
-        return [float(sensor(gpu)) for gpu in gpus]
-    except Exception:  # noqa: BLE001 - the driver's package may raise anything, and no reading is worth a run
-        return None
+def measure_peak(step: Callable[[], None], device: torch.device) -> int:
+    """Return by how many bytes the memory rises during a step; 0 where that cannot be measured."""
+    if device.type == "cuda":
+        _reset_gpu_peaks()
+        before = _sum_over_gpus(torch.cuda.memory_allocated)
+        step()
+        return _sum_over_gpus(torch.cuda.max_memory_allocated) - before
+    trim_memory()
+    can_measure = _reset_process_peak()
+    before = _read_process_memory("VmRSS:") if can_measure else 0
+    step()
+    return _read_process_memory("VmHWM:") - before if can_measure else 0
 
 
-def _total_memory() -> int:
-    return int(psutil.virtual_memory().total)
+def _sum_over_gpus(count_bytes: Callable[[int], int]) -> int:
+    return int(sum(map(count_bytes, range(torch.cuda.device_count()))))
 
 
-CLEAR_REFS = Path("/proc/self/clear_refs")
-PROCESS_STATUS = Path("/proc/self/status")
+def _reset_gpu_peaks() -> None:
+    for gpu in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(gpu)
 
 
-class PeakMeter(Protocol):
-    """Measures from its creation on."""
-
-    def most(self) -> int:
-        """Return the peak in bytes."""
-
-
-def start_peak_meter(device: torch.device) -> PeakMeter:
-    return _GpuPeak() if device.type == "cuda" else _ProcessPeak()
-
-
-class _GpuPeak:
-    """Memory reserved by torch, from its own counters, without synchronizing."""
-
-    def __init__(self) -> None:
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(index)
-
-    def most(self) -> int:
-        return int(sum(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count()))))
-
-
-class _ProcessPeak:
-    """The peak that the system counts, once it has risen; before that the largest sample."""
-
-    def __init__(self) -> None:
-        reset_peak()
-        self._before, self._seen = _system_peak(), 0
-
-    def most(self) -> int:
-        self._seen = max(self._seen, int(psutil.Process().memory_info().rss))
-        peak = _system_peak()
-        return peak if peak > self._before else self._seen
-
-
-def reset_peak() -> bool:
+def _reset_process_peak() -> bool:
     """Reset the peak of this process; possible on Linux only, and not where /proc is read-only."""
     if not sys.platform.startswith("linux"):
         return False
@@ -148,7 +119,7 @@ def reset_peak() -> bool:
     return True
 
 
-def read_process_memory(name: str) -> int:
+def _read_process_memory(name: str) -> int:
     """Return a value of /proc/self/status in bytes, 0 if it is missing."""
     status = PROCESS_STATUS.read_text(encoding="ascii", errors="replace")
     fields = status.partition(name)[2].split(maxsplit=1)
@@ -158,5 +129,5 @@ def read_process_memory(name: str) -> int:
 def _system_peak() -> int:
     """Return the peak of the process, 0 where the system counts none."""
     if sys.platform.startswith("linux"):
-        return read_process_memory("VmHWM:")
+        return _read_process_memory("VmHWM:")
     return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))  # Windows

@@ -63,11 +63,10 @@ class SampleGenerator:
     def estimate_seconds(self, model: Any) -> float:
         """Estimate the seconds of the longest answer by timing a short one; 0 if that is not possible."""
         prompt = max(self.prompts, key=lambda prompt: len(prompt.ids))
-        self._time_answer(model, prompt, 1)  # warm-up
-        (first_token, _), (answer, count) = (
-            self._time_answer(model, prompt, 1),
-            self._time_answer(model, prompt, TIMED_TOKENS),
-        )
+        with sampling_mode(model):
+            self._time_answer(model, prompt, 1)  # warm-up
+            first_token, _ = self._time_answer(model, prompt, 1)
+            answer, count = self._time_answer(model, prompt, TIMED_TOKENS)
         if count < 2 or answer <= first_token:
             return 0.0
         return first_token + (self._max_tokens(prompt) - 1) * (answer - first_token) / (count - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nlargest
@@ -26,7 +27,7 @@ from ...data.report import (
 )
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
-from ...train_utils import MemoryEstimate, duration, size
+from ...train_utils import duration, size
 from ..checks import raise_run_problems
 from ..compute import (
     BatchSplitter,
@@ -34,13 +35,11 @@ from ..compute import (
     collate,
     explain_out_of_memory,
     limit_vram,
+    measure_peak,
     out_of_memory_error,
     probe_model,
-    read_process_memory,
-    reset_peak,
-    trim_memory,
 )
-from ..inference import Evaluator, SampleGenerator, sampling_mode
+from ..inference import Evaluator, SampleGenerator
 from ..lora import add_param_count, autocast_model, build_meta_model, count_layer_names
 from ..plan import RunPlan, build_run_plan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
@@ -75,11 +74,12 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             capabilities = probe_model(model, settings)
             job.log.append(Stage(text="Trying the longest batch"))
             result = _probe_longest_batch(model, run_plan, capabilities)
-            extras = measure_extras(model, run_plan, capabilities, host, job)
+            extra_times = _extra_times(model, run_plan, capabilities, host, job)
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
-        event = replace(
-            _as_event(result, run_plan, capabilities, memory_model, host.memory().device), **vars(extras)
-        )
+        event = _as_event(result, run_plan, capabilities, host.memory().device)
+    if memory_model:
+        event = _compare_with_estimate(event, result, run_plan, memory_model)
+    event = replace(event, **extra_times)
     job.log.append(event)
     return JobEnded(outcome="finished", text=_summary(event))
 
@@ -113,102 +113,64 @@ def _measure(model: Any, capabilities: ModelCapabilities, examples: Sequence[Exa
                 parameter.grad = None
 
     model.train()
-    peak = _measure_peak(step, model.device)
+    peak = measure_peak(step, model.device)
     return ProbeResult(len(examples), batch.labels.numel(), _measure_seconds(step, model.device), peak)
 
 
 def _measure_seconds(step: Callable[[], None], device: torch.device) -> float:
-    _synchronize(device)  # the step before may still run
+    """Measure a step, also on a GPU, which works asynchronously."""
+    synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else nullcontext
+    synchronize()  # the step before may still run
     started = time.perf_counter()
     step()
-    _synchronize(device)
+    synchronize()
     return time.perf_counter() - started
 
 
-def _synchronize(device: torch.device) -> None:
-    """Synchronize with the GPU, which works asynchronously."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _measure_peak(step: Callable[[], None], device: torch.device) -> int:
-    if device.type == "cuda":
-        return _measure_gpu_peak(step)
-    trim_memory()
-    can_reset = reset_peak()
-    before = read_process_memory("VmRSS:") if can_reset else 0
-    step()
-    return read_process_memory("VmHWM:") - before if can_reset else 0
-
-
-def _measure_gpu_peak(step: Callable[[], None]) -> int:
-    gpus = range(torch.cuda.device_count())
-    for gpu in gpus:
-        torch.cuda.reset_peak_memory_stats(gpu)
-    before = sum(map(torch.cuda.memory_allocated, gpus))
-    step()
-    return int(sum(map(torch.cuda.max_memory_allocated, gpus)) - before)
-
-
-def _as_event(
-    result: ProbeResult,
-    run_plan: RunPlan,
-    capabilities: ModelCapabilities,
-    memory_model: MemoryModel | None,
-    device: str,
-) -> ProbeDone:
-    estimate = memory_model.memory(_measured_settings(result, run_plan)) if memory_model else None
-    # Memory that a run takes on top of the measured step.
-    run_overhead = estimate.optimizer + estimate.lora if estimate else 0
-    event = ProbeDone(
+def _as_event(result: ProbeResult, run_plan: RunPlan, capabilities: ModelCapabilities, device: str) -> ProbeDone:
+    report, plan, settings = run_plan.data.report, run_plan.plan, run_plan.settings
+    padding = 0.0 if capabilities.packed else report.padding.get(settings.steps.batching, 0.0)
+    batches_per_epoch = report.tokens / (1 - padding) / result.tokens  # in units of the longest batch
+    batch_size, accumulation = settings.steps.batch_size, settings.steps.accumulation
+    fits = max(n for n in range(1, result.batch + 1) if batch_size % n == 0)  # with as much more accumulation
+    smaller = {"batch_size": fits, "accumulation": accumulation * batch_size // fits}
+    return ProbeDone(
         device=device,
         batch_size=result.batch,
         tokens=result.tokens,
-        seconds=result.seconds * run_plan.plan.effective_accumulation * max(1, result.too_large / result.batch),
-        steps=run_plan.plan.steps,
-        run_seconds=result.seconds * _batches(result, run_plan, capabilities),
-        peak=result.peak + run_overhead if result.peak else 0,
-        expected=_without_weights(estimate) if estimate else 0,
-        free=max(0, memory_model.free - estimate.weights)
-        if memory_model and estimate and memory_model.free
-        else 0,
+        seconds=result.seconds * plan.effective_accumulation * max(1, result.too_large / result.batch),
+        steps=plan.steps,
+        run_seconds=result.seconds * batches_per_epoch * plan.steps / plan.steps_per_epoch,
+        peak=result.peak,
+        expected=0,
+        free=0,
         too_large=result.too_large,
         largest_batch=result.batch if result.too_large else 0,
-        fitting=_smaller_batches(result, run_plan.settings) if result.too_large else {},
+        fitting=smaller if result.too_large else {},
     )
-    if memory_model is None or estimate is None or not memory_model.on_card or not result.peak:
+
+
+def _compare_with_estimate(
+    event: ProbeDone, result: ProbeResult, run_plan: RunPlan, memory_model: MemoryModel
+) -> ProbeDone:
+    """Add Check's estimate, and to the peak what a run takes on top of the measured step."""
+    checkpointing = run_plan.data.report.resolved["gradient_checkpointing"]  # as resolved for the whole batch
+    changes = {"batch_size": result.batch, "gradient_checkpointing": checkpointing}
+    estimate = memory_model.memory(apply_changes(run_plan.settings, changes))
+    event = replace(
+        event,
+        peak=result.peak and result.peak + estimate.optimizer + estimate.lora,
+        expected=estimate.total - estimate.weights,
+        free=max(0, memory_model.free - estimate.weights) if memory_model.free else 0,
+    )
+    if not memory_model.on_card or not result.peak:
         return event
     scale = max(0.1, (result.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
     largest = max(event.largest_batch, largest_batch(memory_model, run_plan.settings, scale))
     if result.too_large:
         largest = min(largest, result.too_large - 1)
-    changes = {} if event.fits else fit_to_memory(memory_model, run_plan.settings, scale) or event.fitting
-    return replace(event, largest_batch=largest, fitting=changes)
-
-
-def _measured_settings(result: ProbeResult, run_plan: RunPlan) -> TrainingSettings:
-    """Return the settings for the measured batch; gradient checkpointing stays as resolved for the whole one."""
-    checkpointing = run_plan.data.report.resolved["gradient_checkpointing"]
-    return apply_changes(run_plan.settings, {"batch_size": result.batch, "gradient_checkpointing": checkpointing})
-
-
-def _smaller_batches(result: ProbeResult, settings: TrainingSettings) -> dict[str, int]:
-    """Return the largest batch size that fits and divides the batch, with as much more accumulation."""
-    steps = settings.steps
-    fits = max(n for n in range(1, result.batch + 1) if steps.batch_size % n == 0)
-    return {"batch_size": fits, "accumulation": steps.accumulation * steps.batch_size // fits}
-
-
-def _without_weights(estimate: MemoryEstimate) -> int:
-    return estimate.total - estimate.weights
-
-
-def _batches(result: ProbeResult, run_plan: RunPlan, capabilities: ModelCapabilities) -> float:
-    """Return the length of the run in units of the longest batch, by tokens with padding."""
-    report, plan = run_plan.data.report, run_plan.plan
-    padding = 0.0 if capabilities.packed else report.padding.get(run_plan.settings.steps.batching, 0.0)
-    batches_per_epoch = report.tokens / (1 - padding) / result.tokens
-    return batches_per_epoch * plan.steps / plan.steps_per_epoch
+    fitting = {} if event.fits else fit_to_memory(memory_model, run_plan.settings, scale) or event.fitting
+    return replace(event, largest_batch=largest, fitting=fitting)
 
 
 def _summary(probed: ProbeDone) -> str:
@@ -226,47 +188,20 @@ def _summary(probed: ProbeDone) -> str:
     return "; ".join(parts) + ". Nothing was changed."
 
 
-@dataclass(frozen=True)
-class ExtraTimes:
-    """Counts, and seconds of one each; 0 if there are none, or if it could not be measured."""
-
-    evaluations: int = 0
-    evaluation_seconds: float = 0.0
-    answers: int = 0
-    answer_seconds: float = 0.0
-
-
-def measure_extras(model: Any, run_plan: RunPlan, ways: ModelCapabilities, host: Host, job: Job) -> ExtraTimes:
-    """Estimate the evaluations and the answers of a run by doing a part of each."""
-    return ExtraTimes(*_evaluations(model, run_plan, ways, job), *_answers(model, run_plan, host, job))
-
-
-def _evaluations(model: Any, run_plan: RunPlan, ways: ModelCapabilities, job: Job) -> tuple[int, float]:
-    count = count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.kept_aside)
-    if not count:
-        return 0, 0.0
-    job.log.append(Stage(text="Trying an evaluation"))
-    return count, _seconds_or_zero(lambda: Evaluator(run_plan, model, ways, job).estimate_seconds())
-
-
-def _answers(model: Any, run_plan: RunPlan, host: Host, job: Job) -> tuple[int, float]:
-    rounds = count_sample_rounds(run_plan.settings, run_plan.plan)
-    if not rounds:
-        return 0, 0.0
-    job.log.append(Stage(text="Trying an answer"))
-    generator = SampleGenerator(run_plan, host, job, ())
-
-    def seconds() -> float:
-        with sampling_mode(model):
-            return generator.estimate_seconds(model)
-
-    answer_seconds = _seconds_or_zero(seconds)
-    return rounds * len(generator.prompts) if answer_seconds else 0, answer_seconds
-
-
-def _seconds_or_zero(measure: Callable[[], float]) -> float:
-    """Measure, or return 0 on any error: a run also continues when an evaluation or an answer fails."""
-    try:
-        return measure()
-    except Exception:  # noqa: BLE001 - the probe of the step is valid without it
-        return 0.0
+def _extra_times(
+    model: Any, run_plan: RunPlan, capabilities: ModelCapabilities, host: Host, job: Job
+) -> dict[str, Any]:
+    """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
+    times: dict[str, Any] = {}
+    if evaluations := count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.kept_aside):
+        job.log.append(Stage(text="Trying an evaluation"))
+        times["evaluations"] = evaluations
+        with suppress(Exception):  # a run also continues when an evaluation or an answer fails
+            times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
+    if rounds := count_sample_rounds(run_plan.settings, run_plan.plan):
+        job.log.append(Stage(text="Trying an answer"))
+        with suppress(Exception):
+            generator = SampleGenerator(run_plan, host, job, ())
+            if answer_seconds := generator.estimate_seconds(model):
+                times |= {"answers": rounds * len(generator.prompts), "answer_seconds": answer_seconds}
+    return times

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
-from ...core.errors import ModelError
+from ...core.errors import ModelError, Remedy
 from ...data.examples import BatchItem, Example, Examples
 from ..checks import optimizer_problems, raise_problems
 from ..compute import (
@@ -31,7 +31,6 @@ from ..compute import (
     has_finite_weights,
     out_of_memory_error,
     undo_on_error,
-    unsplittable_batch_error,
 )
 from ..lora import compute_dtype, model_device
 from ..plan import RunPlan, apply_to_scheduler
@@ -40,23 +39,19 @@ from .callback import RunCallback
 from .param_groups import split_param_groups
 from .sampler import EpochSampler
 
-
-class _BatchItem(NamedTuple):
-    """Example, and whether it continues the one before it in the batch."""
-
-    example: Example
-    joins: bool
+_Item = tuple[Example, bool]
+"""Example, and whether it continues the one before it in the batch."""
 
 
-class _ExampleDataset(Dataset[_BatchItem]):  # type: ignore[misc]
+class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
 
     def __len__(self) -> int:
         return len(self._examples)
 
-    def __getitem__(self, place: BatchItem) -> _BatchItem:
-        return _BatchItem(self._examples[place.number], place.joins)
+    def __getitem__(self, place: BatchItem) -> _Item:
+        return self._examples[place.number], place.joins
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
@@ -140,9 +135,16 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return torch.stack(list(losses)).sum()
 
     def _out_of_memory_error(self, batch: Batch) -> ModelError:
+        """Return the error for a batch that cannot be split further, with the last checkpoint."""
         plan, checkpoint = self._run_plan.plan, self._callback.last_saved
         if self._split_refusal:
-            error = unsplittable_batch_error(plan.batch_size, plan.effective_accumulation, self._split_refusal)
+            size, accumulation = max(1, plan.batch_size // 2), 2 * plan.effective_accumulation
+            advice = f"True Batch Size {size} and Gradient Accumulation {accumulation}"
+            error = ModelError(
+                f"Out of memory, and {self._split_refusal} a batch cannot be done again in halves. Start anew "
+                f"with {advice}: the steps stay what they are.",
+                [Remedy(advice, {"batch_size": size, "accumulation": accumulation})],
+            )
         else:
             error = out_of_memory_error(self.args.device, self._run_plan.remedies, batch.tokens)
         last = f"The last checkpoint is {checkpoint.name}." if checkpoint else "There is no checkpoint yet."
@@ -211,9 +213,9 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         full_finetune.save_trained_model(self._run_plan, self.accelerator.unwrap_model(self.model), folder)
 
 
-def _collate(items: Sequence[_BatchItem], *, in_one_row: bool) -> dict[str, Any]:
-    batch = collate([item.example for item in items], [item.joins for item in items], in_one_row=in_one_row)
-    return _trainer_inputs(batch)
+def _collate(items: Sequence[_Item], *, in_one_row: bool) -> dict[str, Any]:
+    examples, joins = zip(*items, strict=True)
+    return _trainer_inputs(collate(examples, joins, in_one_row=in_one_row))
 
 
 def _trainer_inputs(batch: Batch) -> dict[str, Any]:

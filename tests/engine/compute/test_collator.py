@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+from accelerate.utils import send_to_device
+from torch.utils.data._utils.pin_memory import pin_memory
 from training_pro.data.examples.examples import Example
+from training_pro.engine.compute.collator import collate
 from training_pro.tests.engine.batches import padded_batch
 
 
@@ -42,3 +46,19 @@ def test_collated_tensors_are_copies():
     collated["input_ids"] += 1
     assert ids.tolist() == [1, 2, 3]
     assert collated["labels"].tolist() == [[-100, 2, 3]]
+
+
+@pytest.mark.parametrize("in_one_row", [False, True])
+def test_a_data_loader_pins_and_moves_a_batch_like_a_tensor(monkeypatch, in_one_row):
+    """As the Trainer's collator returns it: one entry of a dict."""
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: pinned.append(tensor.shape) or tensor)
+    examples = [Example(np.array(ids, np.int32), None, None, 0) for ids in ([1, 2, 3], [4, 5])]
+    batch = collate(examples, in_one_row=in_one_row)
+    loaded = pin_memory({"batch": batch, "labels": batch.labels})
+    assert pinned == [batch.labels.shape] * 5
+    moved = send_to_device(loaded, torch.device("meta"), non_blocking=True)
+    tensors = [moved["labels"], moved["batch"].labels, moved["batch"].owners, *moved["batch"].inputs.values()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved["batch"].examples == batch.examples
+    assert moved["batch"][:1].labels.device.type == "meta"

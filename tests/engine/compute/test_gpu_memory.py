@@ -9,8 +9,7 @@ import pytest
 import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs.job import Job
-from training_pro.engine.compute import gpu_memory
-from training_pro.engine.compute.oom import explain_out_of_memory, out_of_memory_error
+from training_pro.engine.compute import oom
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.trainer import RunTrainer
 
@@ -56,7 +55,7 @@ def test_trainer_and_optimizer_are_freed_with_the_run(place, monkeypatch, no_col
 
 def test_a_probe_frees_its_memory(place, monkeypatch, no_collection):
     seen = []
-    monkeypatch.setattr(gpu_memory, "free_memory", lambda: seen.append("freed"))
+    monkeypatch.setattr(oom, "free_memory", lambda: seen.append("freed"))
     PeftEngine().probe(place.settings(), place.host(), Job("probe", "a test"))
     assert seen == ["freed"]
 
@@ -76,7 +75,7 @@ def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection):
 
     with (
         pytest.raises(ModelError, match="Out of memory"),
-        explain_out_of_memory(lambda: out_of_memory_error(CPU, remedies)),
+        oom.explain_out_of_memory(lambda: oom.out_of_memory_error(CPU, remedies)),
     ):
         step()
     assert alive == [None]
@@ -86,6 +85,6 @@ def test_the_gpu_cache_is_emptied(monkeypatch):
     calls = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
-    with gpu_memory.free_memory_afterwards():
+    with oom.free_memory_afterwards():
         assert calls == []
     assert calls == ["emptied"]

@@ -115,16 +115,12 @@ def test_the_head_is_restored_even_if_the_model_fails():
     assert vars(model.lm_head)["forward"] is own
 
 
-def probe_batch(model):
-    ids = torch.arange(24).reshape(2, 12)
-    labels = ids.clone()
-    labels[:, 0] = -100
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, labels
+PROBE_TEXTS = torch.arange(24).reshape(2, 12)
 
 
 def test_the_chunked_loss_is_the_default():
     model = add_random_lora(make_model("gemma2"))
-    loss_fn, reason = loss.choose_loss(model, *probe_batch(model), 0.0)
+    loss_fn, reason = loss.choose_loss(model, PROBE_TEXTS, 0.0)
     assert (type(loss_fn), reason) == (loss.ChunkedLoss, "")
     assert loss_fn.head.cap == 3.0
 
@@ -133,7 +129,7 @@ def test_a_model_that_changes_its_logits_computes_all_of_them():
     model = make_model("llama")
     plain = type(model).forward
     model.forward = lambda **given: _doubled(plain(model, **given))
-    loss_fn, reason = loss.choose_loss(model, *probe_batch(model), 0.0)
+    loss_fn, reason = loss.choose_loss(model, PROBE_TEXTS, 0.0)
     assert (type(loss_fn), reason) == (
         loss.FullLogitsLoss,
         "this model does more with its logits than its head says",
@@ -150,7 +146,7 @@ def test_a_head_that_is_trained_itself_gets_its_gradient():
     rows = random_examples(9, 5)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    loss_fn, reason = loss.choose_loss(model, *probe_batch(model), 0.0)
+    loss_fn, reason = loss.choose_loss(model, PROBE_TEXTS, 0.0)
     expected = loss_and_gradients(model, lambda: reference_loss(model, rows))
     actual = loss_and_gradients(model, lambda: through(loss_fn, model, padded_batch(rows)).losses.mean())
     assert (reason, loss_fn.head.is_frozen) == ("", False)
