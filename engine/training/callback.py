@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, Job, Note
 from ...records.folder import PARAMETERS, Heartbeat, retention
-from ..compute import DivergenceError, MachineMonitor, StepSums, sync_control
+from ..compute import MachineMonitor, StepSums, sync_control
 from ..inference import EvalScheduler, Evaluator
 from ..plan import Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
-from .finalize import TrainingResult
 from .sampler import BatchingPhases
 
 
@@ -79,13 +78,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._log.append(Note(text=f"Going on after step {step}."))
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Any = None,
-        lr_scheduler: Any = None,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **more: Any
     ) -> None:
         """Record the step and decide what follows; transformers saves and stops after this call."""
         if not logs or "loss" not in logs:
@@ -105,7 +98,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
         evaluation = self._evaluations.after(step, last=self.controller.is_last(step))
-        self._decide(step, progress.smoothed, evaluation, control, lr_scheduler)
+        self._decide(step, progress.smoothed, evaluation, control, more["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -137,10 +130,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Let the Trainer write its checkpoint, before it calls on_save; a failure does not end the run."""
         folder = self._run_plan.folder
         for _ in range(WRITE_ATTEMPTS):
-            self.save_error, is_full = _try_write(write, folder.path)
-            if not self.save_error:
+            try:
+                write()
+            except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
+                if not is_write_error(error):
+                    raise
+                self.save_error, is_full = write_error_reason(error, folder.path), is_disk_full(error, folder.path)
+            else:
+                self.save_error = ""
                 return
-            folder.remove_partial_checkpoints()  # the half-written file is closed by now
+            folder.remove_partial_checkpoints()  # only here, since the error keeps the half-written file open
             if is_full:
                 retention.free_disk_space(folder.path, folder.start)
 
@@ -155,9 +154,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _complete_checkpoint(self, step: int) -> str:
         """Complete the checkpoint and remove older ones; returns the reason if that fails."""
-        folder, live = self._run_plan.folder, self.controller.live
+        folder, controller, step_log = self._run_plan.folder, self.controller, self.step_log
+        changes, memory = list(self.phases.changes), controller.memory()
+        state = RunState(step, step_log.smoothed, step_log.graph, self._unchangeable, changes, memory)
         try:
-            self.last_saved = finalize_checkpoint(folder, self._reason, self._run_state(step))
+            self.last_saved = finalize_checkpoint(folder, self._reason, state)
             if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings
                 folder.write_settings(self._run_plan.settings)
         except OSError as error:
@@ -165,9 +166,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._heartbeat.saved()
         self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
         with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
-            retention.thin_checkpoints(
-                folder.path, live.saving.keep_checkpoints, self.controller.best.step, folder.start_step
-            )
+            keep = controller.live.saving.keep_checkpoints
+            retention.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         return ""
 
     def _continue_without(self, step: int, control: TrainerControl) -> None:
@@ -191,39 +191,3 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 "that the steps stay what they are and take longer."
             )
         )
-
-    def result(
-        self, step: int, model_info: Mapping[str, Any], divergence: DivergenceError | None
-    ) -> TrainingResult:
-        """Return the result of the run segment, which does not keep the model in memory."""
-        return TrainingResult(
-            self._run_plan,
-            step,
-            self.step_log,
-            self.controller,
-            self.last_saved,
-            self.save_error,
-            model_info,
-            divergence,
-        )
-
-    def _run_state(self, step: int) -> RunState:
-        return RunState(
-            step,
-            self.step_log.smoothed,
-            self.step_log.graph,
-            self._unchangeable,
-            list(self.phases.changes),
-            self.controller.memory(),
-        )
-
-
-def _try_write(write: Callable[[], None], folder: Path) -> tuple[str, bool]:
-    """Write; returns why that failed, or an empty string, and whether the disk is full."""
-    try:
-        write()
-    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
-        if not is_write_error(error):
-            raise
-        return write_error_reason(error, folder), is_disk_full(error, folder)
-    return "", False

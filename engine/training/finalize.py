@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,36 +56,36 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
 
     If a divergence has spoiled the weights, the last finite checkpoint is saved, or nothing.
     """
-    if trained.is_spoiled and not _remove_spoiled_checkpoints(trained.run_plan.folder, job):
-        return _end_without_result(trained)
-    noun = "the model" if trained.run_plan.settings.lora.whole_model else "the LoRA"
+    run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
+    if trained.is_spoiled and not _remove_spoiled_checkpoints(run_folder, job):
+        reason = "No sound checkpoint was saved before that, so nothing of this run is kept."
+        text = f"{trained.divergence}\n{reason}{_discard(run_folder)}"
+        return JobEnded(outcome="failed", text=text, folder=None)
+    noun = "the model" if run_plan.settings.lora.whole_model else "the LoRA"
     job.log.append(Stage(text=f"Saving {noun}"))
-    run_folder, best = trained.run_plan.folder, _best_checkpoint(trained)
+    best = _best_checkpoint(trained)
     # First, as all that follows may fail.
-    folder = save_with_fallbacks(run_folder, folders, checkpoint_copier(best.folder) if best else write, job)
-    outcome = _outcome(trained)
-    log_entry = _log_entry(trained, outcome) | _saved_entries(best) | _event_entries(job)
+    folder = save_with_fallbacks(run_folder, folders, partial(copy_lora, best.folder) if best else write, job)
+    is_done = trained.step >= run_plan.plan.steps or controller.stopped_by
+    outcome: Outcome = "failed" if trained.divergence else "finished" if is_done else "stopped"
+    checkpoints = _checkpoints_by_step(run_folder)
+    entry = _log_entry(trained, outcome) | _closing_entries(best, job)
     if folder is not run_folder:
-        _move_records(run_folder, folder, log_entry, job)
-    kept_aside = trained.run_plan.validation_key
-    verdict = judge_run(
-        trained.step_log.graph, _checkpoints_by_step(run_folder), kept_aside, best.step if best else 0
-    )
-    _draw(trained, folder.path, folders, job)
-    _write_records(trained, folder, log_entry | {"verdict": verdict.as_log()}, job)
+        _move_records(run_folder, folder, entry, job)
+    verdict = judge_run(trained.step_log.graph, checkpoints, run_plan.validation_key, best.step if best else 0)
+    _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
     if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left
         folder.remove_backups()
         with suppress(OSError):  # checkpoints from before a resume are kept until now
-            saving = trained.controller.live.saving
-            retention.thin_checkpoints(folder.path, saving.keep_checkpoints, trained.controller.best.step)
+            keep = controller.live.saving.keep_checkpoints
+            retention.thin_checkpoints(folder.path, keep, controller.best.step)
     messages = (
         str(trained.divergence or ""),
         _end_message(trained, noun, outcome, folder, best),
         _divergence_warning(trained, best),
         verdict.text,
     )
-    text = "\n".join(filter(None, messages))
-    time_over = trained.controller.time_over and not trained.divergence
+    text, time_over = "\n".join(filter(None, messages)), controller.time_over and not trained.divergence
     return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind, time_over=time_over)
 
 
@@ -102,9 +103,8 @@ def _end_message(
 
 def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> str:
     """Warn if a diverged run is saved with a higher loss than at its first step."""
-    losses = {
-        entry["current_steps"]: number_or_nan(entry["loss"]) for entry in step_entries(trained.step_log.graph)
-    }
+    steps = step_entries(trained.step_log.graph)
+    losses = {entry["current_steps"]: number_or_nan(entry["loss"]) for entry in steps}
     step = best.step if best else trained.step
     first, last = losses.get(1, math.nan), losses.get(step, math.nan)
     if not trained.divergence or not last > first:
@@ -112,19 +112,16 @@ def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> st
     return f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {step}: the model is better without."
 
 
-def _saved_entries(best: _Checkpoint | None) -> dict[str, Any]:
-    """Return log entries on the checkpoint that was chosen, and on a picture that could not be drawn."""
-    entries = {"kept_step": best.step, "kept_because": best.words} if best else {}
-    if curve_png.has_matplotlib():
-        return entries
-    return entries | {"picture": "not drawn: matplotlib is not installed (pip install matplotlib)"}
-
-
-def _event_entries(job: Job) -> dict[str, Any]:
-    """Return log entries from the events of the job: peak memory, and whether a queue started it."""
+def _closing_entries(best: _Checkpoint | None, job: Job) -> dict[str, Any]:
+    """Return log entries on the chosen checkpoint, on a missing picture, and from events of the job."""
     events = job.log.since(0)
-    queued = {"from_queue": True} if any(isinstance(event, StartedFromQueue) for event in events) else {}
-    return {"memory_at_most": peak_memory_of(events) or None, **queued}
+    entries: dict[str, Any] = {"kept_step": best.step, "kept_because": best.words} if best else {}
+    if not curve_png.has_matplotlib():
+        entries["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
+    entries["memory_at_most"] = peak_memory_of(events) or None
+    if any(isinstance(event, StartedFromQueue) for event in events):
+        entries["from_queue"] = True
+    return entries
 
 
 def _move_records(run_folder: RunFolder, destination: RunFolder, entry: dict[str, Any], job: Job) -> None:
@@ -135,27 +132,22 @@ def _move_records(run_folder: RunFolder, destination: RunFolder, entry: dict[str
         write_json(run_folder.path / LOG, run_files.log_entry(stopped))
 
 
-def _outcome(trained: TrainingResult) -> Outcome:
-    if trained.divergence:
-        return "failed"
-    done = trained.step >= trained.run_plan.plan.steps or trained.controller.stopped_by
-    return "finished" if done else "stopped"
-
-
-def _draw(trained: TrainingResult, path: Path, folders: Folders, job: Job) -> None:
-    graph, title, cache = trained.step_log.graph, _title(trained.run_plan), folders.training / "matplotlib"
-    marks = _marks(trained.run_plan.folder)
-    write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
-
-
-def _write_records(trained: TrainingResult, folder: RunFolder, entry: dict[str, Any], job: Job) -> None:
+def _write_records(
+    trained: TrainingResult,
+    folder: RunFolder,
+    checkpoints: dict[int, str],
+    entry: dict[str, Any],
+    folders: Folders,
+    job: Job,
+) -> None:
     """Write the records; the log comes last, since its presence means that the run is complete."""
-    path = folder.path
-    write_record(lambda: write_json(path / GRAPH, trained.step_log.graph), path, job.log)
+    path, graph, title = folder.path, trained.step_log.graph, _title(trained.run_plan)
+    marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
+    write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
+    write_record(lambda: write_json(path / GRAPH, graph), path, job.log)
     if not (path / PARAMETERS).is_file():  # another folder, or deleted meanwhile
-        write_record(
-            lambda: write_json(path / PARAMETERS, files.as_file(trained.run_plan.settings)), path, job.log
-        )
+        settings = files.as_file(trained.run_plan.settings)
+        write_record(lambda: write_json(path / PARAMETERS, settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 
@@ -168,10 +160,9 @@ def _remove_spoiled_checkpoints(folder: RunFolder, job: Job) -> bool:
     return bool(loras.checkpoints_with_weights(folder.path))
 
 
-def _end_without_result(trained: TrainingResult) -> JobEnded:
-    restored = _discard(trained.run_plan.folder)
-    reason = "No sound checkpoint was saved before that, so nothing of this run is kept."
-    return JobEnded(outcome="failed", text=f"{trained.divergence}\n{reason}{restored}", folder=None)
+def end_discarded_run(folder: RunFolder, step: int) -> JobEnded:
+    text = f"'{folder.name}' is thrown away after step {step}.{_discard(folder)}"
+    return JobEnded(outcome="stopped", text=text)
 
 
 def _discard(folder: RunFolder) -> str:
@@ -180,22 +171,11 @@ def _discard(folder: RunFolder) -> str:
     return f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
 
 
-def end_discarded_run(run_plan: RunPlan, step: int) -> JobEnded:
-    restored = _discard(run_plan.folder)
-    return JobEnded(
-        outcome="stopped", text=f"'{run_plan.folder.name}' is thrown away after step {step}.{restored}"
-    )
-
-
-def checkpoint_copier(checkpoint: Path) -> WriteFn:
-    """Return a function that copies the LoRA of a checkpoint into a folder."""
-
-    def write(folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in loras.weight_files(checkpoint):
-            shutil.copyfile(file, folder / file.name)
-
-    return write
+def copy_lora(checkpoint: Path, folder: Path) -> None:
+    """Copy the LoRA of a checkpoint into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in loras.weight_files(checkpoint):
+        shutil.copyfile(file, folder / file.name)
 
 
 @dataclass(frozen=True)
@@ -209,15 +189,12 @@ class _Checkpoint:
 
 def _best_checkpoint(trained: TrainingResult) -> _Checkpoint | None:
     """Return the checkpoint to save instead of the last step, or None."""
+    path, best = trained.run_plan.folder.path, trained.controller.best
     if trained.is_spoiled:
-        newest = loras.checkpoints_with_weights(trained.run_plan.folder.path)[-1]
-        return _Checkpoint(
-            checkpoint_step(newest.name) or 0, newest, "the last checkpoint whose weights are numbers"
-        )
-    best = trained.controller.best
-    existing = [
-        path for path in loras.folders_of_step(trained.run_plan.folder.path, best.step) if loras.has_weights(path)
-    ]
+        newest = loras.checkpoints_with_weights(path)[-1]
+        step = checkpoint_step(newest.name) or 0
+        return _Checkpoint(step, newest, "the last checkpoint whose weights are numbers")
+    existing = [folder for folder in loras.folders_of_step(path, best.step) if loras.has_weights(folder)]
     if best.step in (0, trained.step) or not existing:
         return None
     return _Checkpoint(best.step, existing[0], f"the best by {best.measure} ({best.value:.4f})")
@@ -285,18 +262,12 @@ def _target_names(model: Any) -> list[str]:
     return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
 
 
-def _marks(folder: RunFolder) -> list[Mark]:
-    """Return the existing checkpoints as marks of the curve."""
-    return [Mark(step, name) for step, name in _checkpoints_by_step(folder).items()]
-
-
 def _checkpoints_by_step(folder: RunFolder) -> dict[int, str]:
     """Return the existing checkpoints by step, slim ones included."""
     if not folder.path.is_dir():
         return {}
     names = [path.name for path in folder.path.iterdir() if loras.has_weights(path)]
-    steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
-    return {step: name for name, step in sorted(steps.items(), key=lambda item: item[1])}
+    return dict(sorted((step, name) for name in names if (step := checkpoint_step(name)) is not None))
 
 
 def _title(run_plan: RunPlan) -> str:

@@ -25,17 +25,14 @@ def run_with_report(run: Callable[[], JobEnded], folders: Folders, job: Job) -> 
     try:
         ended = replace(run(), at=time.time())  # sample answers are logged after the run's own end event
     except BaseException as error:
-        _write_report(_failure_event(error), folders, job)
+        is_ours = isinstance(error, TrainingProError)
+        text = f"It failed. {error}" if is_ours else f"It failed. {type(error).__name__}: {error}"
+        details = "" if is_ours else traceback.format_exc()
+        _write_report(JobEnded(outcome="failed", text=text, details=details), folders, job)
         raise
     if ended.folder is not None:
         _write_report(ended, folders, job)
     return ended
-
-
-def _failure_event(error: BaseException) -> JobEnded:
-    kind = "" if isinstance(error, TrainingProError) else f"{type(error).__name__}: "
-    details = "" if isinstance(error, TrainingProError) else traceback.format_exc()
-    return JobEnded(outcome="failed", text=f"It failed. {kind}{error}", details=details)
 
 
 def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
@@ -45,9 +42,8 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     has_steps = any(isinstance(event, Progress) for event in events)
     if planned is None or not has_steps or not dist_env.is_main_process():
         return
-    folder = (
-        ended.folder or folders.kept(whole_model=planned.settings.get("method") == FULL_FINETUNE) / planned.name
-    )
+    whole_model = planned.settings.get("method") == FULL_FINETUNE
+    folder = ended.folder or folders.kept(whole_model=whole_model) / planned.name
     try:
         if folder.is_dir():
             write_text(folder / REPORT, render_report(_build_story(ended, folder, folders, job)))
@@ -71,14 +67,13 @@ def _build_story(ended: JobEnded, folder: Path, folders: Folders, job: Job) -> R
 
 def _partial_graph(folder: Path, events: Sequence[Event]) -> list[Mapping[str, Any]]:
     """Return the curve of a crashed run: from its last checkpoint, and from the events since."""
-    entries = [entry for event in events if (entry := _graph_entry(event))]
+    entries: list[Mapping[str, Any]] = []
+    for event in events:
+        if isinstance(event, EvaluationDone):
+            entries.append(graph_file.evaluation_entry(event, ""))
+        elif isinstance(event, Progress):
+            entries.append(graph_entry(event))
     checkpoints = loras.resumable_checkpoints(folder)
     state: dict[str, Any] = read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
     earlier = [e for e in state.get("graph", []) if e["current_steps"] < entries[0]["current_steps"]]
     return [*earlier, *entries]
-
-
-def _graph_entry(event: Event) -> Mapping[str, Any] | None:
-    if isinstance(event, EvaluationDone):
-        return graph_file.evaluation_entry(event, "")
-    return graph_entry(event) if isinstance(event, Progress) else None

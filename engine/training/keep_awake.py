@@ -7,14 +7,12 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 ES_CONTINUOUS, ES_SYSTEM_REQUIRED = 0x80000000, 0x00000001
 HELPER_TIMEOUT_SECONDS = 3.0  # timeout for a helper process to start, and to end
-
-LogFn = Callable[[str], object]
 
 
 class _CannotError(Exception):
@@ -22,54 +20,40 @@ class _CannotError(Exception):
 
 
 @contextmanager
-def prevent_sleep(say: LogFn, *, platform: str = sys.platform) -> Iterator[None]:
-    """Prevent sleep within this context; if that is not possible, `say` one sentence about it."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_INHIBITORS.get(platform, _unsupported)())
-        except _CannotError as error:
-            say(f"The machine cannot be kept awake: {error}. It may go to sleep during the run.")
-        yield
-
-
-@contextmanager
-def _windows() -> Iterator[None]:
-    """Set the state of this thread, the run's own; Windows releases it when the thread ends."""
-    execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
-    if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
-        raise _CannotError("Windows refuses it")
+def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.platform) -> Iterator[None]:
+    """Prevent sleep within this context; if that is not possible, log one sentence about it."""
+    release: Callable[[], object] | None = None
+    try:
+        release = _inhibit_sleep(platform)
+    except _CannotError as error:
+        log_note(f"The machine cannot be kept awake: {error}. It may go to sleep during the run.")
     try:
         yield
     finally:
-        execution_state(ES_CONTINUOUS)
+        if release is not None:
+            release()
 
 
-@contextmanager
-def _macos() -> Iterator[None]:
-    """caffeinate ends with our process, however that ends."""
-    helper = _start_helper(["caffeinate", "-i", "-w", str(os.getpid())])
-    try:
-        yield
-    finally:
-        _end_helper(helper)
-
-
-@contextmanager
-def _linux() -> Iterator[None]:
-    """systemd-inhibit holds the lock while its `cat` reads from our pipe, which closes with our process."""
+def _inhibit_sleep(platform: str) -> Callable[[], object]:
+    """Inhibit sleep, and return what releases it."""
+    if platform == "win32":  # a state of this thread, the run's own; Windows releases it when the thread ends
+        execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
+        if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
+            raise _CannotError("Windows refuses it")
+        return partial(execution_state, ES_CONTINUOUS)
+    if platform == "darwin":  # caffeinate ends with our process, however that ends
+        return partial(_end_helper, _start_helper(["caffeinate", "-i", "-w", str(os.getpid())]))
+    if platform != "linux":
+        raise _CannotError("no way is known on this system")
+    # systemd-inhibit holds the lock while its `cat` reads from our pipe, which closes with our process.
     options = ["--what=idle:sleep", "--mode=block", "--who=Training PRO", "--why=A run goes on", "sh", "-c"]
     helper = _start_helper(["systemd-inhibit", *options, "echo held; exec cat"])
     try:
         _wait_until_held(helper)
-        yield
-    finally:
+    except _CannotError:
         _end_helper(helper)
-
-
-@contextmanager
-def _unsupported() -> Iterator[None]:
-    raise _CannotError("no way is known on this system")
-    yield
+        raise
+    return partial(_end_helper, helper)
 
 
 def _start_helper(command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -82,8 +66,7 @@ def _start_helper(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
-    assert helper.stdout is not None
-    assert helper.stderr is not None
+    assert helper.stdout is not None and helper.stderr is not None
     ready, _, _ = select.select([helper.stdout], [], [], HELPER_TIMEOUT_SECONDS)
     if not ready:
         raise _CannotError("the system does not answer")
@@ -99,10 +82,3 @@ def _end_helper(helper: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         helper.kill()
         helper.communicate()
-
-
-_INHIBITORS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
-    "win32": _windows,
-    "darwin": _macos,
-    "linux": _linux,
-}

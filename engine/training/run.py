@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ...core import dist_env
 from ...core.host import Host, get_model_card
@@ -50,14 +51,11 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), folder)
     if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:
         return _already_finished(run_plan, finished.steps)
-    with hold_run_lock(folder.name, host.folders), _keep_awake(settings, job):
+    keep_awake = prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
+    with hold_run_lock(folder.name, host.folders), keep_awake:
         segment = _first_segment(run_plan, job)
         with distributed.process_run_folder(folder) as process_folder:
             return _train_segments(replace(segment, run_plan=replace(run_plan, folder=process_folder)), host, job)
-
-
-def _keep_awake(settings: TrainingSettings, job: Job) -> AbstractContextManager[None]:
-    return prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
 
 
 def _train_segments(segment: RunSegment, host: Host, job: Job) -> JobEnded:
@@ -96,16 +94,19 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
         if not dist_env.is_main_process():
             return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="", folder=None)
         if job.control.throwing_away:
-            return end_discarded_run(run_plan, step)
-        result = callback.result(step, describe_model(run_plan, model, capabilities), divergence)
-        if callback.controller.restart is not None and divergence is None:
-            return result
-        ended = save_and_record(
-            result, partial(full_finetune.save_trained_model, run_plan, model), host.folders, job
+            return end_discarded_run(run_plan.folder, step)
+        result = TrainingResult(
+            run_plan,
+            step,
+            callback.step_log,
+            callback.controller,
+            callback.last_saved,
+            callback.save_error,
+            describe_model(run_plan, model, capabilities),
+            divergence,
         )
-        if divergence is None:
-            samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
-        return ended
+        is_restarted = callback.controller.restart is not None and divergence is None
+        return result if is_restarted else _save(result, model, samples, host, job)
 
 
 def _train(trainer: RunTrainer, segment: RunSegment) -> DivergenceError | None:
@@ -121,34 +122,36 @@ def _train(trainer: RunTrainer, segment: RunSegment) -> DivergenceError | None:
     return None
 
 
+def _save(result: TrainingResult, model: Any, samples: SampleCallback, host: Host, job: Job) -> JobEnded:
+    write = partial(full_finetune.save_trained_model, result.run_plan, model)
+    ended = save_and_record(result, write, host.folders, job)
+    if result.divergence is None:
+        samples.sample_at_end(model, result.step, ended.folder or result.run_plan.folder.path)
+    return ended
+
+
 def _already_finished(run_plan: RunPlan, done: int) -> JobEnded:
     run_plan.folder.clean_up()
     planned = run_plan.plan.steps
-    steps = (
-        f"{done} of {planned} steps are done"
-        if done <= planned
-        else f"{done} steps are done, {planned} are asked for"
-    )
+    steps = f"{done} of {planned} steps are done"
+    if done > planned:
+        steps = f"{done} steps are done, {planned} are asked for"
     text = f"'{run_plan.folder.name}' is finished: {steps}. For more, raise Epochs, or Steps where they are set."
     return JobEnded(outcome="finished", text=text, folder=run_plan.folder.path)
 
 
 def _first_segment(run_plan: RunPlan, job: Job) -> RunSegment:
-    run_plan.folder.refuse_without_start()
-    checkpoint = run_plan.folder.start
-    if run_plan.folder.initial_lora is not None:
-        _log_note(
-            job, f"Training the LoRA '{run_plan.folder.name}' further; what stands there goes into a backup first."
-        )
-    if checkpoint is None and run_plan.folder.resumes and run_plan.folder.initial_lora is None:
-        _log_note(
-            job, f"There is nothing of '{run_plan.folder.name}' to go on from: the run starts at its beginning."
-        )
+    folder, checkpoint = run_plan.folder, run_plan.folder.start
+    folder.refuse_without_start()
+    if folder.initial_lora is not None:
+        _log_note(job, f"Training the LoRA '{folder.name}' further; what stands there goes into a backup first.")
+    elif checkpoint is None and folder.resumes:
+        _log_note(job, f"There is nothing of '{folder.name}' to go on from: the run starts at its beginning.")
     if checkpoint is None:
         return RunSegment(run_plan, RunState(unchangeable=run_plan.unchangeable()))
     state = load_run_state(checkpoint.folder)
     refuse_changes(state, run_plan, checkpoint.folder)
-    job.log.append(Note(text=f"Going on from {checkpoint.folder.name} (step {state.step})."))
+    _log_note(job, f"Going on from {checkpoint.folder.name} (step {state.step}).")
     return RunSegment(run_plan, state, checkpoint.folder)
 
 
@@ -156,7 +159,8 @@ def _announce(
     segment: RunSegment, callback: RunCallback, dtype: str, capabilities: ModelCapabilities, job: Job
 ) -> None:
     """Log the run plan, unless this is a later segment of the run."""
-    run_plan, plan, rates = segment.run_plan, segment.run_plan.plan, callback.controller.rates
+    run_plan, rates = segment.run_plan, callback.controller.rates
+    plan, settings, report = run_plan.plan, run_plan.settings, run_plan.data.report
     if segment.first:
         job.log.append(
             RunPlanned(
@@ -166,19 +170,16 @@ def _announce(
                 steps_per_epoch=plan.steps_per_epoch,
                 first_step=segment.state.step,
                 rates=rates.all(callback.step_log.rates_used()),
-                settings=run_plan.settings.values(),
+                settings=settings.values(),
                 earlier=tuple(dict(entry) for entry in segment.state.graph),
-                disk=run_plan.data.report.disk.words() if run_plan.data.report.disk else "",
-                evaluate_every=plan_checks.evaluation_interval(run_plan.settings, plan, run_plan.data.kept_aside),
-                answer_every=plan_checks.sample_interval(run_plan.settings, plan),
+                disk=report.disk.words() if report.disk else "",
+                evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.kept_aside),
+                answer_every=plan_checks.sample_interval(settings, plan),
             )
         )
-        schedule = f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}. {dtype}."
-        for note in (
-            schedule,
-            *(run_plan.data.report.notes if plan.processes > 1 else ()),
-            *capabilities.notes(),
-        ):
+        schedule = f"{settings.learning.schedule}: {describe_phases(run_plan.phases)}. {dtype}."
+        notes_on_processes = report.notes if plan.processes > 1 else ()
+        for note in (schedule, *notes_on_processes, *capabilities.notes()):
             _log_note(job, note)
     _log_stage(job, "Training")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ...core.host import Host
@@ -13,7 +14,7 @@ from ...train_utils import plural
 from ..lora import removed_message, snapshot_adapters
 from ..plan import RunPlan, build_run_plan
 from ..saving import RunState, load_run_state
-from .finalize import TrainingResult, checkpoint_copier, end_discarded_run, save_and_record
+from .finalize import TrainingResult, copy_lora, end_discarded_run, save_and_record
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,15 @@ def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | 
     assert restart is not None and checkpoint is not None
     if restart.frees_gpu and not _wait_unloaded(trained, host, job):
         if job.control.throwing_away:
-            return end_discarded_run(run_plan, trained.step)
-        return save_and_record(trained, checkpoint_copier(checkpoint), host.folders, job)
-    extra_epochs = min(restart.more_epochs + job.control.take_epochs(), _epochs_left(run_plan))
-    segment = RunSegment(_extend(run_plan, extra_epochs), load_run_state(checkpoint), checkpoint, first=False)
-    if extra_epochs:
-        reason = f"{extra_epochs:g} {plural(extra_epochs, 'epoch')} more"
-        _log_plan(segment, trained.step_log.rates_used(), reason, job)
+            return end_discarded_run(run_plan.folder, trained.step)
+        return save_and_record(trained, partial(copy_lora, checkpoint), host.folders, job)
+    maximum = SETTINGS["epochs"].maximum or math.inf  # settings above it could not be read on a resume
+    epochs = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
+    segment = RunSegment(_extend(run_plan, epochs), load_run_state(checkpoint), checkpoint, first=False)
+    if epochs:
+        rates = segment.run_plan.rates(segment.state.steering["live"]["rate_factor"])
+        all_rates, reason = rates.all(trained.step_log.rates_used()), f"{epochs:g} {plural(epochs, 'epoch')} more"
+        job.log.append(PlanChanged(step=segment.state.step, steps=rates.steps, rates=all_rates, why=reason))
     return segment
 
 
@@ -58,27 +61,14 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
     return True
 
 
-def _epochs_left(run_plan: RunPlan) -> float:
-    """Return how many epochs can be added: settings above their maximum could not be read on a resume."""
-    return (SETTINGS["epochs"].maximum or math.inf) - run_plan.settings.steps.epochs
-
-
 def _extend(run_plan: RunPlan, extra_epochs: float) -> RunPlan:
     """Return the run with more epochs, in the folder that it has opened."""
-    steps, plan = run_plan.settings.steps, run_plan.plan
+    settings, plan = run_plan.settings, run_plan.plan
     max_steps = plan.max_steps and plan.max_steps + round(extra_epochs * plan.steps_per_epoch)
-    settings = replace(
-        run_plan.settings, steps=replace(steps, epochs=steps.epochs + extra_epochs, max_steps=max_steps)
-    )
+    steps = replace(settings.steps, epochs=settings.steps.epochs + extra_epochs, max_steps=max_steps)
     longer_plan = replace(plan, epochs=plan.epochs + extra_epochs, max_steps=max_steps)
     report = replace(run_plan.data.report, steps=longer_plan.steps)
     data = replace(run_plan.data, plan=longer_plan, report=report)
-    return build_run_plan(settings, run_plan.card, data, replace(run_plan.folder, is_open=True))
-
-
-def _log_plan(segment: RunSegment, used_rates: list[float], reason: str, job: Job) -> None:
-    """Log the learning rates of the longer run, with those of the finished steps unchanged."""
-    rates = segment.run_plan.rates(segment.state.steering["live"]["rate_factor"])
-    job.log.append(
-        PlanChanged(step=segment.state.step, steps=rates.steps, rates=rates.all(used_rates), why=reason)
+    return build_run_plan(
+        replace(settings, steps=steps), run_plan.card, data, replace(run_plan.folder, is_open=True)
     )

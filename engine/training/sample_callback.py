@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from ...core.errors import first_line
 from ...core.files import write_json
 from ...core.host import Host
 from ...core.jobs import Advice, Job, Stage
-from ...data.rows import Prompt
 from ...records.folder import TRAINING_PROMPT
 from ...records.folder import run_files as record
 from ..inference import SampleGenerator, sampling_mode
@@ -45,62 +44,52 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero and not self._has_folder:
             self._has_folder = True
             started = time.monotonic()
-            self._log_errors("How to talk to the LoRA could not be written", self._write_prompt_info)
+            with self._logged_errors("How to talk to the LoRA could not be written"):
+                write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
+                if self._samples:  # from before there was a folder
+                    record.write_samples(self._folder, self._samples)
             self._step_log.exclude_time(time.monotonic() - started)
 
     def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
         """Sample at the end of the run, after the LoRA was saved into this folder."""
         self._folder = folder
-        planned = self._every != "never" and not self._is_answered(step)
-        asked = self._job.control.take_sample() or planned
-        if asked and self._has_folder and not self._job.control.stopping:
+        wanted = self._job.control.take_sample() or self._planned_interval(step)
+        if wanted and self._has_folder and not self._job.control.stopping:
             self._sample(model, step, "Keeping the records")
-
-    @property
-    def _every(self) -> int | str:
-        return self._run_plan.settings.samples.sample_every
 
     def _is_due(self, step: int) -> bool:
         if self._job.control.take_sample():
             return True
-        if self._every == "never" or self._is_answered(step):
-            return False
-        return step % (self._run_plan.plan.steps_per_epoch if self._every == "epoch" else int(self._every)) == 0
+        interval = self._planned_interval(step)
+        return interval > 0 and step % interval == 0
 
-    def _is_answered(self, step: int) -> bool:
-        return any(sample.step == step for sample in self._samples)
+    def _planned_interval(self, step: int) -> int:
+        """Return the steps from one sample to the next; 0 if none are planned or this step has its own already."""
+        every = self._run_plan.settings.samples.sample_every
+        if every == "never" or any(sample.step == step for sample in self._samples):
+            return 0
+        return self._run_plan.plan.steps_per_epoch if every == "epoch" else int(every)
 
     def _sample(self, model: Any, step: int, next_stage: str = "Training") -> None:
         started = time.monotonic()
         self._job.log.append(Stage(text=f"Answering the prompts after step {step}"))
-        self._log_errors(
-            f"The prompts could not be answered after step {step}", partial(self._sample_all, model, step)
-        )
+        with self._logged_errors(f"The prompts could not be answered after step {step}"):
+            with sampling_mode(model):
+                for prompt in self._generator.prompts:
+                    failure = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
+                    with self._logged_errors(failure):
+                        if sampled := self._generator.sample(model, prompt, step):
+                            self._samples.append(sampled)
+                            self._job.log.append(sampled)
+            if self._has_folder:
+                record.write_samples(self._folder, self._samples)
         self._job.log.append(Stage(text=next_stage))
         self._step_log.exclude_time(time.monotonic() - started)
 
-    def _sample_all(self, model: Any, step: int) -> None:
-        with sampling_mode(model):
-            for prompt in self._generator.prompts:
-                failure = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
-                self._log_errors(failure, partial(self._sample_one, model, prompt, step))
-        if self._has_folder:
-            record.write_samples(self._folder, self._samples)
-
-    def _sample_one(self, model: Any, prompt: Prompt, step: int) -> None:
-        if sampled := self._generator.sample(model, prompt, step):
-            self._samples.append(sampled)
-            self._job.log.append(sampled)
-
-    def _write_prompt_info(self) -> None:
-        """Write the prompt info, and the answers from before there was a folder."""
-        write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
-        if self._samples:
-            record.write_samples(self._folder, self._samples)
-
-    def _log_errors(self, failure: str, act: Callable[[], None]) -> None:
-        """Act, and log any error; the run continues."""
+    @contextmanager
+    def _logged_errors(self, failure: str) -> Iterator[None]:
+        """Log any error within this context; the run continues."""
         try:
-            act()
+            yield
         except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
             self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run goes on."))

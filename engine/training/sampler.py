@@ -29,24 +29,24 @@ class BatchingPhases:
         self._switching: SwitchSettings = run_plan.settings.switching
         self.changes: list[EpochPosition] = [(int(epoch), int(taken)) for epoch, taken in changes]
         self._position: EpochPosition = (0, 0)
-
-    @property
-    def names(self) -> tuple[str, ...]:
+        self.names: tuple[str, ...] = (run_plan.settings.steps.batching,)
         """Phases of this run, in order."""
-        if self._run_plan.settings.steps.batching != "length_then_order":
-            return (self._run_plan.settings.steps.batching,)
-        return (BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER) if self._switching.switch_pairs else (BY_LENGTH, IN_ORDER)
+        if self.names == ("length_then_order",):
+            pairs = (NEIGHBOR_PAIRS,) * self._switching.switch_pairs
+            self.names = (BY_LENGTH, *pairs, IN_ORDER)
 
     def move_to(self, position: EpochPosition) -> None:
         """Note the position of the next example to be drawn."""
         self._position = position
 
-    def at(self, moment: EpochPosition) -> str:
+    def at(self, position: EpochPosition) -> str:
         """Return the phase of the batch that begins at this position."""
-        if self._switching.switch_after == "loss":
-            done = sum(change <= moment for change in self.changes)
+        switching = self._switching
+        if switching.switch_after == "loss":
+            done = sum(change <= position for change in self.changes)
         else:
-            done = sum(self._is_past(after, moment) for after in self._planned_switches())
+            planned = (switching.switch_at, switching.second_switch_at)[: len(self.names) - 1]
+            done = sum(self._is_past(after, position) for after in planned)
         return self.names[min(done, len(self.names) - 1)]
 
     def phase_of_step(self, step: int) -> str:
@@ -54,34 +54,26 @@ class BatchingPhases:
         epoch, within = divmod(step - 1, self._run_plan.plan.steps_per_epoch)
         return self.at((epoch, within * self._run_plan.plan.examples_per_step))
 
-    def _planned_switches(self) -> list[int]:
-        switching = self._switching
-        return [switching.switch_at, switching.second_switch_at][: len(self.names) - 1]
-
-    def _is_past(self, after: int, moment: EpochPosition) -> bool:
-        epoch, taken = moment
+    def _is_past(self, after: int, position: EpochPosition) -> bool:
+        (epoch, taken), plan = position, self._run_plan.plan
         if self._switching.switch_after == "epochs":
             return epoch >= after
-        plan = self._run_plan.plan
         return epoch * plan.steps_per_epoch + taken // plan.examples_per_step >= after
 
     def update(self, smoothed: float) -> str:
         """Switch to the next phase if the loss is low enough, from the next unfetched batch on; returns why."""
-        done = len(self.changes)
-        if self._switching.switch_after != "loss" or done >= len(self.names) - 1:
+        done, switching = len(self.changes), self._switching
+        if switching.switch_after != "loss" or done >= len(self.names) - 1:
             return ""
-        low, high = self._bands[done]
+        low, high = (
+            (switching.switch_loss_low, switching.switch_loss_high),
+            (switching.second_switch_loss_low, switching.second_switch_loss_high),
+        )[done]
         if smoothed > high:
             return ""
         self.changes.append(self._position)
         early = f" It is under {low:g} already: the phase before was short." if smoothed <= low else ""
         return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or under {high:g}.{early}"
-
-    @property
-    def _bands(self) -> tuple[tuple[float, float], ...]:
-        s = self._switching
-        first = (s.switch_loss_low, s.switch_loss_high)
-        return (first, (s.second_switch_loss_low, s.second_switch_loss_high))
 
 
 class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]

@@ -110,20 +110,17 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
 
 def _check_trainable_dtypes(model: Any, settings: TrainingSettings, job: Job) -> None:
     """Refuse dtypes of trained weights that no optimizer can step in; advise on those that lose small steps."""
-    dtypes = {str(weights.dtype).removeprefix("torch.") for weights in model.parameters() if weights.requires_grad}
-    raise_problems(message for dtype in sorted(dtypes) for message in float16_problems(settings, dtype))
-    for advice in (message for dtype in sorted(dtypes) for message in rounding_advice(settings, dtype)):
+    trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
+    dtypes = [dtype.removeprefix("torch.") for dtype in trained]
+    raise_problems(message for dtype in dtypes for message in float16_problems(settings, dtype))
+    for advice in (message for dtype in dtypes for message in rounding_advice(settings, dtype)):
         job.log.append(Advice(text=advice))
 
 
 def _uses_gradient_checkpointing(run_plan: RunPlan, base: Any) -> bool:
     """Whether to checkpoint gradients: as set, or for auto as resolved from the memory estimate."""
-    setting = run_plan.settings.machine.gradient_checkpointing
-    enabled = setting == "on" or (
-        setting == "auto" and run_plan.data.report.resolved["gradient_checkpointing"] == "on"
-    )
-    if enabled and not getattr(base, "supports_gradient_checkpointing", False):
-        if setting == "on":
-            raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
-        return False
-    return enabled
+    setting, resolved = run_plan.settings.machine.gradient_checkpointing, run_plan.data.report.resolved
+    is_supported = bool(getattr(base, "supports_gradient_checkpointing", False))
+    if setting == "on" and not is_supported:
+        raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
+    return is_supported and (resolved["gradient_checkpointing"] if setting == "auto" else setting) == "on"

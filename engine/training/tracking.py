@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,17 @@ def attach_reporter(
     if name == "none":
         yield []
         return
-    with _environment(_tracking_variables(name, run_plan.folder.path, folders)):
-        reporter = Reporter(name, step_log, log)
-        try:
-            yield [reporter]
-        finally:
-            reporter.finish()
+    variables = _tracking_variables(name, run_plan.folder.path, folders)
+    saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
+    os.environ.update(variables)
+    reporter = Reporter(name, step_log, log)
+    try:
+        yield [reporter]
+    finally:
+        reporter.finish()
+        for variable in variables:
+            os.environ.pop(variable, None)
+        os.environ.update(saved)
 
 
 def _tracking_variables(name: str, lora: Path, folders: Folders) -> dict[str, str]:
@@ -47,20 +52,6 @@ def _tracking_variables(name: str, lora: Path, folders: Folders) -> dict[str, st
     defaults = {"WANDB_MODE": "offline", "WANDB_PROJECT": "training_pro"}
     modes = {name: os.environ.get(name, value) for name, value in defaults.items()}
     return {**dict.fromkeys(dir_variables, str(lora / "wandb")), **silent, **modes}
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    saved = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc]
@@ -98,21 +89,16 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         """Close the reporter, however the run ended; W&B's run does not end by itself."""
         if self._end is not None:
             self._log_errors(self._end)
-        library = sys.modules.get("wandb")
-        if self._name == "wandb" and library is not None and getattr(library, "run", None) is not None:
+        library: Any = sys.modules.get("wandb")
+        if self._name == "wandb" and getattr(library, "run", None) is not None:
             self._log_errors(library.finish)
         self._inner = self._begin = self._end = None  # they reference the model
 
     def _extra_values(self) -> dict[str, float]:
         """Return values that transformers does not log: the smoothed loss and new evaluations."""
-        smoothed, graph = self._step_log.smoothed, self._step_log.graph
-        values = {} if smoothed is None else {"smoothed_loss": smoothed}
+        graph, keys = self._step_log.graph, ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
         new, self._reported = graph[self._reported :], len(graph)
-        for entry in new:
-            values |= {
-                key: entry[key] for key in ("eval_loss", "eval_perplexity", "eval_accuracy") if key in entry
-            }
-        return values
+        return {key: entry[key] for entry in new for key in keys if key in entry}
 
     def _log_errors(self, act: Callable[[], object]) -> None:
         if self._failed:
