@@ -6,7 +6,6 @@ from . import distributed
 from .acceleration import apply_machine_settings, compile_layers, count_workers
 from .capabilities import ModelCapabilities, eval_mode, probe_model
 from .collator import Batch, collate
-from .distributed import ddp_backend, sync_control
 from .divergence import DivergenceError, find_divergence, has_finite_weights, is_finite_checkpoint
 from .layer_patches import patch_lora_layers
 from .loss import LossFunction
@@ -36,7 +35,6 @@ __all__ = [
     "collate",
     "compile_layers",
     "count_workers",
-    "ddp_backend",
     "distributed",
     "eval_mode",
     "explain_out_of_memory",
@@ -49,7 +47,6 @@ __all__ = [
     "out_of_memory_error",
     "patch_lora_layers",
     "probe_model",
-    "sync_control",
     "undo_on_error",
     "use_packed_attention",
 ]

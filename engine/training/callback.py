@@ -14,7 +14,7 @@ from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, Job, Note
 from ...records.folder import PARAMETERS, Heartbeat, retention
-from ..compute import MachineMonitor, StepSums, sync_control
+from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Evaluator
 from ..plan import Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
@@ -116,7 +116,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _decide(
         self, step: int, smoothed: float, evaluation: Evaluation | None, control: TrainerControl, scheduler: Any
     ) -> None:
-        clock = sync_control(self._control, time.monotonic())
+        clock = distributed.sync_control(self._control, time.monotonic())
         state = StepState(step, self._run_plan.plan.steps_per_epoch, smoothed, clock)
         decision = self.controller.after(
             state, self.step_log.rates_used(), evaluation, self._evaluations.evaluate_at_end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,21 +102,12 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
 
     def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
-        seed, max_tokens = self._run_plan.settings.what.seed, self._run_plan.card.context
+        examples, seed = self._examples, self._run_plan.settings.what.seed
         if phase == "shuffled":
             numbers = batch_order.shuffle(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):
-            numbers = batch_order.order_by_length(numbers, self._lengths, self._batch, seed, epoch)
+            numbers = batch_order.order_by_length(numbers, examples.lengths(), self._batch, seed, epoch)
         elif phase == NEIGHBOR_PAIRS:
-            return batch_order.order_in_pairs(
-                numbers, self._neighbours, self._lengths, max_tokens, self._batch, seed, epoch
-            )
+            successors, lengths, longest = examples.successors(), examples.lengths(), self._run_plan.card.context
+            return batch_order.order_in_pairs(numbers, successors, lengths, longest, self._batch, seed, epoch)
         return [BatchItem(int(number)) for number in numbers]
-
-    @cached_property
-    def _lengths(self) -> list[int]:
-        return self._examples.lengths()
-
-    @cached_property
-    def _neighbours(self) -> list[int]:
-        return self._examples.successors()
