@@ -27,7 +27,8 @@ WORD_CHARS = 32  # searched before a dot
 LOOK_BACK = 2000  # characters searched for the beginning of a sentence
 
 SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
-UNSPACED = "፧。！？｡।॥։።᙮။។༎།"
+UNSPACED = "፧。！？｡।॥։።᙮။។༎།．"
+WIDE_DOT = "．"  # also a decimal point, and in a row an ellipsis
 SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian full stop like a colon
     ";": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
     "\u037e": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
@@ -37,8 +38,10 @@ BRACKETS = ("[", "(")
 TITLE_CLOSERS = ("》", "〉")
 CONTINUATIONS = frozenset(",;:.!?)…")
 OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
-CLOSERS = r"`\"'”’»›)\]}」』】）》〉“‘«‹"
+CLOSERS = r"`_*\"'”’»›)\]}」』】）》〉“‘«‹"
 THAI = "\u0e00-\u0eff"
+SPEAKER_CHARS = 40
+MIN_SPEECHES, MAX_SPEAKERS = 8, 0.5  # in a stretch; names per speech
 STOP = re.compile(
     rf"([{SPACED_STOPS}{UNSPACED}])([{SPACED_STOPS}{UNSPACED}]*)"
     rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|\[\d+\])*)"
@@ -82,7 +85,29 @@ def merge_ends(lines: Lines, stops: Ints) -> Ints:
     import numpy as np
 
     length = int(lines.lengths.sum()) + len(lines.texts) - 1
-    return np.unique(np.concatenate([_line_ends(lines), stops, [length] if length else stops[:0]]))
+    ends: Ints = np.unique(np.concatenate([_line_ends(lines), stops]))
+    ends = ends[~_is_after_speaker(lines, ends)]
+    return np.append(ends[ends != length], [length] if length else ends[:0])
+
+
+def _is_after_speaker(lines: Lines, places: Ints) -> Flags:
+    """Whether a place divides the name of a speaker, on a line of its own as in plays, from the speech."""
+    import numpy as np
+
+    short = np.flatnonzero((lines.lengths <= SPEAKER_CHARS) & lines.capital)
+    names = [number for number in short if _is_speaker(lines.texts[number])]
+    if len(names) < MIN_SPEECHES or len({lines.texts[number] for number in names}) > MAX_SPEAKERS * len(names):
+        return np.zeros(len(places), bool)  # headings do not repeat as the names of speakers do
+    starts = np.cumsum(lines.lengths + 1) - lines.lengths - 1
+    filled = np.append(np.flatnonzero(~lines.blank), len(lines.texts) - 1)
+    speeches = starts[filled[np.searchsorted(filled[:-1], names, side="right")]]
+    name_ends = starts[names] + lines.lengths[names]
+    name_before = np.searchsorted(name_ends, places, side="right") - 1
+    return (name_before >= 0) & (places <= speeches[name_before])
+
+
+def _is_speaker(line: str) -> bool:
+    return line.isupper() and line.endswith((".", ":"))
 
 
 def find_stop_ends(text: str) -> Ints:
@@ -165,12 +190,17 @@ def _stop_ends(text: str) -> Iterator[int]:
 def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
     """The end at a stop that needs no space after it, unless the sentence around a quotation continues."""
     languages = _languages()
-    if stop[3][:1] in TITLE_CLOSERS:
+    if stop[3][:1] in TITLE_CLOSERS or (stop[1] == WIDE_DOT and _is_decimal_or_ellipsis(stop)):
         return 0
     end = stop.end(2) + len(stop[3]) - len(stop[3].lstrip(UNSPACED_CLOSERS))
     if end > stop.end(2) and (text.startswith(languages.quotes, end) or languages.says.match(text, end)):
         return 0
     return end + (stop[4].rfind("\n") + 1 if end == stop.end(3) else 0)
+
+
+def _is_decimal_or_ellipsis(stop: re.Match[str]) -> bool:
+    """`３．５`, `3．5` and `．．．`: a wide dot that ends no sentence."""
+    return stop[2].startswith(WIDE_DOT) or (not stop[4] and stop[6].isdecimal())
 
 
 def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:

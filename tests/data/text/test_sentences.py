@@ -131,3 +131,24 @@ def test_time_grows_linearly_with_the_text(part: str):
         return best
 
     assert seconds(400_000) < 40 * seconds(40_000) + 0.05
+
+
+def test_the_marks_of_italics_close_a_sentence():
+    assert split_sentences("[_He laughs._] Never. _She goes._ *Now.* Yes.") == [
+        "[_He laughs._]",
+        " Never.",
+        " _She goes._",
+        " *Now.*",
+        " Yes.",
+    ]
+
+
+def test_a_wide_dot_ends_a_sentence_but_no_number_and_no_pause():
+    assert split_sentences("他走了．天黑了，３．５里．．．还远．") == ["他走了．", "天黑了，３．５里．．．还远．"]
+
+
+def test_the_name_of_a_speaker_stays_with_the_speech():
+    speeches = [("LILY.", "Vincent!"), ("MRS. UPJOHN.", "[_Rising._] Spread myself! Why?")] * 4
+    text = "\n\n".join(f"{name}\n\n{speech}" for name, speech in speeches)
+    assert split_sentences(text)[:3] == ["LILY.\n\nVincent!\n\n", "MRS. UPJOHN.\n\n[_Rising._]", " Spread myself!"]
+    assert split_sentences("CHAPTER I.\n\nA day.\n\nCHAPTER II.\n\nA night.")[0] == "CHAPTER I.\n\n"
