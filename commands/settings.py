@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ..settings import reference
+from ..settings import other_names, reference
 from . import options
 
 
@@ -13,9 +13,11 @@ def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
     parser = options.make_parser("settings", "Every setting: key, label, default, what it takes, help.")
     parser.add_argument("--json", action="store_true", help="as a list of JSON objects")
+    parser.add_argument("--coming-from", action="store_true", help="the names of settings in other programs")
     args = parser.parse_args(arguments)
-    text = (
-        json.dumps(reference.as_json(), indent=2, ensure_ascii=False) if args.json else reference.render_markdown()
-    )
+    if args.json:
+        text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False)
+    else:
+        text = other_names.render_markdown() if args.coming_from else reference.render_markdown()
     print(text.rstrip())
     return 0

@@ -1,0 +1,112 @@
+"""Names of settings in other programs and in the words of users: for the search field and docs/coming-from.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .definitions import SETTINGS
+
+PROGRAMS = {
+    "original": "The original Training PRO",
+    "webui": "The webui's Training tab",
+    "void": "Void Trainer",
+    "libraries": "transformers, PEFT and TRL",
+}
+WORD = re.compile(r"[^\W_]+")
+MIN_WORD = 3  # shorter words do not count where only some of a query are found
+
+
+@dataclass(frozen=True)
+class Named:
+    """A setting or a button of the page, with its label and its names elsewhere by program."""
+
+    key: str
+    label: str
+    names: dict[str, list[str]]
+    help: str = ""
+
+    @property
+    def all_names(self) -> list[list[str]]:
+        """All names of it, each as a list of words."""
+        return [
+            _words(name) for name in (self.key, self.label, *(n for names in self.names.values() for n in names))
+        ]
+
+
+@cache
+def load_names() -> tuple[Named, ...]:
+    """Everything that has a name: the settings in the order of their declaration, then buttons."""
+    tables = json.loads(Path(__file__).with_name("other_names.json").read_text(encoding="utf-8"))
+    settings = [
+        Named(key, s.label, tables["settings"].get(key, {}), f"{s.help} {' '.join(map(str, s.choices))}")
+        for key, s in SETTINGS.items()
+    ]
+    return (*settings, *(Named(key, names.pop("label"), names) for key, names in tables["buttons"].items()))
+
+
+def find_settings(query: str, limit: int = 8) -> list[Named]:
+    """What a query means, the best match first; where nothing has all of its words, what has most of them."""
+    words = _words(query)
+    for score in (_score_all, _score_some):
+        scores = [(score(words, named), named) for named in load_names()]
+        if found := [named for points, named in sorted(scores, key=lambda pair: -pair[0]) if points]:
+            return found[:limit]
+    return []
+
+
+def _score_all(words: Sequence[str], named: Named) -> int:
+    """How well all words match: a whole name, the start of one, several names together, or the help."""
+    names = named.all_names
+    if not words or words in names:
+        return 4 if words else 0
+    if any(_contains(name, words) for name in names):
+        return 3
+    if _contains([word for name in names for word in name], words):
+        return 2
+    return int(_contains(_words(named.help), words))
+
+
+def _score_some(words: Sequence[str], named: Named) -> int:
+    names = [word for name in named.all_names for word in name]
+    return sum(_contains(names, [word]) for word in words if len(word) >= MIN_WORD)
+
+
+def _contains(candidates: Sequence[str], words: Sequence[str]) -> bool:
+    return all(any(candidate.startswith(word) for candidate in candidates) for word in words)
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in WORD.findall(text)]
+
+
+def render_markdown() -> str:
+    """The page docs/coming-from.md: a table of names for each program."""
+    return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS)])
+
+
+def _section(program: str) -> str:
+    rows = [
+        f"| {_as_code(names)} | {named.label} | {_as_code([named.key] if named.key in SETTINGS else [])} |"
+        for named in load_names()
+        if (names := named.names.get(program))
+    ]
+    return "\n".join(
+        [f"## {PROGRAMS[program]}", "", "| there | label here | key here |", "| --- | --- | --- |", *rows, ""]
+    )
+
+
+def _as_code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+_INTRODUCTION = """# Coming from another tool
+
+Where to find what you know. The search field above the form finds settings by all of these names. You can load
+settings files of the original Training PRO and of the webui's tab as they are: their values are converted. To make
+this page again, run `python3 script.py settings --coming-from > docs/coming-from.md`.
+"""

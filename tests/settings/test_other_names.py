@@ -1,0 +1,72 @@
+"""The search field finds settings by their old names and by the words of users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from training_pro.settings import other_names
+from training_pro.settings.definitions import SETTINGS
+
+OLD_NAMES = {
+    "lora_name": "name", "raw_text_file": "data", "datasetJSONL": "data", "text_dataset": "data",
+    "override": "if_exists", "always_override": "if_exists", "cutoff_len": "cutoff", "max_seq_length": "cutoff",
+    "dataset_max_line_length": "cutoff", "sliding_window": "chunking", "precize_slicing_overlap": "overlap",
+    "stride_length": "overlap", "hard_cut_string": "hard_cut", "add eos": "add_eos", "add_bos_token": "add_bos",
+    "Train Only After": "train_only_after", "eliminate_long_blocks": "too_long", "excess length": "too_long",
+    "eval_stepsJSONL": "eval_every", "micro batch size": "batch_size", "per_device_train_batch_size": "batch_size",
+    "grad_accumulation": "accumulation", "gradient_accumulation_steps": "accumulation", "hybrid": "batching",
+    "num_train_epochs": "epochs", "group_by_length": "batching", "lr_scheduler_type": "schedule",
+    "constant_with_warmup": "schedule", "warmup_ratio": "warmup_steps", "neft_noise_alpha": "neftune_noise",
+    "AdamW_S_NS": "optimizer", "optim": "optimizer", "LLaMA target projections": "targets",
+    "q_proj_en": "targets", "target_modules": "targets", "modules_to_save": "train_head", "use_dora": "dora",
+    "save_steps": "save_every", "save_steps_under_loss": "save_on_loss_drop", "verify": "check",
+    "Copy parameters from": "start-from", "Shard checkpoint size": "shard_size",
+    "save_total_limit": "keep_checkpoints",
+}  # fmt: skip
+WORDS = {
+    "book": "data", "novel": "data", "csv": "data", "out of memory": "gradient_checkpointing",
+    "save vram": "gradient_checkpointing", "system prompt": "system", "alpaca": "format", "chatml": "format",
+    "overwrite": "if_exists", "resume": "if_exists", "memorize": "chunking", "chapters": "hard_cut",
+    "separator": "hard_cut", "stop token": "add_eos", "model does not stop": "add_eos", "lines": "block_ends",
+    "short blocks": "min_chars", "mask prompt": "train_on", "only replies": "train_on", "truncate": "too_long",
+    "overfitting": "eval_share", "hold out": "eval_share", "test data": "eval_data", "how long": "epochs",
+    "shuffle": "batching", "LR": "learning_rate", "cosine": "schedule", "annealing": "schedule",
+    "gradient clipping": "max_grad_norm", "8-bit optimizer": "optimizer", "layers": "targets", "strength": "alpha",
+    "size of the lora": "rank", "new language": "train_head", "best checkpoint": "keep_best",
+    "crash": "backup_minutes",
+    "disk space": "keep_checkpoints", "patience": "early_stopping",
+    "preview": "sample_prompts", "wandb": "report_to",
+    "sleep": "keep_awake", "flash attention": "attention", "random": "seed", "full finetune": "method",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "key"), [*OLD_NAMES.items(), *WORDS.items()])
+def test_the_setting_is_among_the_first_three(query: str, key: str):
+    assert key in [named.key for named in other_names.find_settings(query)[:3]]
+
+
+def test_the_lists_are_long_enough():
+    assert len(OLD_NAMES) >= 40 and len(WORDS) >= 40
+
+
+def test_every_label_finds_its_setting_first():
+    for key, setting in SETTINGS.items():
+        assert key in [named.key for named in other_names.find_settings(setting.label)[:2]], setting.label
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!", "zzzzqqqq", "a" * 10_000, "\ud800", "."])
+def test_a_query_without_an_answer_gives_none(query: str):
+    assert other_names.find_settings(query) == []
+
+
+def test_every_setting_has_another_name_and_no_key_is_misspelled():
+    named = {n.key: n for n in other_names.load_names()}
+    assert [key for key in SETTINGS if not named[key].names] == []
+    tables = other_names.json.loads(Path(other_names.__file__).with_name("other_names.json").read_text("utf-8"))
+    assert set(tables["settings"]) <= set(SETTINGS)
+
+
+def test_the_page_is_made_from_the_table():
+    page = Path(other_names.__file__).parents[1] / "docs" / "coming-from.md"
+    assert page.read_text(encoding="utf-8").strip() == other_names.render_markdown().strip()
