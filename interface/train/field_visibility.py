@@ -56,4 +56,8 @@ def style(keys: Collection[str]) -> str:
     """
     selectors = [f"#tp-{key}" for key in sorted(keys)]
     selectors += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(keys)]
-    return f"<style>{', '.join(selectors)} {{display: none !important}}</style>" if selectors else ""
+    if not keys:
+        return ""
+    links = ", ".join(f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys))
+    mark = f"{links} {{content: ' (not used with this dataset and these settings)'}}"
+    return f"<style>{', '.join(selectors)} {{display: none !important}} {mark}</style>"

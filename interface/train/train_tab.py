@@ -38,6 +38,7 @@ from .layers import LayerPicker
 from .presets_panel import PresetsPanel
 from .probe_panel import ProbePanel
 from .resume_panel import ResumePanel
+from .setting_search import SettingSearch
 
 EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed")
 """Settings that change the examples."""
@@ -55,6 +56,7 @@ class TrainTab:
         self._probe_panel = ProbePanel(context, self._form)
         self._resume_panel = ResumePanel(context)
         self._layer_picker = LayerPicker(context, self._form)
+        self._setting_search = SettingSearch()
         self._folded_parts: dict[str, gr.Accordion] = {}
 
     @property
@@ -92,6 +94,7 @@ class TrainTab:
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
         self._summary = gr.HTML(elem_id="tp-together")
+        self._setting_search.draw()
         for title, rows in FOLDED_ROWS.items():
             with gr.Accordion(title, open=False, elem_id=part_id(title)) as part:
                 if title in PRESET_TABLES:
@@ -127,6 +130,7 @@ class TrainTab:
         self._probe_panel.connect()
         self._resume_panel.connect()
         self._layer_picker.connect()
+        self._setting_search.connect()
         self._run_panel.connect(self._status_line)
         # In two steps: Gradio 4 stores the selection by index, and new files shift the indices.
         list_options = {"what": "Listing the data", **private_options()}

@@ -1,0 +1,50 @@
+"""The search field above the folded parts: finds settings by any of their names, also those in other programs."""
+
+from __future__ import annotations
+
+from html import escape
+
+import gradio as gr
+
+from ...settings.other_names import Named, find_settings
+from ..base import add_handler, markup, private_options, setting_link
+
+
+class SettingSearch:
+    """A text box, and links to the settings that it finds."""
+
+    def draw(self) -> None:
+        self._query = gr.Textbox(
+            label="Find a setting",
+            placeholder="A name or a word: save steps, stop token, out of memory, cutoff_len",
+            max_lines=1,
+            elem_id="tp-find",
+        )
+        self._results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
+
+    def connect(self) -> None:
+        add_handler(
+            self._query.change,
+            results_html,
+            self._query,
+            self._results,
+            what="Finding a setting",
+            says=self._results,
+            **private_options(),
+        )
+
+
+def results_html(query: str) -> str:
+    """Links to what the query finds."""
+    if not query.strip():
+        return ""
+    found = find_settings(query)
+    if not found:
+        return markup.paragraph(f"No setting matches {query[:60]!r}. Try a shorter word.", quiet=True)
+    return "".join(map(_result_html, found))
+
+
+def _result_html(named: Named) -> str:
+    """A link and the first sentence of the help."""
+    first_sentence = named.help.partition(". ")[0]
+    return f'<p>{setting_link(named.key, named.label)} <span class="tp-quiet">{escape(first_sentence)}</span></p>'
