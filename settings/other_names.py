@@ -17,7 +17,18 @@ PROGRAMS = {
     "void": "Void Trainer",
     "libraries": "transformers, PEFT and TRL",
 }
+OUR_VALUES = {
+    "schedule": {"constant_with_warmup": "constant"},
+    "optimizer": {"adamw": "adamw_torch", "adamw8bit": "adamw_8bit", "adafactor": "adafactor"},
+    "targets": {"all": "all-linear"},
+    "batching": {"group_by_length": "by_length", "random": "shuffled", "hybrid": "length_then_order"},
+    "too_long": {"truncate": "cut_end"},
+    "train_on": {"all": "everything", "assistant": "replies", "last": "last_reply"},
+    "add_eos": {"every block": "every_block", "hard cut blocks only": "hard_cut"},
+}  # fmt: skip
+"""Values of other programs that are refused here, in lowercase, and ours."""
 WORD = re.compile(r"[^\W_]+")
+VOID_OPTIMIZER = re.compile(r"_(?:S|M|L|XL|MS|RS)(?:_NS|_\d)?$")  # the size of a preset: AdamW_S_NS, AdamW_MS_1
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
 
@@ -82,6 +93,20 @@ def _contains(candidates: Sequence[str], words: Sequence[str]) -> bool:
 
 def _words(text: str) -> list[str]:
     return [word.casefold() for word in WORD.findall(text)]
+
+
+def our_value(key: str, value: object) -> str:
+    """Our value for one that another program has for a setting; empty if there is none or it is ours as well."""
+    if not isinstance(value, str) or value in SETTINGS[key].choices:
+        return ""
+    name = VOID_OPTIMIZER.sub("", value.strip()).casefold() if key == "optimizer" else value.strip().casefold()
+    return OUR_VALUES.get(key, {}).get(name, "")
+
+
+def our_key(key: str) -> str:
+    """The key of the setting that another program calls `key`; empty if there is none."""
+    names = (named for named in load_names() if named.key in SETTINGS)
+    return next((n.key for n in names if any(key in there for there in n.names.values())), "")
 
 
 def render_markdown() -> str:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..core.errors import SettingsError
+from . import other_names
 from .definitions import SECTIONS, SETTINGS, TrainingSettings
 from .rules import problems as rule_problems
 
@@ -40,6 +41,9 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
         if problem := _unknown_key_problem(key):
             problems.append(problem)
             continue
+        if ours := other_names.our_value(key, value):
+            problems.append(f"{SETTINGS[key].label}: {value!r} is called {ours!r} here.")
+            continue
         try:
             parsed[key] = SETTINGS[key].read(value)
         except ValueError as error:
@@ -50,6 +54,8 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
 def _unknown_key_problem(key: str) -> str:
     if key in SETTINGS:
         return ""
+    if ours := other_names.our_key(key):
+        return f"There is no setting {key!r}. It is called {ours!r} here."
     matches = difflib.get_close_matches(key, SETTINGS, n=1)
     hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists them all."
     return f"There is no setting '{key}'.{hint}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from training_pro.core.errors import SettingsError
 from training_pro.settings import other_names
 from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
 
 OLD_NAMES = {
     "lora_name": "name", "raw_text_file": "data", "datasetJSONL": "data", "text_dataset": "data",
@@ -70,3 +72,24 @@ def test_every_setting_has_another_name_and_no_key_is_misspelled():
 def test_the_page_is_made_from_the_table():
     page = Path(other_names.__file__).parents[1] / "docs" / "coming-from.md"
     assert page.read_text(encoding="utf-8").strip() == other_names.render_markdown().strip()
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"schedule": "constant_with_warmup"}, "LR Scheduler: 'constant_with_warmup' is called 'constant' here."),
+        ({"optimizer": "AdamW_S_NS"}, "Optimizer: 'AdamW_S_NS' is called 'adamw_torch' here."),
+        ({"optimizer": "AdamW8bit_XL_NS"}, "Optimizer: 'AdamW8bit_XL_NS' is called 'adamw_8bit' here."),
+        ({"optimizer": "Adafactor_MS_2"}, "Optimizer: 'Adafactor_MS_2' is called 'adafactor' here."),
+        ({"cutoff_len": 256}, "There is no setting 'cutoff_len'. It is called 'cutoff' here."),
+    ],
+)
+def test_a_foreign_value_or_key_is_refused_with_ours(values: dict[str, object], problem: str):
+    with pytest.raises(SettingsError) as refused:
+        training_settings({"name": "a", "data": ["a.txt"], **values})
+    assert problem in str(refused.value)
+
+
+def test_our_own_values_are_never_foreign():
+    for key, setting in SETTINGS.items():
+        assert [value for value in setting.choices if other_names.our_value(key, value)] == []
