@@ -90,7 +90,7 @@ def gauge(text: str, needed: float, free: float) -> str:
 def progress_bar(share: float) -> str:
     share_shown = max(0.0, min(1.0, share))
     return (
-        f'<div class="tp-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
+        f'<div class="tp-bar" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100" '
         f'aria-valuenow="{share_shown * 100:.0f}"><i style="width:{share_shown * 100:.1f}%"></i></div>'
     )
 

@@ -10,6 +10,10 @@ CSS = """
 .tp-card h4 {margin: 0 0 6px 0; font-size: 1.05em; color: var(--body-text-color);}
 .tp-card p, .tp-card li {margin: 3px 0; color: var(--body-text-color);}
 .tp-card ul {margin: 4px 0 4px 18px; padding: 0; list-style: disc;}
+button.primary[id^=tp-] {background: var(--primary-700, #c2410c) !important; color: white !important;}
+button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !important;}
+#tp-tabs {--block-info-text-color: var(--tp-quiet); --body-text-color-subdued: var(--tp-quiet);}
+#tp-tabs :is(.min_value, .max_value) {color: var(--tp-quiet);}
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
 .tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
 .tp-outdated {display: none; padding-left: 8px; border-left: 5px solid #c98a10; font-weight: 600;}

@@ -21,7 +21,7 @@ def draw(
 ) -> PageContext:
     """Draw the tab into the current page; `models` is the menu of models of the standalone page."""
     context = PageContext(host, engine, session, models)
-    with gr.Tabs():
+    with gr.Tabs(elem_id="tp-tabs"):
         with gr.Tab("Train") as train:
             train_tab = TrainTab(context)
             train_tab.draw(train)
