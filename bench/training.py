@@ -334,7 +334,7 @@ def train_with_ours(
 
 
 def _measure_overhead(callback: Any, watch: StepMeter) -> None:
-    """Measure the processor time of our callback: wishes, events, records."""
+    """Measure the processor time of our callback: requests, events, records."""
     for name in [name for name in vars(callback) if name.startswith("on_")]:
         setattr(callback, name, _timed(getattr(callback, name), watch))
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.jobs import SESSION, console
+from ..core.jobs import SESSION, Request, console
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from . import options
 from .environment import interpreter
@@ -115,5 +115,5 @@ def _wait(blocks: object) -> None:
         job = SESSION.current
         if job is not None and job.kind == "training":
             say("Stopping the run after this step, with a checkpoint.")
-            job.control.stop()
+            job.control.ask(Request.STOP)
             job.log.wait_closed()

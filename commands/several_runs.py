@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..core import dist_env
 from ..core.errors import SettingsError, TrainingProError
-from ..core.jobs import Job
+from ..core.jobs import Job, Request
 from ..data.report import DatasetReport
 from ..records.queue import name_conflict
 from ..settings.definitions import TrainingSettings
@@ -65,7 +65,7 @@ def run(queue: Sequence[PlannedRun], train: TrainFn) -> int:
     """Train the runs one after another; Ctrl+C also cancels the rest. Returns 1 if one failed."""
     jobs: list[Job] = []
     for number, planned in enumerate(queue, 1):
-        if jobs and jobs[-1].control.stopping:
+        if jobs and jobs[-1].control.asked(Request.STOP):
             break
         jobs.append(train(planned.settings, first_message=f"Run {number} of {len(queue)}: {planned.file.name}"))
     outcomes = [_outcome(job) for job in jobs]

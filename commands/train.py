@@ -17,7 +17,7 @@ from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
 from ..core.host import Folders, Host
-from ..core.jobs import SESSION, Job, JobEnded, Note, Progress, StartedFromQueue, console
+from ..core.jobs import SESSION, Job, JobEnded, Note, Progress, Request, StartedFromQueue, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
 from ..settings import files, flags, presets
@@ -153,11 +153,11 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
         # No print here: the signal may have interrupted one.
-        if job.control.stopping and _is_second_request(signal_times):
+        if job.control.asked(Request.STOP) and _is_second_request(signal_times):
             os.write(2, b"Stopped at once. What is left is the last checkpoint.\n")
             os._exit(1)  # a normal exit would abort, because the training thread is inside torch
         signal_times.append(time.monotonic())
-        job.control.stop()
+        job.control.ask(Request.STOP)
         job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
 
     signal_times: list[float] = []

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import EvaluationRow
 from ..core.files import read_json, safe_paths
 from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision
-from ..core.jobs import Job, JobEnded, JobFn
+from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
 
@@ -115,7 +116,8 @@ class StandaloneHost:
         repository, models = hub_models.parse_hub_model(asked), self._folders.models
 
         def work(job: Job) -> JobEnded:
-            return download.download_model(repository, models, job.log.append, lambda: job.control.stopping)
+            is_stopping = partial(job.control.asked, Request.STOP)
+            return download.download_model(repository, models, job.log.append, is_stopping)
 
         return repository.words, work
 

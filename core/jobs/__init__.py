@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import console
 from .auto_start import AutoStart
 from .console import EventFormatter
-from .control import RunControl, TimeLimit
+from .control import Request, RunControl, TimeLimit
 from .eta import EtaEstimator
 from .events import (
     Advice,
@@ -62,6 +62,7 @@ __all__ = [
     "PlanChanged",
     "ProbeDone",
     "Progress",
+    "Request",
     "RowScores",
     "RunControl",
     "RunPlanned",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from ..errors import BusyError
+from .control import Request
 from .job import Job
 
 StartNext = Callable[[], bool]
@@ -86,7 +87,7 @@ class AutoStart:
         with self.changing:
             if self._note is not None:
                 self._note(job)
-            if job.control.stopping and self._is_automatic:
+            if job.control.asked(Request.STOP) and self._is_automatic:
                 self.hold(f"{job.title} was stopped by hand.")
             self._is_due = self._is_automatic
 

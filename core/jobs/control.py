@@ -1,12 +1,30 @@
-"""Control of a run while it runs: wishes of the user, read by the training thread between two steps."""
+"""Control of a run while it runs: requests of the user, read by the training thread between two steps."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
 Live = TypeVar("Live")
+
+
+class Request(Enum):
+    """What the user asks of a run; it is carried out after the current step."""
+
+    STOP = auto()  # and save the LoRA
+    DISCARD = auto()  # stop, discard the LoRA and restore what was there before the run
+    PAUSE = auto()  # the model stays in memory
+    FREE_MEMORY = auto()  # save a checkpoint, unload the model and pause
+    CHECKPOINT = auto()
+    SAMPLE = auto()
+    EVALUATE = auto()
+    WIND_DOWN = auto()  # let the learning rate fall to 0 in a few steps, then finish
+    MORE_EPOCHS = auto()  # see `RunControl.extend`
+
+
+_INCLUDED = {Request.DISCARD: Request.STOP, Request.FREE_MEMORY: Request.PAUSE}
 
 
 @dataclass(frozen=True)
@@ -17,181 +35,64 @@ class TimeLimit:
     why: str
 
 
-class Wish:
-    """A request that is carried out once; asking twice before that counts as one."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def ask(self) -> None:
-        self._event.set()
-
-    @property
-    def asked(self) -> bool:
-        return self._event.is_set()
-
-    def take(self) -> bool:
-        """Return whether it was asked for, and clear it."""
-        was_set = self._event.is_set()
-        self._event.clear()
-        return was_set
-
-
 class RunControl(Generic[Live]):
-    """Wishes for a run: set from any page, taken in the training thread between two steps.
+    """Requests to a run: made by any page, taken in the training thread between two steps.
 
-    `Live` is the frozen dataclass of the live settings, always replaced as a whole.
+    `live` is the frozen dataclass of the live settings, None before the run has set its own. It is always replaced
+    as a whole. A run that its time limit ends counts as finished.
     """
 
     def __init__(self) -> None:
-        self._stop = Wish()
-        self._discard = Wish()
-        self._checkpoint = Wish()
-        self._sample = Wish()
-        self._evaluate = Wish()
-        self._wind_down = Wish()
-        self._free = Wish()
+        self.live: Live | None = None
+        self.time_limit: TimeLimit | None = None
+        self._requests: set[Request] = set()
         self._more_epochs = 0.0
-        self._live: Live | None = None
-        self._limit: TimeLimit | None = None
-        self._paused = False
-        self._lock = threading.Lock()
-        self._resumed = threading.Event()
-        self._resumed.set()
+        self._changed = threading.Condition()
 
-    def stop(self) -> None:
-        """Stop after this step and save the LoRA."""
-        self._stop.ask()
-        self._set_paused(False, resume=True)
+    def ask(self, request: Request) -> None:
+        """Make a request; asking again before it is taken counts once. A stop ends a pause."""
+        with self._changed:
+            self._requests |= {request, _INCLUDED.get(request, request)}
+            if request in (Request.STOP, Request.DISCARD):
+                self._requests.discard(Request.PAUSE)
+            self._changed.notify_all()
 
-    @property
-    def stopping(self) -> bool:
-        return self._stop.asked
-
-    def throw_away(self) -> None:
-        """Stop after this step, discard the LoRA and keep what was there before the run."""
-        self._discard.ask()
-        self.stop()
+    def asked(self, request: Request) -> bool:
+        return request in self._requests
 
     @property
-    def throwing_away(self) -> bool:
-        return self._discard.asked
+    def pending(self) -> frozenset[Request]:
+        """All requests that are not taken yet."""
+        with self._changed:
+            return frozenset(self._requests)
 
-    def limit_time(self, limit: TimeLimit) -> None:
-        """End the run after a time; its LoRA is saved, and the run counts as finished."""
-        self._limit = limit
-
-    @property
-    def time_limit(self) -> TimeLimit | None:
-        return self._limit
-
-    def pause(self) -> None:
-        """Pause after this step; the model stays in memory."""
-        self._set_paused(True, resume=False)
-
-    def pause_and_free(self) -> None:
-        """Pause after this step: save a checkpoint and unload the model."""
-        self._free.ask()
-        self._set_paused(True, resume=True)  # wakes a paused run, which has to free its memory first
-
-    @property
-    def freeing(self) -> bool:
-        return self._free.asked
-
-    def take_free(self) -> bool:
-        """Return whether the memory is to be freed, and clear the wish; the run stays paused."""
-        with self._lock:
-            if self._paused:
-                self._resumed.clear()
-            return self._free.take()
-
-    def go_on(self) -> None:
-        self._free.take()
-        self._set_paused(False, resume=True)
-
-    @property
-    def pausing(self) -> bool:
-        return self._paused
-
-    def wait_while_pausing(self) -> None:
-        """Block the training thread until the run may continue or has to free its memory."""
-        self._resumed.wait()
-
-    def _set_paused(self, paused: bool, *, resume: bool) -> None:
-        with self._lock:
-            self._paused = paused
-            self._resumed.set() if resume else self._resumed.clear()
-
-    def save_checkpoint(self) -> None:
-        """Save a full checkpoint after this step."""
-        self._checkpoint.ask()
-
-    @property
-    def saving(self) -> bool:
-        return self._checkpoint.asked
-
-    def take_checkpoint(self) -> bool:
-        return self._checkpoint.take()
-
-    def sample(self) -> None:
-        """Answer the sample prompts after this step."""
-        self._sample.ask()
-
-    @property
-    def sampling(self) -> bool:
-        return self._sample.asked
-
-    def take_sample(self) -> bool:
-        return self._sample.take()
-
-    def evaluate(self) -> None:
-        """Evaluate on the validation split after this step."""
-        self._evaluate.ask()
-
-    @property
-    def evaluating(self) -> bool:
-        return self._evaluate.asked
-
-    def take_evaluation(self) -> bool:
-        return self._evaluate.take()
-
-    def wind_down(self) -> None:
-        """Let the learning rate fall to 0 in a few steps, then finish."""
-        self._wind_down.ask()
-
-    @property
-    def winding_down(self) -> bool:
-        return self._wind_down.asked
-
-    def take_wind_down(self) -> bool:
-        return self._wind_down.take()
+    def take(self, request: Request) -> bool:
+        """Return whether it was asked for, and clear it."""
+        with self._changed:
+            asked = request in self._requests
+            self._requests.discard(request)
+            return asked
 
     def extend(self, epochs: float) -> None:
-        """Train more epochs; several calls add up."""
-        with self._lock:
+        """Ask for more epochs; several calls add up."""
+        with self._changed:
             self._more_epochs += epochs
-
-    @property
-    def extending(self) -> float:
-        return self._more_epochs
+            self._requests.add(Request.MORE_EPOCHS)
 
     def take_epochs(self) -> float:
         """Return the requested extra epochs, 0 for none, and clear them."""
-        with self._lock:
+        with self._changed:
+            self._requests.discard(Request.MORE_EPOCHS)
             epochs, self._more_epochs = self._more_epochs, 0.0
             return epochs
 
-    @property
-    def live(self) -> Live | None:
-        """The live settings last asked for; None before the run has set its own."""
-        return self._live
+    def resume(self) -> None:
+        """End a pause, also one that would free the memory."""
+        with self._changed:
+            self._requests -= {Request.PAUSE, Request.FREE_MEMORY}
+            self._changed.notify_all()
 
-    def change(self, live: Live) -> None:
-        """Use these live settings from the end of this step on."""
-        with self._lock:
-            self._live = live
-
-    def begin(self, live: Live) -> None:
-        """Set the live settings of the run, unless others were already asked for."""
-        with self._lock:
-            self._live = live if self._live is None else self._live
+    def wait_while_paused(self) -> None:
+        """Block the training thread until the run may continue or has to free its memory."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.asked(Request.PAUSE) or self.asked(Request.FREE_MEMORY))

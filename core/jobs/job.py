@@ -15,7 +15,7 @@ JobFn = Callable[["Job"], JobEnded]
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work, on the model or not: `control` takes wishes, `log` holds its events."""
+    """One piece of work, on the model or not: `control` takes requests, `log` holds its events."""
 
     kind: JobKind
     title: str

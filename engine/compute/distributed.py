@@ -1,4 +1,4 @@
-"""Processes of a distributed run: wishes apply to all, and only rank 0 writes into the run folder."""
+"""Processes of a distributed run: requests apply to all, and only rank 0 writes into the run folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ...core import dist_env
-from ...core.jobs import RunControl
+from ...core.jobs import Request, RunControl
 from ...records.folder import RunFolder
 
 SHUTDOWN_SECONDS = 0.5
@@ -34,16 +34,13 @@ def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
 
 
 def sync_control(control: RunControl[Any], clock: float) -> float:
-    """Share the wishes of any process with all of them between two steps, and return rank 0's clock."""
+    """Share the requests to any process with all of them between two steps, and return rank 0's clock."""
     if not _is_distributed():
         return clock
-    stopping, discarding, saving = any_rank(control.stopping, control.throwing_away, control.saving)
-    if discarding:
-        control.throw_away()
-    elif stopping:
-        control.stop()
-    if saving:
-        control.save_checkpoint()
+    requests = (Request.STOP, Request.DISCARD, Request.CHECKPOINT)
+    for request, asked in zip(requests, any_rank(*map(control.asked, requests)), strict=True):
+        if asked:
+            control.ask(request)
     shared_clock = torch.tensor([clock], dtype=torch.float64, device=_collective_device())
     dist.broadcast(shared_clock, 0)
     return float(shared_clock[0])
@@ -54,13 +51,13 @@ def ddp_backend() -> str | None:
     return "gloo" if sys.platform == "win32" and dist_env.world_size() > 1 else None
 
 
-def any_rank(*wishes: bool) -> tuple[bool, ...]:
+def any_rank(*flags: bool) -> tuple[bool, ...]:
     """For each flag, whether it is set in any process; every process must call this."""
     if not _is_distributed():
-        return wishes
-    flags = torch.tensor(list(map(float, wishes)), dtype=torch.float64, device=_collective_device())
-    dist.all_reduce(flags, dist.ReduceOp.MAX)
-    return tuple(bool(flag) for flag in flags.tolist())
+        return flags
+    highest = torch.tensor(list(map(float, flags)), dtype=torch.float64, device=_collective_device())
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    return tuple(bool(flag) for flag in highest.tolist())
 
 
 def split_over_ranks(work: Sequence[Item]) -> Sequence[Item]:

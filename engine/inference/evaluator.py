@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, EvaluationDone, Job, Stage, Trigger
+from ...core.jobs import Advice, EvaluationDone, Job, Request, Stage, Trigger
 from ...data.examples import find_example_datasets
 from ...records.report import graph_file
 from ...train_utils import perplexity
@@ -50,7 +50,7 @@ class EvalScheduler:
 
     def after(self, step: int, *, last: bool) -> Evaluation | None:
         """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
-        asked, stopping = self._control.take_evaluation(), self._control.stopping
+        asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         if self._evaluator is None:
             if asked:
                 self._log.append(Advice(text=NO_VALIDATION_SPLIT))
@@ -131,7 +131,7 @@ class Evaluator:
         self._groups = self._datasets.of(self._examples)
         self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
         limit = BatchLimit(examples=settings.steps.batch_size)
-        self._eval_loop = EvalLoop(model, capabilities, limit, lambda: job.control.stopping)
+        self._eval_loop = EvalLoop(model, capabilities, limit, lambda: job.control.asked(Request.STOP))
 
     def evaluate(self, report: ProgressFn) -> EvalResult | None:
         """Evaluate; None if the run was stopped."""

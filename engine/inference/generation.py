@@ -10,7 +10,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList, TextStreamer, s
 from ...core.engine import AnswerRequest
 from ...core.errors import ModelError
 from ...core.host import Host
-from ...core.jobs import Answer, Job, JobEnded, Stage
+from ...core.jobs import Answer, Job, JobEnded, Request, Stage
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style
 from ...records.folder import read_training_prompt
 from ..lora import autocast_model, load_lora, lora_folder, remove_peft_layers, without_loras
@@ -27,9 +27,9 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         if question.both or not question.lora:
             job.log.append(Stage(text="Answering without a LoRA"))
             _write(base, ids, "without", question, raw_tokenizer, job)
-        if question.lora and not job.control.stopping:
+        if question.lora and not job.control.asked(Request.STOP):
             _answer_with_lora(base, ids, question, raw_tokenizer, host, job)
-    return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="")
+    return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
 
 
 def _encode_prompt(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
@@ -112,4 +112,4 @@ class _StopWithJob(StoppingCriteria):  # type: ignore[misc]
         self._job = job
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> Any:
-        return torch.full((len(input_ids),), self._job.control.stopping, device=input_ids.device)
+        return torch.full((len(input_ids),), self._job.control.asked(Request.STOP), device=input_ids.device)

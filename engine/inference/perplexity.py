@@ -14,7 +14,7 @@ from ...core.engine import PerplexityRequest
 from ...core.errors import DataError, SettingsError, TrainingProError
 from ...core.evaluations_table import EvaluationRow
 from ...core.host import Host, ModelCard, get_model_card
-from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Stage
+from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Request, Stage
 from ...data import arrow_store, dataset_index
 from ...data.dataset_index import DatasetEntry
 from ...data.load import PrepareContext, load_dataset
@@ -44,7 +44,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
     results: list[PerplexityMeasured] = []
     with without_loras(host) as (base, _), use_packed_attention(base):
         for name, folder in [(NO_LORA, None)] * request.without + folders:
-            if job.control.stopping:
+            if job.control.asked(Request.STOP):
                 break
             started = time.monotonic()
             with _with_lora(base, folder, name) as model:
@@ -65,7 +65,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
     lines = [
         f"{result.dataset} {_lora_phrase(result.lora)}: perplexity {result.perplexity:.4f}" for result in results
     ]
-    return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="\n".join(lines))
+    return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="\n".join(lines))
 
 
 def _find_dataset(name: str, host: Host) -> DatasetEntry:
@@ -128,7 +128,7 @@ def _sums(
     """Run the evaluation; None if the user stopped it."""
     report = _progress_logger(text, job)
     with evaluation_context(model):
-        eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.stopping)
+        eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
         return eval_loop.sums(inputs.examples, inputs.groups, inputs.count, report)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ...core.engine import AnswerRequest
 from ...core.host import Host
-from ...core.jobs import Job, SampleGenerated
+from ...core.jobs import Job, Request, SampleGenerated
 from ...data.rows import Prompt, PromptStyle, detect_prompt_style, make_prompts
 from ..compute import eval_mode
 from ..lora import pause_training_mode
@@ -47,7 +47,7 @@ class SampleGenerator:
         if without is None:
             without = self._answer_without_lora(model, prompt, step)
         text = without if step == 0 and _is_untrained(model) else self._answer(model, prompt)
-        if self._job.control.stopping:
+        if self._job.control.asked(Request.STOP):
             return None
         self._base_answers[prompt.text] = without
         return SampleGenerated(step=step, prompt=prompt.text, text=text, without=without)

@@ -1,4 +1,4 @@
-"""Decide what happens after each step, from the user's wishes and the rules; independent of the Trainer."""
+"""Decide what happens after each step, from the user's requests and the rules; independent of the Trainer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged
+from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ...settings.live_settings import LiveSettings, resumed_settings
 from .lr_plan import load_wind_down
 from .run_plan import RunPlan
@@ -54,7 +54,8 @@ class RunController:
         self.time_over = False
         self._first_clock: float | None = None
         self.restart: Restart | None = None
-        self._control.begin(self.live)
+        if self._control.live is None:  # otherwise the user may have changed them
+            self._control.live = self.live
 
     def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
@@ -112,7 +113,7 @@ class RunController:
                     step=state.step, steps=self.rates.steps, rates=self.rates.all(used), why=self._replan_reason()
                 )
             )
-        stopping = self._control.stopping or bool(self.stopped_by)
+        stopping = self._control.asked(Request.STOP) or bool(self.stopped_by)
         self.restart = self._next_restart(over=stopping or self.is_last(state.step))
         stop = stopping or self.restart is not None
         state = replace(state, last=(stopping or self.is_last(state.step)) and self.restart is None)
@@ -130,7 +131,7 @@ class RunController:
         self._log.append(LiveSettingsChanged(step=step, changes=changes))
 
     def _apply_wind_down(self, step: int) -> None:
-        if self._control.take_wind_down():
+        if self._control.take(Request.WIND_DOWN):
             self._wind_down(step, "as wished")
 
     def _wind_down(self, step: int, reason: str) -> None:
@@ -142,7 +143,7 @@ class RunController:
         )
 
     def _apply_rules(self, state: StepState) -> None:
-        if self._control.stopping or self.stopped_by:
+        if self._control.asked(Request.STOP) or self.stopped_by:
             return
         if time_reason := self._time_limit_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
@@ -169,16 +170,16 @@ class RunController:
 
     def _next_restart(self, *, over: bool) -> Restart | None:
         """Added epochs override a rule that would end the run here; a pause at the end of a run is ignored."""
-        if self._control.stopping:
+        if self._control.asked(Request.STOP):
             return None
-        epochs, frees = self._control.take_epochs(), self._control.take_free()
+        epochs, frees = self._control.take_epochs(), self._control.take(Request.FREE_MEMORY)
         frees = frees and (epochs > 0 or not over)
         return Restart(epochs, frees) if epochs or frees else None
 
     def _save_reason(self, state: StepState, evaluation: Evaluation | None, *, stopping: bool) -> str | None:
-        if self._control.throwing_away:
+        if self._control.asked(Request.DISCARD):
             return None
-        requested = self._control.take_checkpoint()
+        requested = self._control.take(Request.CHECKPOINT)
         return self._saving.why(self.live.saving, state, SaveRequest(requested, stopping, evaluation))
 
 

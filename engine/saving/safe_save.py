@@ -12,7 +12,7 @@ from pathlib import Path
 from ...core.errors import SavingError
 from ...core.files import is_disk_full, write_error_reason
 from ...core.host import Folders
-from ...core.jobs import Advice, EventLog, Job, Note
+from ...core.jobs import Advice, EventLog, Job, Note, Request
 from ...records.folder import RunFolder, loras, retention
 
 WriteFn = Callable[[Path], None]
@@ -64,7 +64,7 @@ def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool
 
 def _wait(problems: list[str], job: Job) -> None:
     """Wait for free space; the LoRA stays in memory until the user gives it up."""
-    if job.control.throwing_away:
+    if job.control.asked(Request.DISCARD):
         raise SavingError("\n".join(["The LoRA could not be saved:", *dict.fromkeys(problems)]))
     job.log.append(
         Advice(

@@ -1,4 +1,4 @@
-"""Trainer callback that records each step, and carries out decisions, wishes and evaluations between steps."""
+"""Trainer callback that records each step, and carries out decisions, requests and evaluations between steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
-from ...core.jobs import Advice, CheckpointSaved, Job, Note
+from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request
 from ...records.folder import PARAMETERS, Heartbeat, retention
 from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Evaluator
@@ -57,7 +57,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
             self._open_folder()
-        if self._control.pausing and not self._control.freeing:
+        if self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY):
             self._pause(state.global_step)
 
     def _open_folder(self) -> None:
@@ -73,7 +73,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Block the training thread until the run is resumed."""
         self._log.append(Note(text=f"Paused after step {step}; the memory stays in use."))
         started = time.monotonic()
-        self._control.wait_while_pausing()
+        self._control.wait_while_paused()
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
         self._log.append(Note(text=f"Going on after step {step}."))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core import dist_env
 from ...core.host import Host, get_model_card
-from ...core.jobs import Job, JobEnded, Note, RunPlanned, Stage
+from ...core.jobs import Job, JobEnded, Note, Request, RunPlanned, Stage
 from ...data.examples import find_example_datasets
 from ...data.report import plan_checks
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
@@ -92,8 +92,10 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
             step = trainer.state.global_step
         distributed.shutdown()
         if not dist_env.is_main_process():
-            return JobEnded(outcome="stopped" if job.control.stopping else "finished", text="", folder=None)
-        if job.control.throwing_away:
+            return JobEnded(
+                outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="", folder=None
+            )
+        if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, step)
         result = TrainingResult(
             run_plan,

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...core.host import Host
-from ...core.jobs import Job, JobEnded, Note, PlanChanged
+from ...core.jobs import Job, JobEnded, Note, PlanChanged, Request
 from ...settings.definitions import SETTINGS
 from ...train_utils import plural
 from ..lora import removed_message, snapshot_adapters
@@ -32,7 +32,7 @@ def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | 
     run_plan, checkpoint, restart = trained.run_plan, trained.last_saved, trained.controller.restart
     assert restart is not None and checkpoint is not None
     if restart.frees_gpu and not _wait_unloaded(trained, host, job):
-        if job.control.throwing_away:
+        if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, trained.step)
         return save_and_record(trained, partial(copy_lora, checkpoint), host.folders, job)
     maximum = SETTINGS["epochs"].maximum or math.inf  # settings above it could not be read on a resume
@@ -50,8 +50,8 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
     snapshot = snapshot_adapters(host)
     host.unload()
     job.log.append(Note(text=f"Paused after step {trained.step}; the model is out of memory."))
-    job.control.wait_while_pausing()
-    if job.control.stopping:
+    job.control.wait_while_paused()
+    if job.control.asked(Request.STOP):
         if snapshot.names:
             job.log.append(Note(text=f"The model stays out of memory, so {removed_message(snapshot.names)}"))
         return False

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ...core.errors import first_line
 from ...core.files import write_json
 from ...core.host import Host
-from ...core.jobs import Advice, Job, Stage
+from ...core.jobs import Advice, Job, Request, Stage
 from ...records.folder import TRAINING_PROMPT
 from ...records.folder import run_files as record
 from ..inference import SampleGenerator, sampling_mode
@@ -53,12 +53,12 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
     def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
         """Sample at the end of the run, after the LoRA was saved into this folder."""
         self._folder = folder
-        wanted = self._job.control.take_sample() or self._planned_interval(step)
-        if wanted and self._has_folder and not self._job.control.stopping:
+        wanted = self._job.control.take(Request.SAMPLE) or self._planned_interval(step)
+        if wanted and self._has_folder and not self._job.control.asked(Request.STOP):
             self._sample(model, step, "Keeping the records")
 
     def _is_due(self, step: int) -> bool:
-        if self._job.control.take_sample():
+        if self._job.control.take(Request.SAMPLE):
             return True
         interval = self._planned_interval(step)
         return interval > 0 and step % interval == 0

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ...core.errors import BusyError, SettingsError, TrainingProError
-from ...core.jobs import DownloadProgress, Job, JobFn, Note, Stage
+from ...core.jobs import DownloadProgress, Job, JobFn, Note, Request, Stage
 from ..base import (
     POLL_SECONDS,
     PageContext,
@@ -50,7 +50,7 @@ class DownloadView:
                 self._first_note = event.text
             elif isinstance(event, (Note, Stage)):
                 self._status = event.text
-        return self.position, self.job.running, self.job.control.stopping
+        return self.position, self.job.running, self.job.control.asked(Request.STOP)
 
     @property
     def title(self) -> str:
@@ -80,7 +80,7 @@ class DownloadView:
         if self._last_fetched:
             words = f"{self._last_fetched.share:.0%}: {self._last_fetched.words}"
             parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(words)]
-        status = "Stopping ..." if self.job.control.stopping else self._status
+        status = "Stopping ..." if self.job.control.asked(Request.STOP) else self._status
         lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
         return markup.card(self.job.title, *parts, *lines, mood="live")
 
@@ -152,7 +152,7 @@ class DownloadPanel:
             self._context.check_writable()
             if job is None or not job.running:
                 raise BusyError("No model is being brought.")
-            job.control.stop()
+            job.control.ask(Request.STOP)
         except TrainingProError as error:
             return markup.problem(str(error))
         return ""

@@ -26,7 +26,7 @@ from ..base import (
     private_options,
     stream_options,
 )
-from ..run import WISH_MESSAGES, RunView
+from ..run import RunView
 from ..tabs import append_answers
 
 LORA_NAME = "first-look"
@@ -78,13 +78,7 @@ class DemoView:
             self._answer_position += len(events)
             append_answers(events, self.texts)
             self._status = latest_status(events, self._status)
-        control = self.demo.run.control
-        return (
-            self._run_view.position,
-            self._answer_position,
-            control.pausing,
-            *(wish(control) for wish in WISH_MESSAGES),
-        )
+        return self._run_view.position, self._answer_position, self.demo.run.control.pending
 
     def html(self) -> str:
         end = self.demo.run.end
@@ -183,7 +177,7 @@ class QuickDemo:
 
     def _run_with_limit(self, work: JobFn, job: Job) -> JobEnded:
         """Train until the time limit."""
-        job.control.limit_time(TimeLimit(self._seconds, TIME_LIMIT_REASON))
+        job.control.time_limit = TimeLimit(self._seconds, TIME_LIMIT_REASON)
         job.log.append(TimeLimited(seconds=self._seconds))
         return work(job)
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from . import plan_svg
 from .charts import line_chart
 from .run_panel import RunPanel
-from .run_view import WISH_MESSAGES, RunView
+from .run_view import RunView
 
-__all__ = ["WISH_MESSAGES", "RunPanel", "RunView", "line_chart", "plan_svg"]
+__all__ = ["RunPanel", "RunView", "line_chart", "plan_svg"]

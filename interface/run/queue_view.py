@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from ...core.errors import TrainingProError, error_message
-from ...core.jobs import AutoStart
+from ...core.jobs import AutoStart, Request
 from ...records.queue import EndedRun, Queue, QueuedRun, QueueRunner
 from ...settings import presets
 from ...train_utils import plural
@@ -62,8 +62,8 @@ class QueueView:
 
     def next_run_name(self) -> str:
         """The name of the run that starts automatically when the current one ends."""
-        session = self._context.session
-        if not session.turns.going or (session.current is not None and session.current.control.stopping):
+        turns, job = self._context.session.turns, self._context.session.current
+        if not turns.going or (job is not None and job.control.asked(Request.STOP)):
             return ""
         return next((run.name for run in self._read_queue()[0].waiting if not run.skipped), "")
 

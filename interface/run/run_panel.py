@@ -34,7 +34,7 @@ from . import plan_svg, report_view
 from .example_browser import ExampleBrowser
 from .queue_view import QueueView
 from .run_buttons import RunButtons
-from .run_view import WISH_MESSAGES, RunView
+from .run_view import RunView
 
 REFRESH_SECONDS = 0.5
 SHOWN_EXAMPLES = 3  # examples in Check's report
@@ -251,5 +251,4 @@ def _state(view: RunView | None) -> tuple[Any, ...]:
     """The state of a view; the page is updated when it changes."""
     if view is None:
         return ()
-    control = view.job.control
-    return (id(view.job), view.position, control.pausing, *(wish(control) for wish in WISH_MESSAGES))
+    return (id(view.job), view.position, view.job.control.pending)

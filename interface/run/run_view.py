@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ...core.jobs import (
     Advice,
@@ -20,7 +19,7 @@ from ...core.jobs import (
     Note,
     PlanChanged,
     Progress,
-    RunControl,
+    Request,
     RunPlanned,
     SampleGenerated,
     Stage,
@@ -32,18 +31,18 @@ from ..base import apply_button, markup, table_row
 from .charts import ExtraCharts
 
 MAX_MESSAGES = 6
-WISH_MESSAGES: Mapping[Callable[[RunControl[Any]], object], str] = {
-    lambda c: c.throwing_away: "stopping after this step, to be thrown away ...",
-    lambda c: c.stopping: "stopping after this step ...",
-    lambda c: c.freeing: "saving a checkpoint after this step, then freeing the card ...",
-    lambda c: c.pausing: "after this step it waits until you go on",
-    lambda c: c.winding_down: "winding down from this step on ...",
-    lambda c: c.extending: "going on for longer after this step ...",
-    lambda c: c.saving: "saving a checkpoint after this step ...",
-    lambda c: c.evaluating: "going through what is kept aside after this step ...",
-    lambda c: c.sampling: "answering the prompts after this step ...",
+REQUEST_MESSAGES: Mapping[Request, str] = {
+    Request.DISCARD: "stopping after this step, to be thrown away ...",
+    Request.STOP: "stopping after this step ...",
+    Request.FREE_MEMORY: "saving a checkpoint after this step, then freeing the card ...",
+    Request.PAUSE: "after this step it waits until you go on",
+    Request.WIND_DOWN: "winding down from this step on ...",
+    Request.MORE_EPOCHS: "going on for longer after this step ...",
+    Request.CHECKPOINT: "saving a checkpoint after this step ...",
+    Request.EVALUATE: "going through what is kept aside after this step ...",
+    Request.SAMPLE: "answering the prompts after this step ...",
 }
-"""How the panel confirms each wish, the most important wish first."""
+"""How the panel confirms each request, the most important request first."""
 CURVE_LEGEND = {
     "#2f74c0": "smoothed loss",
     "#7fa6d6": "loss",
@@ -165,9 +164,10 @@ class RunView:
         self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
 
     def _status(self) -> str:
-        """The confirmation of a pending wish, or else the stage of the run."""
-        control = self.job.control
-        return next((words for wish, words in WISH_MESSAGES.items() if wish(control)), f"{self._stage} ...")
+        """The confirmation of a pending request, or else the stage of the run."""
+        pending = self.job.control.pending
+        messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
+        return next(messages, f"{self._stage} ...")
 
     def _figures(self) -> str:
         progress = self._last
@@ -189,8 +189,8 @@ class RunView:
 
     def _time_left(self) -> list[tuple[str, str]]:
         """The remaining time; empty if the run is stopping or paused."""
-        left, control = self._pace.seconds_left, self.job.control
-        if control.stopping or control.pausing:
+        left = self._pace.seconds_left
+        if self.job.control.pending & {Request.STOP, Request.PAUSE}:
             return []
         pace = f"left, {duration(self._pace.seconds_per_step)} a step"
         return [(pace, duration(round(left))), ("done about", markup.time_after(left))]

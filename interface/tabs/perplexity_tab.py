@@ -12,7 +12,7 @@ import gradio as gr
 from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
-from ...core.jobs import Advice, Event, Note, PerplexityMeasured
+from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Request
 from ...data import dataset_index
 from ...data.rows import row_dataset
 from ...records.folder import loras
@@ -184,7 +184,7 @@ class PerplexityTab:
         job = self._context.session.latest("perplexity")
         if job is None or not job.running:
             return markup.paragraph("Nothing is being worked out.", quiet=True)
-        job.control.stop()
+        job.control.ask(Request.STOP)
         return markup.paragraph("Stopping.", quiet=True)
 
     def _earlier_table(self) -> str:

@@ -13,7 +13,7 @@ import gradio as gr
 from ...core.engine import AnswerRequest
 from ...core.errors import BusyError, TrainingProError
 from ...core.files import safe_paths
-from ...core.jobs import Answer, Event, Job, JobEnded
+from ...core.jobs import Answer, Event, Job, JobEnded, Request
 from ...records.folder import DATA_SAMPLE, loras, read_training_prompt
 from ..base import (
     PageContext,
@@ -188,7 +188,7 @@ class TryTab:
         job = self._context.session.latest("answer")
         if job is None or not job.running:
             return ""
-        job.control.stop()
+        job.control.ask(Request.STOP)
         return markup.paragraph("Stopping.", quiet=True)
 
     async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:

@@ -13,7 +13,7 @@ from ...core.engine import Engine
 from ...core.errors import BusyError, SavingError, SettingsError, TrainingProError, error_message, first_line
 from ...core.files import is_locked, lock, remove_lock_file, safe_paths
 from ...core.host import Host
-from ...core.jobs import Job, JobEnded, Session, StartedFromQueue
+from ...core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.parsing import training_settings
 from ...train_utils import plural
@@ -82,7 +82,7 @@ class QueueRunner:
     def _schedule(self, job: Job | None) -> None:
         """Start the queue at once if the run that was in progress has ended while the new one was checked."""
         self._turns.follow()
-        if job is not None and job.kind == "training" and not job.running and not job.control.stopping:
+        if job is not None and job.kind == "training" and not job.running and not job.control.asked(Request.STOP):
             self._turns.now()
 
     def _with_final_name(self, run: QueuedRun) -> QueuedRun:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import loras, run_folder
@@ -156,7 +157,7 @@ def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(
 
 def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkeypatch):
     """On Windows a loaded safetensors file cannot be replaced."""
-    place.train(job=at(4, lambda job: job.control.stop()), **TWO, **SAMPLING)
+    place.train(job=at(4, lambda job: job.control.ask(Request.STOP)), **TWO, **SAMPLING)
     before = place.weights()
     replace, tries = Path.replace, []
 
@@ -270,7 +271,7 @@ def test_a_checkpoint_whose_name_is_held_for_a_moment_is_there_after_a_stop(plac
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", held)
-    job = at(3, lambda job: job.control.stop())
+    job = at(3, lambda job: job.control.ask(Request.STOP))
     assert place.train(job=job, **TWO).outcome == "stopped"
     assert (len(tries), saved(job)) == (2, [3])
     assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [3]
@@ -285,7 +286,7 @@ def test_if_the_last_checkpoint_cannot_be_renamed_a_backup_remains(place, monkey
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", held)
-    job = at(3, lambda job: job.control.stop())
+    job = at(3, lambda job: job.control.ask(Request.STOP))
     assert place.train(job=job, backup_minutes=1e-6, **TWO).outcome == "stopped"
     assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2]
 
@@ -306,7 +307,7 @@ def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
 
 @pytest.mark.parametrize("resume", ["", "checkpoint-2"])
 def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, resume):
-    place.train(job=at(4, lambda job: job.control.stop()), save_every=2, **TWO)
+    place.train(job=at(4, lambda job: job.control.ask(Request.STOP)), save_every=2, **TWO)
     before = read_tree(place.lora())
 
     def full(*_):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Note, Progress
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder.run_files import read_samples
@@ -127,7 +128,7 @@ def run_with_samples(place, host):
 def stopped_run(place, host):
     def watch(job, event):
         if isinstance(event, Progress) and event.step == 1:
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     assert place.train(host, job=watched_job(watch), name="run").outcome == "stopped"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import CheckpointSaved, Note, Progress, RunPlanned
 from training_pro.core.jobs.job import Job
 from training_pro.hosts.standalone import standalone_folders
@@ -54,7 +55,7 @@ def at(step, do):
 
 
 def stopping_at(step):
-    return at(step, lambda job: job.control.stop())
+    return at(step, lambda job: job.control.ask(Request.STOP))
 
 
 def breaking_at(step):
@@ -84,7 +85,7 @@ def test_a_stop_after_a_step_saves_a_checkpoint_and_the_lora(place):
 
 
 def test_a_checkpoint_is_saved_on_request(place):
-    job = at(1, lambda job: job.control.save_checkpoint())
+    job = at(1, lambda job: job.control.ask(Request.CHECKPOINT))
     assert place.train(job=job, **LONG).outcome == "finished"
     assert saved(job) == [
         (1, "user", "checkpoint-1-user"),
@@ -95,7 +96,7 @@ def test_a_checkpoint_is_saved_on_request(place):
 
 
 def test_saving_changes_nothing_about_the_run(place, whole):
-    place.train(name="busy", save_every=1, job=at(2, lambda job: job.control.save_checkpoint()), **LONG)
+    place.train(name="busy", save_every=1, job=at(2, lambda job: job.control.ask(Request.CHECKPOINT)), **LONG)
     assert place.weights("busy") == weights(whole)
 
 
@@ -395,7 +396,7 @@ def test_a_failure_is_recorded_as_one(place):
 
 
 def test_a_discarded_new_run_leaves_nothing(place):
-    end = place.train(job=at(2, lambda job: job.control.throw_away()), **LONG)
+    end = place.train(job=at(2, lambda job: job.control.ask(Request.DISCARD)), **LONG)
     assert (end.outcome, end.text) == ("stopped", "'a' is thrown away after step 2.")
     assert not place.lora().exists()
 
@@ -403,7 +404,7 @@ def test_a_discarded_new_run_leaves_nothing(place):
 def test_discarding_a_replacement_restores_the_old_lora(place):
     place.train(epochs=1)
     before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}
-    place.train(if_exists="replace", job=at(2, lambda job: job.control.throw_away()), **LONG)
+    place.train(if_exists="replace", job=at(2, lambda job: job.control.ask(Request.DISCARD)), **LONG)
     assert {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()} == before
     assert not list(place.lora().glob("Backup-*"))
 
@@ -416,7 +417,7 @@ def test_discarding_a_run_without_checkpoints_keeps_the_backup_of_the_old_lora(p
         place.train(if_exists="replace", job=breaking_at(2), save_each_epoch=False, epochs=2)
     (backup,) = place.lora().glob("Backup-*")
     assert read_tree(backup) == before
-    place.train(if_exists="continue", job=at(2, lambda job: job.control.throw_away()), **LONG)
+    place.train(if_exists="continue", job=at(2, lambda job: job.control.ask(Request.DISCARD)), **LONG)
     assert read_tree(backup) == before
     assert list(place.lora().glob("Backup-*")) == [backup]
 
@@ -424,14 +425,14 @@ def test_discarding_a_run_without_checkpoints_keeps_the_backup_of_the_old_lora(p
 def test_discarding_a_resume_leaves_none_of_its_checkpoints(place):
     place.train(job=stopping_at(2), **LONG)
     more = {"save_every": 1, "keep_checkpoints": 1}
-    place.train(resume="newest", job=at(7, lambda job: job.control.throw_away()), **{**LONG, **more})
+    place.train(resume="newest", job=at(7, lambda job: job.control.ask(Request.DISCARD)), **{**LONG, **more})
     assert [path.name for path in place.lora().glob("checkpoint-*")] == ["checkpoint-2"]
 
 
 def test_discarding_a_resume_keeps_the_earlier_run(place):
     place.train(job=stopping_at(2), **LONG)
     before = {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()}
-    place.train(resume="newest", job=at(5, lambda job: job.control.throw_away()), **LONG)
+    place.train(resume="newest", job=at(5, lambda job: job.control.ask(Request.DISCARD)), **LONG)
     assert {p.name: p.read_bytes() for p in place.lora().iterdir() if p.is_file()} == before
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
     assert loras.run_status(place.lora()) == "stopped"
@@ -446,7 +447,7 @@ def test_discarding_a_resume_keeps_all_earlier_checkpoints(place):
     shutil.rmtree(place.lora() / ".part")
     before = read_tree(place.lora())
     assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2, 3, 4]
-    place.train(resume="newest", job=at(10, lambda job: job.control.throw_away()), **often)
+    place.train(resume="newest", job=at(10, lambda job: job.control.ask(Request.DISCARD)), **often)
     assert read_tree(place.lora()) == before
 
 
@@ -464,8 +465,8 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     import threading
 
     def pause(job):
-        job.control.pause()
-        threading.Timer(1.5, job.control.go_on).start()
+        job.control.ask(Request.PAUSE)
+        threading.Timer(1.5, job.control.resume).start()
 
     job = at(3, pause)
     place.train(name="paused", job=job, **LONG)
@@ -479,8 +480,8 @@ def test_a_paused_run_can_be_stopped(place):
     import threading
 
     def pause_and_stop(job):
-        job.control.pause()
-        threading.Timer(0.5, job.control.stop).start()
+        job.control.ask(Request.PAUSE)
+        threading.Timer(0.5, job.control.ask, [Request.STOP]).start()
 
     assert place.train(job=at(1, pause_and_stop), **LONG).outcome == "stopped"
 
@@ -500,7 +501,7 @@ def test_discarding_restores_the_replaced_run_even_if_the_clock_was_set_back(wit
     (earlier,) = with_lora.lora().glob("Backup-*")
     os.utime(earlier, (time.time() + 1000, time.time() + 1000))
     before = read_tree(with_lora.lora())
-    with_lora.train(if_exists="replace", job=at(2, lambda job: job.control.throw_away()), max_steps=4)
+    with_lora.train(if_exists="replace", job=at(2, lambda job: job.control.ask(Request.DISCARD)), max_steps=4)
     assert read_tree(with_lora.lora()) == before
 
 

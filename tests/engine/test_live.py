@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import (
     CheckpointSaved,
     LiveSettingsChanged,
@@ -28,18 +29,21 @@ FOUR = {"epochs": 4, "schedule": "constant", "warmup_steps": 0, "save_each_epoch
 RATE = 1e-2
 
 
-def at(wishes):
+def at(requests):
     """Return a job that makes each request after its step."""
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step in wishes:
-            wishes[event.step](job.control)
+        if isinstance(event, Progress) and event.step in requests:
+            requests[event.step](job.control)
 
     return watched_job(watch)
 
 
 def changing(**values):
-    return lambda control: control.change(control.live.changed(values))
+    def change(control):
+        control.live = control.live.changed(values)
+
+    return change
 
 
 def events_of(job, kind):
@@ -82,7 +86,7 @@ def test_the_optimizer_uses_the_logged_rates(place, monkeypatch):
         return step(self, *args, **more)
 
     monkeypatch.setattr(RunTrainer, "training_step", spying)
-    job = at({2: changing(rate_factor=0.5), 5: lambda control: control.wind_down()})
+    job = at({2: changing(rate_factor=0.5), 5: lambda control: control.ask(Request.WIND_DOWN)})
     place.train(job=job, **FOUR)
     assert used == pytest.approx(rates(job), rel=1e-12)
     assert used == pytest.approx([RATE] * 2 + [RATE / 2] * 3 + [RATE / 4, 0.0])
@@ -115,7 +119,7 @@ def test_a_stop_rule_that_is_set_while_it_runs(place):
 
 
 def test_winding_down_ends_at_rate_0_and_is_finished(place):
-    job = at({9: lambda control: control.wind_down()})
+    job = at({9: lambda control: control.ask(Request.WIND_DOWN)})
     end = place.train(job=job, **FOUR)
     assert end.outcome == "finished"
     assert end.text.startswith("'a' finished at step 11 of 16, since it has wound down (as wished)")
@@ -138,12 +142,12 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
 
 def test_live_settings_and_the_loss_drop_are_part_of_a_checkpoint(place):
     def stop(control):
-        control.stop()
+        control.ask(Request.STOP)
 
-    wishes = {2: changing(rate_factor=0.5, stop_at_epoch=3), 5: lambda control: control.wind_down()}
-    place.train(name="whole", job=at(dict(wishes)), **FOUR)
-    place.train(name="parts", job=at({**wishes, 3: stop}), **FOUR)
-    place.train(name="parts", job=at({5: wishes[5], 6: stop}), resume="newest", **FOUR)
+    requests = {2: changing(rate_factor=0.5, stop_at_epoch=3), 5: lambda control: control.ask(Request.WIND_DOWN)}
+    place.train(name="whole", job=at(dict(requests)), **FOUR)
+    place.train(name="parts", job=at({**requests, 3: stop}), **FOUR)
+    place.train(name="parts", job=at({5: requests[5], 6: stop}), resume="newest", **FOUR)
     place.train(name="parts", resume="newest", **FOUR)
     assert place.weights("parts") == place.weights("whole")
     assert [e["learning_rate"] for e in graph(place, "parts")] == [
@@ -186,7 +190,7 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     assert planned.rates[3:] == pytest.approx([RATE * (1 - s / 16) for s in range(3, 16)])
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 4
     assert saved(job) == [(3, "checkpoint-3")]
-    place.train(name="b", job=at({3: lambda control: control.stop()}), **two)
+    place.train(name="b", job=at({3: lambda control: control.ask(Request.STOP)}), **two)
     place.train(name="b", resume="newest", **{**two, "epochs": 4})
     assert place.weights("a") == place.weights("b")
 
@@ -217,12 +221,12 @@ def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit(place):
     place.train(name="whole", **FOUR)
     host = place.host()
     model, seen = weakref.ref(host.loaded_model().model), []
-    job = at({5: lambda control: control.pause_and_free()})
+    job = at({5: lambda control: control.ask(Request.FREE_MEMORY)})
 
     def look(host):
         gc.collect()
         seen.append((model() is None, host._loaded is None))
-        job.control.go_on()
+        job.control.resume()
 
     waiting = when_free(job, host, look)
     end = place.train(host, job=job, **FOUR)
@@ -240,11 +244,11 @@ def test_a_lora_is_put_back_on_after_a_run_that_freed_the_gpu(place, kind):
     host = place.host()
     place.attach_lora(host, "a", 0.5)
     before = said_by(host)
-    job = at({5: lambda control: control.pause_and_free()})
+    job = at({5: lambda control: control.ask(Request.FREE_MEMORY)})
 
     def lose(host):
         shutil.rmtree(place.lora("a"))
-        job.control.go_on()
+        job.control.resume()
 
     waiting = when_free(job, host, lose)
     place.train(host, job=job, name="b", **FOUR)
@@ -261,8 +265,8 @@ def test_a_lora_is_put_back_on_after_a_run_that_freed_the_gpu(place, kind):
 def test_if_the_model_stays_unloaded_the_lora_is_reported_off(with_lora):
     host = with_lora.host()
     with_lora.attach_lora(host, "a")
-    job = at({5: lambda control: control.pause_and_free()})
-    waiting = when_free(job, host, lambda _: job.control.stop())
+    job = at({5: lambda control: control.ask(Request.FREE_MEMORY)})
+    waiting = when_free(job, host, lambda _: job.control.ask(Request.STOP))
     assert with_lora.train(host, job=job, name="b", **FOUR).outcome == "stopped"
     waiting.join()
     assert host.model_status().problem
@@ -278,23 +282,23 @@ def said_by(host):
 
 def test_a_paused_run_can_still_free_its_memory(place):
     def pause(control):
-        control.pause()
-        threading.Timer(1.0, control.pause_and_free).start()
+        control.ask(Request.PAUSE)
+        threading.Timer(1.0, control.ask, [Request.FREE_MEMORY]).start()
 
     job = at({5: pause})
-    waiting = when_free(job, None, lambda _: job.control.go_on())
+    waiting = when_free(job, None, lambda _: job.control.resume())
     assert place.train(job=job, **FOUR).outcome == "finished"
     waiting.join()
 
 
-@pytest.mark.parametrize("wish", ["stop", "throw_away"])
-def test_a_run_paused_without_memory_can_be_stopped(place, wish):
-    job = at({5: lambda control: control.pause_and_free()})
-    waiting = when_free(job, None, lambda _: getattr(job.control, wish)())
+@pytest.mark.parametrize("request_", [Request.STOP, Request.DISCARD])
+def test_a_run_paused_without_memory_can_be_stopped(place, request_):
+    job = at({5: lambda control: control.ask(Request.FREE_MEMORY)})
+    waiting = when_free(job, None, lambda _: job.control.ask(request_))
     end = place.train(job=job, **FOUR)
     waiting.join()
     assert end.outcome == "stopped"
-    if wish == "throw_away":
+    if request_ is Request.DISCARD:
         assert not place.lora().exists()
     else:
         assert place.weights() == (place.lora() / "checkpoint-5" / "adapter_model.safetensors").read_bytes()
@@ -349,27 +353,30 @@ def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
 
 def test_more_epochs_are_limited_to_the_maximum_of_the_setting(place):
     """Otherwise the run could not be resumed: its own settings would be refused."""
-    job = at({2: lambda control: control.extend(1000), 3: lambda control: control.stop()})
+    job = at({2: lambda control: control.extend(1000), 3: lambda control: control.ask(Request.STOP)})
     place.train(job=job, **FOUR)
     assert [planned.why for planned in events_of(job, PlanChanged)] == ["996 epochs more"]
     asked = files.load_settings(place.lora() / "training_parameters.json", place.folders.datasets).values
-    assert place.train(resume="newest", job=at({5: lambda control: control.stop()}), **asked).outcome == "stopped"
+    assert (
+        place.train(resume="newest", job=at({5: lambda control: control.ask(Request.STOP)}), **asked).outcome
+        == "stopped"
+    )
 
 
 @pytest.mark.parametrize(
-    ("settings", "wishes", "last"),
+    ("settings", "requests", "last"),
     [
-        ({"stop_at_epoch": 2}, {8: "pause_and_free"}, 8),
-        ({}, {9: "wind_down", 11: "pause_and_free"}, 11),
-        ({}, {16: "pause_and_free"}, 16),
+        ({"stop_at_epoch": 2}, {8: Request.FREE_MEMORY}, 8),
+        ({}, {9: Request.WIND_DOWN, 11: Request.FREE_MEMORY}, 11),
+        ({}, {16: Request.FREE_MEMORY}, 16),
     ],
     ids=["a rule", "wound down", "the plan"],
 )
-def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, wishes, last):
-    def wished(name):
-        return lambda control: getattr(control, name)()
+def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, requests, last):
+    def asking(request):
+        return lambda control: control.ask(request)
 
-    job, host = at({step: wished(name) for step, name in wishes.items()}), place.host()
+    job, host = at({step: asking(request) for step, request in requests.items()}), place.host()
     end = place.train(host, job=job, **FOUR, **settings)
     assert (end.outcome, events_of(job, Progress)[-1].step) == ("finished", last)
     assert not host.model_status().problem
@@ -377,8 +384,8 @@ def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, wishes
 
 
 def test_a_finished_run_with_more_epochs_waits_with_the_gpu_freed(place):
-    job = at({4: lambda control: (control.extend(1), control.pause_and_free())})
-    waiting = when_free(job, None, lambda _: job.control.go_on())
+    job = at({4: lambda control: (control.extend(1), control.ask(Request.FREE_MEMORY))})
+    waiting = when_free(job, None, lambda _: job.control.resume())
     end = place.train(job=job, **{**FOUR, "epochs": 1})
     waiting.join()
     assert end.text.startswith("'a' finished at step 8 of 8")

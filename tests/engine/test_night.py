@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from training_pro.core.errors import BusyError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, Note, Progress, RunPlanned, Stage
 from training_pro.records.folder.run_lock import hold_run_lock
 from training_pro.tests.tiny import watched_job
@@ -64,7 +65,7 @@ def test_a_report_at_the_end(place):
 def test_a_report_of_a_stopped_run_and_of_the_whole_after_a_resume(place):
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 2:
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     place.train(job=watched_job(stop))
     assert 'class="stopped"' in report_of(place)
@@ -103,7 +104,7 @@ def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
 def test_no_report_of_a_discarded_run(place):
     def throw(job, event):
         if isinstance(event, Progress) and event.step == 2:
-            job.control.throw_away()
+            job.control.ask(Request.DISCARD)
 
     place.train(job=watched_job(throw))
     assert not place.lora().exists()

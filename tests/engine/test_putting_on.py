@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from training_pro.core.errors import ModelError, SavingError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Answer, Note, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.engine.inference import generation
@@ -199,7 +200,7 @@ def test_only_one_answer_where_both_are_not_wanted(with_lora):
 def test_a_stop_ends_the_answer(place):
     def watch(job, event):
         if isinstance(event, Answer):
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     job = watched_job(watch)
     place.answer(place.host(), job, max_tokens=400)

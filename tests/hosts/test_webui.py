@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import EvaluationRow
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Note, Progress
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
@@ -286,13 +287,13 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
 
     def watch(job, event):
         if isinstance(event, Progress) and event.step == 3:
-            job.control.pause_and_free()
+            job.control.ask(Request.FREE_MEMORY)
         if isinstance(event, Note) and "out of memory" in event.text:
             assert webui.shared.model is None
             if meanwhile != "nothing":
                 webui.shared.args.loader = "llama.cpp"
                 webui.shared.model, webui.shared.tokenizer = webui.models.load_model("tiny")
-            job.control.go_on()
+            job.control.resume()
 
     end = webui.place.train(webui.host, job=watched_job(watch), name="c", epochs=2)
     assert end.outcome == "finished"

@@ -11,6 +11,7 @@ from pathlib import Path
 import gradio as gr
 import pytest
 from training_pro.core.errors import TrainingProError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
@@ -137,7 +138,7 @@ def stop_jobs(session):
     """Stop and wait for all jobs that an endpoint has started."""
     for kind in ("model", "training", "answer", "perplexity", "merge", "download", "probe"):
         if (job := session.latest(kind)) is not None:
-            job.control.stop()
+            job.control.ask(Request.STOP)
             job.log.wait_closed()
 
 

@@ -1,97 +1,100 @@
-"""Wishes of the user's: each is there until the run has taken it."""
+"""Requests of the user: each is there until the run has taken it."""
 
 from __future__ import annotations
 
 import threading
 
-from training_pro.core.jobs.control import RunControl
+import pytest
+from training_pro.core.jobs.control import Request, RunControl
 
 
-def test_nothing_is_wished_at_first():
+def test_nothing_is_asked_at_first():
     control = RunControl()
-    assert (control.stopping, control.saving, control.take_checkpoint()) == (False, False, False)
+    assert control.pending == frozenset()
+    assert not any(control.asked(request) or control.take(request) for request in Request)
+    assert (control.live, control.time_limit, control.take_epochs()) == (None, None, 0.0)
 
 
 def test_a_stop_stays():
     control = RunControl()
-    control.stop()
-    assert (control.stopping, control.stopping) == (True, True)
+    control.ask(Request.STOP)
+    assert (control.asked(Request.STOP), control.asked(Request.STOP)) == (True, True)
 
 
-def test_asking_twice_for_a_checkpoint_is_one_wish():
+@pytest.mark.parametrize("request_", [Request.CHECKPOINT, Request.SAMPLE, Request.EVALUATE, Request.WIND_DOWN])
+def test_asking_twice_counts_once(request_):
     control = RunControl()
-    control.save_checkpoint()
-    control.save_checkpoint()
-    assert control.saving
-    assert (control.take_checkpoint(), control.take_checkpoint(), control.saving) == (True, False, False)
-
-
-def test_asking_twice_for_samples_is_one_wish():
-    control = RunControl()
-    assert not control.take_sample()
-    control.sample()
-    control.sample()
-    assert control.sampling
-    assert (control.take_sample(), control.take_sample(), control.sampling) == (True, False, False)
-
-
-def test_asking_twice_for_an_evaluation_is_one_wish():
-    control = RunControl()
-    assert not control.take_evaluation()
-    control.evaluate()
-    control.evaluate()
-    assert control.evaluating
-    assert (control.take_evaluation(), control.take_evaluation(), control.evaluating) == (True, False, False)
+    control.ask(request_)
+    control.ask(request_)
+    assert control.asked(request_)
+    assert control.pending == {request_}
+    assert (control.take(request_), control.take(request_), control.asked(request_)) == (True, False, False)
 
 
 def test_more_epochs_add_up_until_they_are_taken():
     control = RunControl()
     control.extend(1)
     control.extend(0.5)
-    assert (control.extending, control.take_epochs(), control.take_epochs()) == (1.5, 1.5, 0.0)
-
-
-def test_live_settings_are_swapped_whole_and_a_change_asked_for_early_stays():
-    control = RunControl()
-    assert control.live is None
-    control.begin("the run's own")
-    control.change("the user's")
-    control.begin("the run's own")
-    assert control.live == "the user's"
+    assert control.asked(Request.MORE_EPOCHS)
+    assert (control.take_epochs(), control.take_epochs()) == (1.5, 0.0)
+    assert not control.asked(Request.MORE_EPOCHS)
 
 
 def waits(control):
     """Whether a training thread would wait now."""
-    thread = threading.Thread(target=control.wait_while_pausing, daemon=True)
+    thread = threading.Thread(target=control.wait_while_paused, daemon=True)
     thread.start()
     thread.join(0.05)
     return thread.is_alive()
 
 
-def test_a_pause_holds_until_going_on_or_a_stop():
-    for end in ("go_on", "stop", "throw_away"):
-        control = RunControl()
-        control.pause()
-        assert control.pausing
-        assert waits(control)
-        getattr(control, end)()
-        assert not control.pausing
-        assert not waits(control)
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda control: control.resume(),
+        lambda control: control.ask(Request.STOP),
+        lambda control: control.ask(Request.DISCARD),
+    ],
+)
+def test_a_pause_holds_until_resumed_or_stopped(end):
+    control = RunControl()
+    control.ask(Request.PAUSE)
+    assert control.asked(Request.PAUSE)
+    assert waits(control)
+    end(control)
+    assert not control.asked(Request.PAUSE)
+    assert not waits(control)
+
+
+def test_a_waiting_thread_wakes_up():
+    control = RunControl()
+    control.ask(Request.PAUSE)
+    thread = threading.Thread(target=control.wait_while_paused, daemon=True)
+    thread.start()
+    control.resume()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_discarded_run_stops_too():
+    control = RunControl()
+    control.ask(Request.DISCARD)
+    assert control.pending == {Request.STOP, Request.DISCARD}
 
 
 def test_a_run_that_waits_wakes_up_to_free_its_memory_and_waits_on():
     control = RunControl()
-    control.pause()
-    control.pause_and_free()
-    assert (control.pausing, control.freeing, waits(control)) == (True, True, False)
-    assert control.take_free()
-    assert (control.pausing, control.freeing, waits(control)) == (True, False, True)
-    control.go_on()
+    control.ask(Request.PAUSE)
+    control.ask(Request.FREE_MEMORY)
+    assert (control.pending, waits(control)) == ({Request.PAUSE, Request.FREE_MEMORY}, False)
+    assert control.take(Request.FREE_MEMORY)
+    assert (control.pending, waits(control)) == ({Request.PAUSE}, True)
+    control.resume()
     assert not waits(control)
 
 
-def test_going_on_takes_the_wish_to_free_back():
+def test_resuming_cancels_the_request_to_free_the_memory():
     control = RunControl()
-    control.pause_and_free()
-    control.go_on()
-    assert (control.pausing, control.take_free()) == (False, False)
+    control.ask(Request.FREE_MEMORY)
+    control.resume()
+    assert (control.asked(Request.PAUSE), control.take(Request.FREE_MEMORY)) == (False, False)

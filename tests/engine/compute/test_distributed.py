@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core import dist_env
-from training_pro.core.jobs.control import RunControl
+from training_pro.core.jobs.control import Request, RunControl
 from training_pro.engine.compute import distributed
 from training_pro.engine.compute.capabilities import ModelCapabilities
 from training_pro.engine.compute.loss import FullLogitsLoss
@@ -205,7 +205,7 @@ def test_only_rank_0_gets_the_run_folder(monkeypatch, tmp_path):
 def test_a_single_process_has_nothing_to_synchronize():
     control = RunControl()
     assert distributed.sync_control(control, 5.0) == 5.0
-    assert not control.stopping
+    assert not control.asked(Request.STOP)
     assert distributed.any_rank(True, False) == (True, False)
     assert distributed.split_over_ranks([1, 2, 3]) == [1, 2, 3]
     sums = np.ones(2)

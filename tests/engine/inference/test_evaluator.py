@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, CheckpointSaved, EvaluationDone, Note, Progress, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
@@ -142,7 +143,7 @@ def test_packed_and_padded_results_are_equal(place):
 def test_every_n_steps_and_on_request(place):
     def wish(job, event):
         if isinstance(event, Progress) and event.step == 4:
-            job.control.evaluate()
+            job.control.ask(Request.EVALUATE)
 
     job = watched_job(wish)
     place.train(job=job, **WITH_SPLIT, eval_every=3)
@@ -154,19 +155,19 @@ def test_every_n_steps_and_on_request(place):
         (6, "planned"),
         (8, "end"),
     ]
-    assert not job.control.evaluating
+    assert not job.control.asked(Request.EVALUATE)
 
 
 def test_a_request_without_a_split_is_answered(place):
     def wish(job, event):
         if isinstance(event, Progress) and event.step == 1:
-            job.control.evaluate()
+            job.control.ask(Request.EVALUATE)
 
     job = watched_job(wish)
     place.train(job=job)
     advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
     assert "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)." in advice
-    assert not job.control.evaluating
+    assert not job.control.asked(Request.EVALUATE)
 
 
 def test_a_split_of_several_datasets_has_a_loss_for_each(place):
@@ -201,7 +202,7 @@ def test_more_epochs_after_early_stopping_reset_the_patience(place):
 def test_requested_evaluations_do_not_use_up_patience(place):
     def wish(job, event):
         if isinstance(event, Progress):
-            job.control.evaluate()
+            job.control.ask(Request.EVALUATE)
 
     job = watched_job(wish)
     place.train(job=job, **{**WITH_SPLIT, "early_stopping": 1, "eval_every": 99, "learning_rate": 0.5})
@@ -226,7 +227,7 @@ def test_a_resumed_run_stops_at_the_same_step(place):
 def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 3:
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5, "keep_checkpoints": 99}
     whole = evaluations(run_events(place, name="whole", **more))
@@ -245,7 +246,7 @@ def test_the_best_step_may_be_the_one_evaluated_on_resume(place):
 
     def stop(job, event):
         if isinstance(event, Progress) and event.step == best:
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     place.train(name="cut", job=watched_job(stop), **{**WITH_SPLIT, **more})
     run_events(place, name="cut", **more, if_exists="continue")
@@ -316,7 +317,7 @@ def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
 def test_a_stop_does_not_wait_for_an_evaluation(place):
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 4:
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     job = watched_job(stop)
     assert place.train(job=job, **WITH_SPLIT).outcome == "stopped"

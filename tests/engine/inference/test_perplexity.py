@@ -11,6 +11,7 @@ import torch
 from training_pro.chunking import EncodedText
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityRequest
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, PerplexityMeasured
 from training_pro.core.jobs.job import Job
 from training_pro.engine.inference.eval_loop import GroupSums
@@ -162,7 +163,7 @@ def test_bad_input_is_refused_before_the_model_is_loaded(place, monkeypatch, dat
 def test_a_stop_ends_it_between_two_windows(place):
     def stop(job, event):
         if isinstance(event, PerplexityMeasured):
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     place.train()
     end, results = measure(place, job=watched_job(stop), loras=("a",))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import DataError, SettingsError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import EvaluationDone, Note, PerplexityMeasured
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
@@ -233,7 +234,7 @@ def test_of_very_many_rows_both_ends_are_kept(monkeypatch):
 def test_a_stop_leaves_no_result(place):
     def stop(job, event):
         if getattr(event, "text", "").startswith("Perplexity of pairs.json"):
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     end, results = measure(place, "pairs.json", job=watched_job(stop))
     assert (end.outcome, results) == ("stopped", [])

@@ -11,6 +11,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Note, Progress, RunPlanned
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder import loras
@@ -112,7 +113,7 @@ def test_other_layers_are_refused_and_named(place, targets):
 
 def test_throwing_the_further_run_away_restores_the_earlier_lora(with_lora):
     before = read_tree(with_lora.lora())
-    job = watched_job(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: job.control.ask(Request.DISCARD) if isinstance(event, Progress) else None)
     with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
     assert read_tree(with_lora.lora()) == before
 
@@ -129,7 +130,7 @@ def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(
 def test_throwing_such_a_run_away_restores_them(place):
     place.train(epochs=2, save_every=2, keep_checkpoints=9, **NO_SAMPLES)
     before = {p.name for p in place.lora().iterdir()}
-    job = watched_job(lambda job, event: job.control.throw_away() if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: job.control.ask(Request.DISCARD) if isinstance(event, Progress) else None)
     place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **NO_SAMPLES)
     assert {p.name for p in place.lora().iterdir()} == before
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from safetensors.torch import load
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Progress
 from training_pro.tests.tiny import watched_job
 
@@ -57,7 +58,9 @@ def test_the_schedule_and_the_curve_are_those_of_the_learning_rate(place, optimi
 def test_a_resumed_run_has_the_same_rates(place):
     settings = {"epochs": 2, "lora_plus": 8, "train_head": True, "head_rate": 0.1, "learning_rate": 1e-3}
     place.train(name="whole", **settings)
-    stopped = watched_job(lambda job, event: job.control.stop() if isinstance(event, Progress) else None)
+    stopped = watched_job(
+        lambda job, event: job.control.ask(Request.STOP) if isinstance(event, Progress) else None
+    )
     assert place.train(name="parts", job=stopped, **settings).outcome == "stopped"
     assert place.train(name="parts", resume="newest", **settings).outcome == "finished"
     assert place.weights("parts") == place.weights("whole")
@@ -78,7 +81,7 @@ def test_halving_the_rate_halves_it_for_both(place, monkeypatch):
     def halve(job, event):
         if isinstance(event, Progress) and event.step == 1:
             live = job.control.live
-            job.control.change(live.changed({"rate_factor": 0.5}))
+            job.control.live = live.changed({"rate_factor": 0.5})
 
     job = watched_job(halve)
     place.train(job=job, max_steps=3, schedule="constant", warmup_steps=0, lora_plus=16, learning_rate=1e-3)

@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress, SampleGenerated
 from training_pro.records.folder.run_files import read_samples
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
@@ -187,8 +188,8 @@ def test_own_prompts_are_encoded_like_the_data(place, monkeypatch):
 def test_a_sample_on_request(place):
     def wish(job, event):
         if isinstance(event, Progress) and event.step in (2, 4):
-            job.control.sample()
-            job.control.sample()
+            job.control.ask(Request.SAMPLE)
+            job.control.ask(Request.SAMPLE)
 
     job = watched_job(wish)
     place.train(job=job, sample_every="never", sample_prompts=PROMPTS[:1])
@@ -196,7 +197,7 @@ def test_a_sample_on_request(place):
         2,
         4,
     ]  # the last one after the LoRA was saved
-    assert not job.control.sampling
+    assert not job.control.asked(Request.SAMPLE)
 
 
 def test_samples_follow_the_checkpoint_of_their_step(place):
@@ -212,7 +213,7 @@ def test_a_resumed_run_samples_only_what_is_missing(place):
 
     def stop(job, event):
         if isinstance(event, Progress) and event.step == 2:
-            job.control.stop()
+            job.control.ask(Request.STOP)
 
     job = watched_job(stop)
     place.train(job=job, **options)
@@ -235,9 +236,9 @@ def test_no_step_is_sampled_twice_across_segments(place):
         if isinstance(event, Progress) and event.step == 2:
             job.control.extend(1)
         elif isinstance(event, Progress) and event.step == 6:
-            job.control.pause_and_free()
+            job.control.ask(Request.FREE_MEMORY)
         elif isinstance(event, Note) and "out of memory" in event.text:
-            job.control.go_on()
+            job.control.resume()
 
     job = watched_job(wish)
     place.train(job=job, sample_every="epoch", sample_prompts=PROMPTS[:1])
@@ -254,7 +255,7 @@ def test_discarding_a_run_keeps_the_earlier_samples(place):
 
     def throw(job, event):
         if isinstance(event, Progress) and event.step == 3:
-            job.control.throw_away()
+            job.control.ask(Request.DISCARD)
 
     place.train(job=watched_job(throw), resume="newest", max_steps=5, **options)
     assert read_tree(place.lora()) == before

@@ -9,6 +9,7 @@ import time
 import gradio as gr
 import pytest
 from training_pro.core.errors import ModelError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import DownloadProgress, JobEnded, Note, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
@@ -39,9 +40,9 @@ class FakeDownload:
     def _work(self, job):
         job.log.append(Note(text="a/b: llama, 1.5 GB"))
         job.log.append(DownloadProgress(done=300_000_000, total=1_500_000_000, speed=1e7))
-        while not (self.go_on.wait(0.01) or job.control.stopping):
+        while not (self.go_on.wait(0.01) or job.control.asked(Request.STOP)):
             pass
-        return JobEnded(outcome="stopped", text="Stopped.") if job.control.stopping else self.ending
+        return JobEnded(outcome="stopped", text="Stopped.") if job.control.asked(Request.STOP) else self.ending
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_messages_stand_below_the_progress_until_the_next_bytes_arrive():
     view.catch_up()
     assert "The line broke" not in view.html() and "a/b: llama" in view.html()
     assert "25%: 1 bytes of 4 bytes" in view.html()
-    job.control.stop()
+    job.control.ask(Request.STOP)
     assert "Stopping ..." in view.html()
     job.log.append(JobEnded(outcome="failed", text="There is no model <a/b>."))
     job.log.close()

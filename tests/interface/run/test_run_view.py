@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import Remedy
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import (
     CheckpointSaved,
     EvaluationDone,
@@ -99,7 +100,7 @@ def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
 def test_a_stopping_run_shows_no_remaining_time():
     view = view_of(planned(9), step(3, 9))
     assert "done about" in view.html()
-    view.job.control.stop()
+    view.job.control.ask(Request.STOP)
     assert "done about" not in view.html()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Progress
 from training_pro.records.folder import heartbeat, loras
 from training_pro.records.folder.crashed_runs import discard_run, find_crashed_runs, keep_run
@@ -69,7 +70,9 @@ def test_when_discarded_the_replaced_lora_is_restored(place):
 
 
 def test_when_discarded_the_run_before_it_was_resumed_stays(place):
-    place.train(job=watched_job(lambda job, e: job.control.stop() if isinstance(e, Progress) else None), **RUN)
+    place.train(
+        job=watched_job(lambda job, e: job.control.ask(Request.STOP) if isinstance(e, Progress) else None), **RUN
+    )
     before = read_tree(place.lora())
     crash_at(place, 6, if_exists="continue")
     (run,) = find_crashed_runs(place.folders)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from training_pro.core.errors import ModelError, SavingError, SettingsError
 from training_pro.core.host import ModelCard
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import JobEnded, StartedFromQueue
 from training_pro.core.jobs.session import Session
 from training_pro.records.folder.run_lock import hold_run_lock
@@ -137,14 +138,14 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
 def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
     first = program.start("first")
     program.put("a", "b")
-    first.control.stop()
+    first.control.ask(Request.STOP)
     program.release("first")
     program.wait_until_idle()
     assert (program.began, program.waits) == (["first"], ["a", "b"])
     assert program.session.turns.said == "Training 'first' was stopped by hand."
     program.line.go_on()
     program.wait_until(lambda: program.began == ["first", "a"])
-    program.session.current.control.throw_away()
+    program.session.current.control.ask(Request.DISCARD)
     program.release("a")
     assert program.wait_until_idle().waits == ["b"]
     program.line.go_on()
@@ -287,7 +288,7 @@ def test_two_programs_run_one_of_the_queue_each(program):
     other.line.go_on()
     program.wait_until(lambda: (program.began, other.began) == (["a"], ["b"]))
     assert sorted(run.name for run in other.line.queue.begun) == ["a", "b"]
-    other.session.current.control.stop()
+    other.session.current.control.ask(Request.STOP)
     other.release("b")
     assert other.wait_until_idle().done == [("b", "finished")]
     program.release("a", "c")
