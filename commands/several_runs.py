@@ -1,9 +1,12 @@
-"""Several runs in one command: all are checked first, then each is trained, even if another one fails."""
+"""Several runs in one command: all are checked first, then each is trained, even if another one fails.
+
+They form a queue in memory; the queue of the page, which is a file, is not touched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -11,79 +14,77 @@ from ..core import dist_env
 from ..core.errors import SettingsError, TrainingProError
 from ..core.jobs import Job, Request
 from ..data.report import DatasetReport
-from ..records.queue import name_conflict
+from ..records.queue import Queue
 from ..settings.definitions import TrainingSettings
 from .options import say
-
-CheckFn = Callable[[TrainingSettings], DatasetReport]
 
 
 class TrainFn(Protocol):
     def __call__(self, settings: TrainingSettings, *, first_message: str) -> Job: ...
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run of the command line: a settings file and its settings."""
-
-    file: Path
-    settings: TrainingSettings
-
-    @property
-    def name(self) -> str:
-        return self.settings.what.name
-
-
-def read_runs(files: Sequence[Path], settings_from: Callable[[Path], TrainingSettings]) -> list[PlannedRun]:
+def read_files(files: Sequence[Path], read_settings: Callable[[Path], TrainingSettings]) -> list[TrainingSettings]:
     """Read the settings files; raises SettingsError with the problems of all files."""
     if dist_env.world_size() > 1:
         raise SettingsError(
             ["Several settings files: that is for one process. Start torchrun (accelerate) once for each."]
         )
-    queue, problems = list[PlannedRun](), list[str]()
-    for file in files:
-        try:
-            queue.append(PlannedRun(file, settings_from(file)))
-        except TrainingProError as error:
-            problems += [_with_file_name(file, line) for line in str(error).splitlines()]
-    return _return_or_refuse(queue, problems)
+    runs = list[TrainingSettings]()
+    with _all_problems() as problems:
+        for file in files:
+            with _problems_of(file, problems):
+                runs.append(read_settings(file))
+    return runs
 
 
-def check_runs(queue: Sequence[PlannedRun], foresee: CheckFn) -> None:
-    """Check all runs; raises SettingsError with every problem that would refuse one of them at its start."""
-    problems = []
-    for number, planned in enumerate(queue):
-        say(f"Checking {planned.file.name} ...")
-        earlier = [previous.name for previous in queue[:number]]
-        taken = name_conflict(planned.name, planned.settings.what.if_exists, earlier)
-        file_problems = [*filter(None, [taken]), *foresee(planned.settings).problems]
-        problems += [_with_file_name(planned.file, problem) for problem in file_problems]
-    _return_or_refuse(list(queue), problems)
+def check_runs(
+    files: Sequence[Path],
+    runs: Sequence[TrainingSettings],
+    model: str,
+    check_start: Callable[[TrainingSettings], DatasetReport],
+) -> Queue:
+    """Queue the runs; raises SettingsError with every problem that would refuse one of them at its start."""
+    queue = Queue()
+    with _all_problems() as problems:
+        for number, (file, settings) in enumerate(zip(files, runs, strict=True)):
+            say(f"Checking {file.name} ...")
+            report = check_start(settings)
+            with _problems_of(file, problems):
+                names = [earlier.what.name for earlier in runs[:number]]  # also of runs with problems
+                queue = queue.with_checked_run(settings, model, report, names)
+    return queue
 
 
-def run(queue: Sequence[PlannedRun], train: TrainFn) -> int:
+def train_queue(files: Sequence[Path], queue: Queue, train: TrainFn) -> int:
     """Train the runs one after another; Ctrl+C also cancels the rest. Returns 1 if one failed."""
-    jobs: list[Job] = []
-    for number, planned in enumerate(queue, 1):
-        if jobs and jobs[-1].control.asked(Request.STOP):
+    for number, file in enumerate(files, 1):
+        run = queue.waiting[0]
+        queue = queue.with_started(run)
+        job = train(run.settings, first_message=f"Run {number} of {len(files)}: {file.name}")
+        ending = (job.end.outcome, job.end.text) if job.end else ("failed", "")
+        queue = queue.ended(run.number, *ending)
+        if job.control.asked(Request.STOP):
             break
-        jobs.append(train(planned.settings, first_message=f"Run {number} of {len(queue)}: {planned.file.name}"))
-    outcomes = [_outcome(job) for job in jobs]
-    for planned, (outcome, message) in zip(queue, [*outcomes, *[("not begun", "")] * len(queue)], strict=False):
-        say(f"{outcome:<9}  {planned.name}  {message}".rstrip())
-    return 1 if "failed" in [outcome for outcome, _ in outcomes] else 0
+    results = [(run.outcome, run.name, run.text) for run in queue.done]
+    for outcome, name, text in [*results, *(("not begun", run.name, "") for run in queue.waiting)]:
+        say(f"{outcome:<9}  {name}  {text}".rstrip())
+    return 1 if any(run.outcome == "failed" for run in queue.done) else 0
 
 
-def _outcome(job: Job) -> tuple[str, str]:
-    return (job.end.outcome, job.end.text.partition("\n")[0]) if job.end else ("failed", "")
-
-
-def _with_file_name(file: Path, problem: str) -> str:
-    """Prefix a problem with its file name, unless it has it already."""
-    return problem if problem.startswith(f"{file.name}: ") else f"{file.name}: {problem}"
-
-
-def _return_or_refuse(queue: list[PlannedRun], problems: Sequence[str]) -> list[PlannedRun]:
+@contextmanager
+def _all_problems() -> Iterator[list[str]]:
+    """Collect problems in the block; raises SettingsError with all of them at its end."""
+    problems = list[str]()
+    yield problems
     if problems:
         raise SettingsError(problems)
-    return queue
+
+
+@contextmanager
+def _problems_of(file: Path, problems: list[str]) -> Iterator[None]:
+    """Add the error of the block to the problems, each line with the file name unless it has it already."""
+    try:
+        yield
+    except TrainingProError as error:
+        lines = error.problems if isinstance(error, SettingsError) else str(error).splitlines()
+        problems += [line if line.startswith(f"{file.name}: ") else f"{file.name}: {line}" for line in lines]

@@ -47,13 +47,15 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:
     """Train one run for each settings file."""
-    queue = several_runs.read_runs(args.settings, partial(read_settings, args, host))
+    runs = several_runs.read_files(args.settings, partial(read_settings, args, host))
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
     engine, resume = PeftEngine(), args.resume or ""
-    several_runs.check_runs(queue, partial(engine.check_start, host=host, resume=resume))
-    return several_runs.run(queue, partial(train_and_print, host=host, engine=engine, resume=resume))
+    check_start = partial(engine.check_start, host=host, resume=resume)
+    queue = several_runs.check_runs(args.settings, runs, host.card().name, check_start)
+    train = partial(train_and_print, host=host, engine=engine, resume=resume)
+    return several_runs.train_queue(args.settings, queue, train)
 
 
 def train_and_print(

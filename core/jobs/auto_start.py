@@ -15,89 +15,71 @@ StartNext = Callable[[], bool]
 
 
 class AutoStart:
-    """Starts queued runs: the end of a run makes the next one due, the end of any job may free the model."""
+    """Starts queued runs: the end of a run makes the next one pending, the end of any job may free the model."""
 
     def __init__(self) -> None:
-        self.changing = threading.RLock()
+        self.lock = threading.RLock()
         """Held while the queue is read and changed."""
-        self._number: int | None = None
-        self._lock = ExitStack()
-        self._is_automatic = self._is_due = False
-        self._reason = ""
-        self._begin: StartNext | None = None
-        self._note: Callable[[Job], None] | None = None
-
-    @property
-    def going(self) -> bool:
+        self.enabled = False
         """Whether the next run starts automatically."""
-        return self._is_automatic
-
-    @property
-    def due(self) -> bool:
+        self.pending = False
         """Whether the next run only waits for the model."""
-        return self._is_due
-
-    @property
-    def said(self) -> str:
+        self.off_reason = ""
         """Why the next run does not start automatically."""
-        return self._reason
-
-    def take_with(self, begin: StartNext, note: Callable[[Job], None]) -> None:
-        """Set the functions that start the next run and that record how a run ended; replaces earlier ones."""
-        self._begin, self._note = begin, note
-
-    @property
-    def number(self) -> int | None:
+        self.current_number: int | None = None
         """Queue number of the run that is in progress in this process."""
-        return self._number
+        self._run_lock = ExitStack()
+        self._start_next: StartNext | None = None
+        self._record_end: Callable[[Job], None] | None = None
 
-    def taken(self, number: int, lock: ExitStack) -> None:
-        """Note that a queued run is in progress; `lock` tells other processes so until it ends."""
-        self._number, self._lock = number, lock
+    def set_callbacks(self, start_next: StartNext, record_end: Callable[[Job], None]) -> None:
+        """Set the functions that start the next run and that record how a run ended; replaces earlier ones."""
+        self._start_next, self._record_end = start_next, record_end
 
-    def let_go(self) -> None:
+    def set_current(self, number: int, run_lock: ExitStack) -> None:
+        """Note that a queued run is in progress; `run_lock` tells other processes so until it ends."""
+        self.current_number, self._run_lock = number, run_lock
+
+    def release_current(self) -> None:
         """Note that no queued run is in progress, and release its lock."""
-        self._number = None
-        self._lock.close()
+        self.current_number = None
+        self._run_lock.close()
 
-    def follow(self) -> None:
+    def enable(self) -> None:
         """Start each run automatically when the one before has ended."""
-        with self.changing:
-            self._is_automatic, self._reason = True, ""
+        with self.lock:
+            self.enabled, self.off_reason = True, ""
 
-    def hold(self, why: str) -> None:
-        """Stop automatic starts; `why` is shown to the user."""
-        with self.changing:
-            self._is_automatic, self._is_due, self._reason = False, False, why
+    def disable(self, reason: str) -> None:
+        """Stop automatic starts; `reason` is shown to the user."""
+        with self.lock:
+            self.enabled, self.pending, self.off_reason = False, False, reason
 
-    def now(self) -> None:
+    def start_now(self) -> None:
         """Start the next run as soon as the model is free."""
-        with self.changing:
-            self.follow()
-            self._is_due = True
-        self._start_if_due()
+        with self.lock:
+            self.enable()
+            self.pending = True
+        self._start_pending()
 
-    def ended(self, job: Job) -> None:
-        """Note the end of a job; called in its thread, after it has released the model."""
+    def on_job_end(self, job: Job) -> None:
+        """Called in the thread of a job, after it has released the model."""
         if job.kind == "training":
-            self._note_run_end(job)
-        self._start_if_due()
+            with self.lock:
+                if self._record_end is not None:
+                    self._record_end(job)
+                if job.control.asked(Request.STOP) and self.enabled:
+                    self.disable(f"{job.title} was stopped by hand.")
+                self.pending = self.enabled
+        self._start_pending()
 
-    def _note_run_end(self, job: Job) -> None:
-        with self.changing:
-            if self._note is not None:
-                self._note(job)
-            if job.control.asked(Request.STOP) and self._is_automatic:
-                self.hold(f"{job.title} was stopped by hand.")
-            self._is_due = self._is_automatic
-
-    def _start_if_due(self) -> None:
-        with self.changing:
-            if not self._is_due or self._begin is None:
+    def _start_pending(self) -> None:
+        with self.lock:
+            if not self.pending or self._start_next is None:
                 return
             try:
-                started = self._begin()
+                started = self._start_next()
             except BusyError:  # tried again when that job has ended
                 return
-            self._is_due = False
-            self._is_automatic = self._is_automatic and started
+            self.pending = False
+            self.enabled = self.enabled and started

@@ -23,8 +23,8 @@ class Session:
         self._lock = threading.Lock()
         self._current: Job | None = None
         self._latest: dict[JobKind, Job] = {}
-        self._teller: Callable[[Job], None] | None = None
-        self.turns = AutoStart()
+        self._observer: Callable[[Job], None] | None = None
+        self.auto_start = AutoStart()
 
     @property
     def current(self) -> Job | None:
@@ -35,9 +35,9 @@ class Session:
     def latest(self, kind: JobKind) -> Job | None:
         return self._latest.get(kind)
 
-    def set_observer(self, teller: Callable[[Job], None]) -> None:
-        """Call `teller` with every job that starts; it must return at once. Replaces an earlier one."""
-        self._teller = teller
+    def set_observer(self, observer: Callable[[Job], None]) -> None:
+        """Call `observer` with every job that starts; it must return at once. Replaces an earlier one."""
+        self._observer = observer
 
     def train(self, name: str, host: Host, work: JobFn) -> Job:
         """Start the job that trains a LoRA, or a whole model, of this name."""
@@ -62,15 +62,15 @@ class Session:
         return self._start_thread(job, work)
 
     def _start_thread(self, job: Job, work: JobFn) -> Job:
-        # The work starts first: if the teller fails, the job still ends. The teller misses no event.
+        # The work starts first: if the observer fails, the job still ends. The observer misses no event.
         threading.Thread(target=self._run_job, args=(job, work), name=job.title, daemon=True).start()
-        if self._teller is not None:
-            self._teller(job)
+        if self._observer is not None:
+            self._observer(job)
         return job
 
     def _run_job(self, job: Job, work: JobFn) -> None:
         _run_work(job, work)
-        self.turns.ended(job)
+        self.auto_start.on_job_end(job)
 
 
 def _run_on_model(host: Host, work: JobFn, job: Job) -> JobEnded:

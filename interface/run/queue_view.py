@@ -50,7 +50,7 @@ class QueueView:
         add_handler(self._add_button.click, self._on_add, self._form.inputs(), what=ADD_LABEL, **options)
         add_handler(
             self._start_button.click,
-            partial(self._run_action, lambda runner: runner.go_on()),
+            partial(self._run_action, lambda runner: runner.start()),
             None,
             what=RESUME_LABEL,
             **options,
@@ -62,8 +62,8 @@ class QueueView:
 
     def next_run_name(self) -> str:
         """The name of the run that starts automatically when the current one ends."""
-        turns, job = self._context.session.turns, self._context.session.current
-        if not turns.going or (job is not None and job.control.asked(Request.STOP)):
+        auto_start, job = self._context.session.auto_start, self._context.session.current
+        if not auto_start.enabled or (job is not None and job.control.asked(Request.STOP)):
             return ""
         return next((run.name for run in self._read_queue()[0].waiting if not run.skipped), "")
 
@@ -89,19 +89,19 @@ class QueueView:
         """Stream the list whenever the queue or the state of the session changes."""
         shown_state: tuple[Any, ...] = ()
         while True:
-            turns, job = self._context.session.turns, self._context.session.current
+            auto_start, job = self._context.session.auto_start, self._context.session.current
             training = job is not None and job.kind == "training"
             queue, problem = self._read_queue()
-            state = (queue, problem, turns.going, turns.due, turns.said, training)
+            state = (queue, problem, auto_start.enabled, auto_start.pending, auto_start.off_reason, training)
             if state != shown_state:
                 shown_state = state
                 waiting = len(queue.waiting)
-                can_start = bool(waiting) and not (turns.going and (training or turns.due))
+                can_start = bool(waiting) and not (auto_start.enabled and (training or auto_start.pending))
                 yield {
                     self._list: (markup.problem(problem) if problem else "")
-                    + queue_html(queue, turns, training=training),
+                    + queue_html(queue, auto_start, training=training),
                     self._start_button: gr.update(
-                        visible=can_start, value=_start_label(waiting, turns, training=training)
+                        visible=can_start, value=_start_label(waiting, auto_start, training=training)
                     ),
                     self._add_button: gr.update(value="Start after this one" if training else ADD_LABEL),
                 }
@@ -116,7 +116,7 @@ class QueueView:
         return self._last_read, ""
 
 
-def queue_html(queue: Queue, turns: AutoStart, *, training: bool) -> str:
+def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
     """The waiting runs, what happens next, and the results of finished runs."""
     if not queue.waiting and not queue.done:
         return ""
@@ -126,7 +126,7 @@ def queue_html(queue: Queue, turns: AutoStart, *, training: bool) -> str:
         f'<ol class="tp-queue">{"".join(f"<li>{_row_html(run)}</li>" for run in queue.waiting)}</ol>'
         if waiting
         else "",
-        markup.paragraph(_explain_next(turns, training=training), quiet=True) if waiting else "",
+        markup.paragraph(_explain_next(auto_start, training=training), quiet=True) if waiting else "",
         markup.html_list(map(_done_html, queue.done), quiet=True),
     ]
     return markup.card(title, *parts)
@@ -156,21 +156,21 @@ def _done_html(run: EndedRun) -> str:
     return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{apply_button('Into the form', run.values)}"
 
 
-def _explain_next(turns: AutoStart, *, training: bool) -> str:
-    if turns.due and not training:
+def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
+    if auto_start.pending and not training:
         return "The next one begins as soon as the model is free."
-    if turns.going and training:
+    if auto_start.enabled and training:
         return "The next one begins by itself when this run ends, also when it fails. Stop ends the queue as well."
-    if turns.going:
+    if auto_start.enabled:
         return f"They begin after the next run that you start, or at once with {START_LABEL}."
-    reason = turns.said or "After a start of the program the queue does not begin by itself."
+    reason = auto_start.off_reason or "After a start of the program the queue does not begin by itself."
     if training:
         return f"{reason} The queue does not follow the run that goes now, unless you press {FOLLOW_LABEL}."
     return f"{reason} Press {RESUME_LABEL}."
 
 
-def _start_label(waiting: int, turns: AutoStart, *, training: bool) -> str:
-    label = START_LABEL if turns.going else FOLLOW_LABEL if training else RESUME_LABEL
+def _start_label(waiting: int, auto_start: AutoStart, *, training: bool) -> str:
+    label = START_LABEL if auto_start.enabled else FOLLOW_LABEL if training else RESUME_LABEL
     return f"{label} ({waiting} {plural(waiting, 'waits', 'wait')})"
 
 

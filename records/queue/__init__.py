@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .queue import EndedRun, Queue, QueuedRun, name_conflict
+from .queue import EndedRun, Queue, QueuedRun
 from .queue_runner import QueueRunner
 
-__all__ = ["EndedRun", "Queue", "QueueRunner", "QueuedRun", "name_conflict"]
+__all__ = ["EndedRun", "Queue", "QueueRunner", "QueuedRun"]

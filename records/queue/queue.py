@@ -12,14 +12,25 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from os.path import normcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ...core.errors import SavingError
+from ...core.errors import SavingError, SettingsError
 from ...core.files import lock, with_retries, write_error_reason, write_json
-from ...settings.definitions import SETTINGS
+from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.parsing import training_settings
 
-MAX_ENDED_RUNS = 20  # ended runs
+MAX_ENDED_RUNS = 20  # in the file
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
+
+
+class StartReport(Protocol):
+    """What a check of a run finds: the problems that would refuse its start, and its number of steps."""
+
+    @property
+    def problems(self) -> Sequence[str]: ...
+
+    @property
+    def steps(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -35,10 +46,14 @@ class QueuedRun:
     skipped: str = ""
     """Why it was skipped when it was its turn."""
 
+    @property
+    def settings(self) -> TrainingSettings:
+        return training_settings(self.values)
+
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run of the queue that has ended; `text` says how."""
+    """A run of the queue that has ended; `text` says how, in one line."""
 
     name: str
     outcome: str
@@ -64,6 +79,19 @@ class Queue:
         done = self.done if numbers else ()
         return replace(self, waiting=(*self.waiting, run), done=done, numbered=run.number)
 
+    def with_checked_run(
+        self, settings: TrainingSettings, model: str, report: StartReport, other_names: Sequence[str] = ()
+    ) -> Queue:
+        """Add a run at the end, unless it could not start then: raise SettingsError with all problems.
+
+        Its name must not be that of an earlier run: one that waits or is in progress, or one of `other_names`.
+        """
+        earlier = [*(run.name for run in (*self.waiting, *self.begun)), *other_names]
+        conflict = name_conflict(settings.what.name, settings.what.if_exists, earlier)
+        if problems := [*report.problems, *filter(None, [conflict])]:
+            raise SettingsError(list(dict.fromkeys(problems)))
+        return self.with_run(settings.what.name, model, settings.values(), report.steps)
+
     def without(self, number: int) -> Queue:
         return replace(self, waiting=tuple(run for run in self.waiting if run.number != number))
 
@@ -85,9 +113,10 @@ class Queue:
         return replace(self.without(run.number), begun=(*self.begun, replace(run, skipped="")))
 
     def ended(self, number: int, outcome: str, text: str) -> Queue:
-        """Move a run in progress to those that have ended."""
-        done = (EndedRun(run.name, outcome, text, run.values) for run in self.begun if run.number == number)
-        return replace(self._without_begun(number), done=(*self.done, *done)[-MAX_ENDED_RUNS:])
+        """Move a run in progress to those that have ended, with the first line of `text`."""
+        line = text.strip().partition("\n")[0].rstrip()
+        done = (EndedRun(run.name, outcome, line, run.values) for run in self.begun if run.number == number)
+        return replace(self._without_begun(number), done=(*self.done, *done))
 
     def put_back(self, number: int) -> Queue:
         """Move a run in progress back to the front of those that wait."""
@@ -134,7 +163,7 @@ def load(path: Path) -> Queue:
 def save(path: Path, queue: Queue) -> None:
     """Write the queue, completely or not at all."""
     try:
-        write_json(path, asdict(queue))
+        write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
     except OSError as error:
         reason = write_error_reason(error, path.parent)
         raise SavingError(f"The queue cannot be kept in {path}: {reason}. Mend that, then try again.") from error

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.engine import Engine
-from ...core.errors import BusyError, SavingError, SettingsError, TrainingProError, error_message, first_line
+from ...core.errors import BusyError, SavingError, TrainingProError, error_message
 from ...core.files import is_locked, lock, remove_lock_file, safe_paths
-from ...core.host import Host
+from ...core.host import Folders, Host
 from ...core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.parsing import training_settings
@@ -23,12 +23,12 @@ from .queue import Queue, QueuedRun
 
 
 class QueueRunner:
-    """Adds runs to the queue, and starts them when the session asks for the next one."""
+    """Adds runs to the queue on disk, and starts them when the session asks for the next one."""
 
     def __init__(self, host: Host, engine: Engine[TrainingSettings, Any], session: Session) -> None:
         self._host, self._engine, self._session = host, engine, session
-        self._turns = session.turns
-        self._turns.take_with(self._begin_next, self._record_end)
+        self._auto_start = session.auto_start
+        self._auto_start.set_callbacks(self._start_next, self._record_end)
 
     @property
     def queue(self) -> Queue:
@@ -42,7 +42,7 @@ class QueueRunner:
 
     def _recover_runs(self, current: Queue) -> Queue:
         for run in current.begun:
-            if run.number != self._turns.number and not is_locked(self._lock_path(run)):
+            if run.number != self._auto_start.current_number and not is_locked(self._lock_path(run)):
                 remove_lock_file(self._lock_path(run))
                 current = _after_restart(current, run, self._run_folder(run))
         return current
@@ -53,14 +53,11 @@ class QueueRunner:
         settings = training_settings(values)
         model = self._host.card().name
         report = self._engine.check_start(settings, self._host)
-
-        def append(current: Queue) -> Queue:
-            if problems := [*report.problems, *_name_conflicts(settings, current, job)]:
-                raise SettingsError(list(dict.fromkeys(problems)))
-            return current.with_run(settings.what.name, model, settings.values(), report.steps)
-
-        run = self._change(append).waiting[-1]
-        self._schedule(job)
+        names = [job.result_name] if job is not None else []
+        run = self._change(lambda current: current.with_checked_run(settings, model, report, names)).waiting[-1]
+        self._auto_start.enable()
+        if job is not None and job.kind == "training" and not job.running and not job.control.asked(Request.STOP):
+            self._auto_start.start_now()  # that run has ended while the new one was checked
         return run
 
     def move(self, number: int, places: int) -> None:
@@ -69,26 +66,15 @@ class QueueRunner:
     def remove(self, number: int) -> None:
         self._change(lambda current: current.without(number))
 
-    def go_on(self) -> None:
+    def start(self) -> None:
         """Start the next run after the current one, or at once if none is in progress."""
         if not self.queue.waiting:
             raise SavingError("Nothing waits in the queue.")
         job = self._session.current
         if job is not None and job.kind == "training":
-            self._turns.follow()
+            self._auto_start.enable()
         else:
-            self._turns.now()
-
-    def _schedule(self, job: Job | None) -> None:
-        """Start the queue at once if the run that was in progress has ended while the new one was checked."""
-        self._turns.follow()
-        if job is not None and job.kind == "training" and not job.running and not job.control.asked(Request.STOP):
-            self._turns.now()
-
-    def _with_final_name(self, run: QueuedRun) -> QueuedRun:
-        """Give a run its final name, by which its folder is found after a restart."""
-        settings = with_final_name(training_settings(run.values), self._host.folders)
-        return replace(run, name=settings.what.name, values=settings.values())
+            self._auto_start.start_now()
 
     def _run_folder(self, run: QueuedRun) -> Path:
         home = self._host.folders.kept(whole_model=run.values.get("method") == FULL_FINETUNE)
@@ -101,23 +87,27 @@ class QueueRunner:
     def _change(self, change: Callable[[Queue], Queue]) -> Queue:
         """Apply `change` to the queue under its locks, and return the new queue."""
         path = self._host.folders.queue
-        with self._turns.changing, queue.lock_queue(path):
+        with self._auto_start.lock, queue.lock_queue(path):
             current = self.queue
             if (updated := change(current)) != current:
                 queue.save(path, updated)
         return updated
 
-    def _begin_next(self) -> bool:
+    def _start_next(self) -> bool:
         """Start the next run; return whether there was one that could start."""
         if (job := self._session.current) is not None:
             raise BusyError(job.title)
         try:
-            return self._start(self._take_next())
+            if (run := self._take_next()) is not None:
+                self._start(run)
+                return True
+            if self.queue.waiting:
+                self._auto_start.disable("None of those that wait can begin now; each says why.")
         except BusyError:
             raise
         except (TrainingProError, OSError) as error:
-            self._turns.hold(error_message(error))
-            return False
+            self._auto_start.disable(error_message(error))
+        return False
 
     def _take_next(self) -> QueuedRun | None:
         """Take the first run that can start now. Those before it stay in the queue, each with the reason.
@@ -126,49 +116,41 @@ class QueueRunner:
         """
         taken: list[QueuedRun] = []
         reasons = self._skip_reasons(self.queue.waiting)  # before the lock, since it may take a while
-        with ExitStack() as stack:
+        with ExitStack() as run_lock:
 
             def take(current: Queue) -> Queue:
                 added = [run for run in current.waiting if run.number not in reasons]
                 current = current.with_skip_reasons({**reasons, **self._skip_reasons(added)})
-                taken.extend(map(self._with_final_name, [run for run in current.waiting if not run.skipped][:1]))
-                for run in taken:
-                    stack.enter_context(_hold_lock(self._lock_path(run)))
-                    current = current.with_started(run)
+                for run in [run for run in current.waiting if not run.skipped][:1]:
+                    taken.append(_with_final_name(run, self._host.folders))
+                    run_lock.enter_context(_hold_lock(self._lock_path(run)))
+                    current = current.with_started(taken[0])
                 return current
 
             self._change(take)
-            for run in taken:
-                self._turns.taken(run.number, stack.pop_all())
+            if taken:
+                self._auto_start.set_current(taken[0].number, run_lock.pop_all())
         return taken[0] if taken else None
 
-    def _start(self, run: QueuedRun | None) -> bool:
-        if run is None:
-            if self.queue.waiting:
-                self._turns.hold("None of those that wait can begin now; each says why.")
-            return False
-        try:
-            self._session.train(run.name, self._host, self._work(run))
-        except BusyError:
-            self._turns.let_go()
-            self._change(lambda current: current.put_back(run.number))
-            raise
-        return True
-
-    def _work(self, run: QueuedRun) -> Callable[[Job], JobEnded]:
+    def _start(self, run: QueuedRun) -> None:
+        """Start a run that was taken from the queue; it goes back there if another job was faster."""
         remaining = len(self.queue.waiting)
-        rest = (
+        more = (
             f"{remaining} more {plural(remaining, 'waits', 'wait')} there" if remaining else "it was the last one"
         )
         added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
+        message = f"Started from the queue, where it was put at {added_at}; {more}."
 
         def work(job: Job) -> JobEnded:
-            job.log.append(
-                StartedFromQueue(text=f"Started from the queue, where it was put at {added_at}; {rest}.")
-            )
-            return self._engine.train(training_settings(run.values), self._host, job)
+            job.log.append(StartedFromQueue(text=message))
+            return self._engine.train(run.settings, self._host, job)
 
-        return work
+        try:
+            self._session.train(run.name, self._host, work)
+        except BusyError:
+            self._auto_start.release_current()
+            self._change(lambda current: current.put_back(run.number))
+            raise
 
     def _skip_reasons(self, runs: Sequence[QueuedRun]) -> dict[int, str]:
         return {run.number: self._skip_reason(run) for run in runs}
@@ -186,16 +168,15 @@ class QueueRunner:
 
     def _record_end(self, job: Job) -> None:
         """Record how a run ended, if it was one of the queue."""
-        ended, number = job.end, self._turns.number
-        if ended is None or number is None:
+        end, number = job.end, self._auto_start.current_number
+        if end is None or number is None:
             return
         try:
-            text = first_line(TrainingProError(ended.text))
-            self._change(lambda current: current.ended(number, ended.outcome, text))
+            self._change(lambda current: current.ended(number, end.outcome, end.text))
         except (TrainingProError, OSError) as error:
-            self._turns.hold(error_message(error))
+            self._auto_start.disable(error_message(error))
         finally:
-            self._turns.let_go()
+            self._auto_start.release_current()
 
 
 @contextmanager
@@ -208,13 +189,10 @@ def _hold_lock(path: Path) -> Iterator[None]:
         remove_lock_file(path)
 
 
-def _name_conflicts(settings: TrainingSettings, current: Queue, job: Job | None) -> Iterator[str]:
-    """Yield a problem if an earlier run has the same name: one that waits, is in progress or has just ended."""
-    earlier = [run.name for run in (*current.waiting, *current.begun)]
-    if job is not None:
-        earlier.append(job.result_name)
-    if problem := queue.name_conflict(settings.what.name, settings.what.if_exists, earlier):
-        yield problem
+def _with_final_name(run: QueuedRun, folders: Folders) -> QueuedRun:
+    """Give a run its final name, by which its folder is found after a restart."""
+    settings = with_final_name(run.settings, folders)
+    return replace(run, name=settings.what.name, values=settings.values())
 
 
 def _after_restart(current: Queue, run: QueuedRun, folder: Path) -> Queue:

@@ -53,7 +53,7 @@ PUT_THEN_TAKE = """
         line.add({"name": f"{me}-{number}", "data": ["story.txt"]})
     wait_for_signal()
     try:
-        line.go_on()
+        line.start()
     except SavingError:  # the other program was faster
         pass
     while (known := line.queue).waiting or known.begun:
@@ -61,7 +61,7 @@ PUT_THEN_TAKE = """
 """
 TAKE = """
     line.add({"name": me, "data": ["story.txt"]})
-    line.go_on()
+    line.start()
     time.sleep(60)
 """
 HOLD = """

@@ -17,37 +17,37 @@ def queue_of(count, **more):
     return queue
 
 
-def turns(*, going=False, due=False, said=""):
+def auto_start(*, enabled=False, pending=False, off_reason=""):
     result = AutoStart()
-    if due:
-        result.now()
-    elif going:
-        result.follow()
-    elif said:
-        result.hold(said)
+    if pending:
+        result.start_now()
+    elif enabled:
+        result.enable()
+    elif off_reason:
+        result.disable(off_reason)
     return result
 
 
 def test_an_empty_queue_shows_nothing():
-    assert queue_html(Queue(), turns(), training=True) == ""
+    assert queue_html(Queue(), auto_start(), training=True) == ""
 
 
 def test_a_row_names_its_run_and_has_buttons():
-    page = queue_html(queue_of(2), turns(going=True), training=True)
+    page = queue_html(queue_of(2), auto_start(enabled=True), training=True)
     assert "Queue: 2 wait" in page
     assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in page
     assert 'data-tp-queue="away 2" title="Take out: &lt;b&gt;1"' in page
     assert 'data-tp-set="{&quot;name&quot;' in page
-    assert "1,300 steps; tiny" in queue_html(queue_of(1, max_steps=1300), turns(), training=True)
+    assert "1,300 steps; tiny" in queue_html(queue_of(1, max_steps=1300), auto_start(), training=True)
     assert "Passed over: &lt;why&gt;" in queue_html(
-        queue_of(1).with_skip_reasons({1: "<why>"}), turns(), training=False
+        queue_of(1).with_skip_reasons({1: "<why>"}), auto_start(), training=False
     )
 
 
 def test_finished_runs_stand_below_and_go_back_into_the_form():
     queue = queue_of(1)
     queue = queue.with_started(queue.waiting[0]).ended(1, "failed", "Out of <memory>.")
-    page = queue_html(queue, turns(), training=False)
+    page = queue_html(queue, auto_start(), training=False)
     assert "Queue: nothing waits" in page
     assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Into the form" in page
 
@@ -55,18 +55,18 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
 @pytest.mark.parametrize(
     ("state", "training", "said", "offer"),
     [
-        ({"going": True}, True, "begins by itself when this run ends", "Start the queue (1 waits)"),
-        ({"going": True}, False, "after the next run that you start, or at once", "Start the queue (1 waits)"),
-        ({"due": True}, False, "as soon as the model is free", "Start the queue (1 waits)"),
+        ({"enabled": True}, True, "begins by itself when this run ends", "Start the queue (1 waits)"),
+        ({"enabled": True}, False, "after the next run that you start, or at once", "Start the queue (1 waits)"),
+        ({"pending": True}, False, "as soon as the model is free", "Start the queue (1 waits)"),
         ({}, False, "After a start of the program", "Go on with the queue (1 waits)"),
         (
-            {"said": "Stopped by hand."},
+            {"off_reason": "Stopped by hand."},
             True,
             "Stopped by hand. The queue does not follow the run that goes now, unless you press Let the queue",
             "Let the queue follow this run (1 waits)",
         ),
         (
-            {"said": "Stopped by hand."},
+            {"off_reason": "Stopped by hand."},
             False,
             "Stopped by hand. Press Go on with the queue.",
             "Go on with the queue (1 waits)",
@@ -74,5 +74,5 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
     ],
 )
 def test_it_says_what_happens_next(state, training, said, offer):
-    assert said in queue_html(queue_of(1), turns(**state), training=training)
-    assert _start_label(1, turns(**state), training=training) == offer
+    assert said in queue_html(queue_of(1), auto_start(**state), training=training)
+    assert _start_label(1, auto_start(**state), training=training) == offer

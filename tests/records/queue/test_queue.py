@@ -82,6 +82,16 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["queue.json"]
 
 
+def test_the_file_remembers_the_last_ended_runs(tmp_path):
+    current = queue_of(*map(str, range(25)))
+    for run in current.waiting:
+        current = current.with_started(run).ended(run.number, "finished", "well\nand more")
+    assert len(current.done) == 25
+    queue.save(tmp_path / "queue.json", current)
+    ended = queue.load(tmp_path / "queue.json").done
+    assert [(run.name, run.text) for run in ended] == [(str(number), "well") for number in range(5, 25)]
+
+
 def test_a_file_that_another_program_has_open_is_waited_for(tmp_path, monkeypatch):
     """As on Windows."""
     calls, originals = [], {"replace": Path.replace, "read_text": Path.read_text}

@@ -94,8 +94,8 @@ class Program:
 
 def restarted(program):
     """Return another program on the same folders. The first one holds no lock, as if it had been killed."""
-    program.session.turns.hold("it is gone")
-    program.session.turns.let_go()
+    program.session.auto_start.disable("it is gone")
+    program.session.auto_start.release_current()
     program.restarts.append(Program(FakeHost(program.host.folders), going=program.going))
     return program.restarts[-1]
 
@@ -112,7 +112,7 @@ def program(tmp_path):
     yield first
     programs = (first, *first.restarts)
     for program in programs:
-        program.session.turns.hold("the test is over")
+        program.session.auto_start.disable("the test is over")
     for event in first.going.values():
         event.set()
     for program in programs:  # a job still in progress would disturb the following tests
@@ -123,13 +123,13 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
     program.outcomes = {"a": "failed", "b": ModelError("Out of memory.\nMore."), "c": "finished"}
     program.start("first")
     program.put("a", "b", "c")
-    assert program.waits == ["a", "b", "c"] and program.session.turns.going
+    assert program.waits == ["a", "b", "c"] and program.session.auto_start.enabled
     program.release("first", "a", "b", "c")
     program.wait_until_idle()
     assert program.began == ["first", "a", "b", "c"]
     assert program.done == [("a", "failed"), ("b", "failed"), ("c", "finished")]
     assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
-    assert program.waits == [] and not program.session.turns.going
+    assert program.waits == [] and not program.session.auto_start.enabled
     event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, StartedFromQueue))
     assert event.text.startswith("Started from the queue, where it was put at 2")
     assert event.text.endswith("; it was the last one.")
@@ -142,17 +142,17 @@ def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
     program.release("first")
     program.wait_until_idle()
     assert (program.began, program.waits) == (["first"], ["a", "b"])
-    assert program.session.turns.said == "Training 'first' was stopped by hand."
-    program.line.go_on()
+    assert program.session.auto_start.off_reason == "Training 'first' was stopped by hand."
+    program.line.start()
     program.wait_until(lambda: program.began == ["first", "a"])
     program.session.current.control.ask(Request.DISCARD)
     program.release("a")
     assert program.wait_until_idle().waits == ["b"]
-    program.line.go_on()
+    program.line.start()
     program.release("b")
     assert program.wait_until_idle().done == [("a", "finished"), ("b", "finished")]
     with pytest.raises(SavingError, match="Nothing waits"):
-        program.line.go_on()
+        program.line.start()
 
 
 def test_a_run_added_while_idle_follows_the_next_run(program):
@@ -174,8 +174,8 @@ def test_another_job_is_waited_for_but_its_end_starts_nothing(program):
     program.session.start("answer", "Answering", program.host, lambda job: JobEnded(outcome="finished", text=""))
     assert program.wait_until_idle().began == []
     program.session.start("answer", "Answering", program.host, answering)
-    program.line.go_on()
-    assert program.session.turns.due and program.began == []
+    program.line.start()
+    assert program.session.auto_start.pending and program.began == []
     resume.set()
     program.release("a")
     assert program.wait_until_idle().done == [("a", "finished")]
@@ -184,7 +184,7 @@ def test_another_job_is_waited_for_but_its_end_starts_nothing(program):
 def test_a_chat_is_waited_for_as_start_does(program):
     program.put("a")
     with program.host.exclusive_use():
-        program.line.go_on()
+        program.line.start()
         program.wait_until(lambda: program.session.current is not None)
         assert program.began == []
     program.release("a")
@@ -197,15 +197,15 @@ def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
     program.put("a")
     models[0] = "other"
     program.put("b", "c")
-    program.line.go_on()
+    program.line.start()
     program.release("b", "c")
     program.wait_until_idle()
     assert program.done == [("b", "finished"), ("c", "finished")]
     (waiting,) = program.line.queue.waiting
     assert (waiting.name, waiting.skipped) == ("a", "It was made for toy, and other is loaded.")
-    assert program.session.turns.said == "None of those that wait can begin now; each says why."
+    assert program.session.auto_start.off_reason == "None of those that wait can begin now; each says why."
     models[0] = "toy"
-    program.line.go_on()
+    program.line.start()
     program.release("a")
     assert program.wait_until_idle().waits == []
 
@@ -213,12 +213,12 @@ def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
 def test_a_run_that_another_program_trains_is_skipped(program):
     program.put("a", "b")
     with hold_run_lock("a", program.host.folders):
-        program.line.go_on()
+        program.line.start()
         program.release("b")
         assert program.wait_until_idle().done == [("b", "finished")]
     (waiting,) = program.line.queue.waiting
     assert waiting.skipped == "'a' is being trained just now, by another page or command."
-    program.line.go_on()
+    program.line.start()
     program.release("a")
     assert program.wait_until_idle().waits == []
 
@@ -255,8 +255,8 @@ def test_after_a_restart_nothing_starts_by_itself(program):
     program.wait_until(lambda: program.began == ["first", "a"])
     second = restarted(program)  # in the middle of 'a', before its first step
     second.line.recover()
-    assert (second.waits, second.began, second.session.turns.going) == (["a", "b"], [], False)
-    second.line.go_on()
+    assert (second.waits, second.began, second.session.auto_start.enabled) == (["a", "b"], [], False)
+    second.line.start()
     second.wait_until(lambda: second.began == ["a"])
     folder = program.host.folders.loras / "a"
     (folder / "checkpoint-3").mkdir(parents=True)
@@ -270,7 +270,7 @@ def test_after_a_restart_nothing_starts_by_itself(program):
 
 def test_another_program_does_not_touch_a_run_in_progress(program):
     program.put("a")
-    program.line.go_on()
+    program.line.start()
     program.wait_until(lambda: program.began == ["a"])
     other = Program(FakeHost(program.host.folders))
     for line in (other.line, program.line, QueueRunner(program.host, program, program.session)):
@@ -284,8 +284,8 @@ def test_another_program_does_not_touch_a_run_in_progress(program):
 def test_two_programs_run_one_of_the_queue_each(program):
     other = Program(FakeHost(program.host.folders))
     program.put("a", "b", "c")
-    program.line.go_on()
-    other.line.go_on()
+    program.line.start()
+    other.line.start()
     program.wait_until(lambda: (program.began, other.began) == (["a"], ["b"]))
     assert sorted(run.name for run in other.line.queue.begun) == ["a", "b"]
     other.session.current.control.ask(Request.STOP)
@@ -306,7 +306,7 @@ def test_a_run_added_while_the_others_were_checked_can_start_at_once(program, mo
         return "not now" if run.name == "a" else ""
 
     monkeypatch.setattr(program.line, "_skip_reason", skip_reason)
-    program.line.go_on()
+    program.line.start()
     program.release("b")
     assert program.wait_until_idle().done == [("b", "finished")]
     assert [(run.name, run.skipped) for run in program.line.queue.waiting] == [("a", "not now")]
@@ -318,7 +318,7 @@ def test_an_older_log_is_not_taken_for_that_of_the_run(program):
     (folder / "training_log.json").write_text('{"ended": "finished"}')
     os.utime(folder, (1, 1))
     program.put("a", if_exists="replace")
-    program.line.go_on()
+    program.line.start()
     program.wait_until(lambda: program.began == ["a"])
     second = restarted(program)
     second.line.recover()
@@ -332,7 +332,7 @@ def test_a_run_with_a_new_name_is_recovered_by_that_name(program):
         folder.mkdir(parents=True)
         (folder / "training_log.json").write_text('{"ended": "finished"}')
     program.put("a", if_exists="new_name")
-    program.line.go_on()
+    program.line.start()
     program.wait_until(lambda: program.began == ["a-3"])
     made = program.host.folders.loras / "a-3"
     made.mkdir()
@@ -345,9 +345,9 @@ def test_a_run_with_a_new_name_is_recovered_by_that_name(program):
 def test_a_queue_that_cannot_be_written_stops_and_says_so(program, monkeypatch):
     program.put("a")
     monkeypatch.setattr("training_pro.records.queue.queue.write_json", broken)
-    program.line.go_on()
+    program.line.start()
     assert program.wait_until_idle().began == []
-    assert "cannot be kept in" in program.session.turns.said
+    assert "cannot be kept in" in program.session.auto_start.off_reason
     assert program.waits == ["a"]
 
 
