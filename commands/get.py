@@ -18,13 +18,13 @@ from .options import handle_end_signals, say
 def run(arguments: Sequence[str]) -> int:
     """Download the model and print its folder."""
     args = _parse_args(arguments)
-    wanted = hub_models.parse_hub_model(args.model, args.revision)
+    model = hub_models.parse_hub_model(args.model, args.revision)
     host_folders = standalone_folders(options.find_user_data(args.user_data))
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     printer = _ProgressPrinter()
     with handle_end_signals(signal.default_int_handler):
-        end = download.download_model(wanted, host_folders.models, printer.tell)
-    printer.line(end.text)
+        end = download.download_model(model, host_folders.models, printer.print_event)
+    printer.print_line(end.text)
     if end.folder is None:
         return 1
     say(f"For the other commands: --model {end.folder.name}")
@@ -43,18 +43,18 @@ class _ProgressPrinter:
     """Writes events to standard error; on a terminal, the progress overwrites its own line."""
 
     def __init__(self) -> None:
-        self._narrator = EventFormatter()
+        self._formatter = EventFormatter()
         self._can_overwrite = sys.stderr.isatty()
         self._open_line_length = 0
 
-    def tell(self, event: Event) -> None:
+    def print_event(self, event: Event) -> None:
         if self._can_overwrite and isinstance(event, DownloadProgress):
             line = f"{event.share:.0%}  {event.words}"
             print(f"\r{line:<{self._open_line_length}}", end="", file=sys.stderr, flush=True)
             self._open_line_length = len(line)
-        elif line := self._narrator.line(event):
-            self.line(line)
+        elif line := self._formatter.line(event):
+            self.print_line(line)
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         say(f"\n{text}" if self._open_line_length else text)
         self._open_line_length = 0

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from ..core.engine import GgufRequest
-from ..hosts.standalone import StandaloneHost
-from ..hosts.standalone import standalone_folders as folders_of
+from ..hosts.standalone import StandaloneHost, standalone_folders
 from . import options
 from .environment import interpreter
 from .options import say
@@ -16,7 +15,7 @@ from .options import say
 def run(arguments: Sequence[str]) -> int:
     """Write the GGUF file and print its path."""
     args = _parse_args(arguments)
-    host = StandaloneHost(folders_of(options.find_user_data(args.user_data)))
+    host = StandaloneHost(standalone_folders(options.find_user_data(args.user_data)))
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 

@@ -159,7 +159,7 @@ def _table_row(lora: LoraEntry) -> tuple[str, ...]:
     loss = "" if lora.loss is None else f"{lora.loss:.4f}"
     checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
     figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
-    return (lora.name, lora.standing, _format_date(lora), lora.model, *figures)
+    return (lora.name, lora.status, _format_date(lora), lora.model, *figures)
 
 
 def _format_date(lora: LoraEntry) -> str:
@@ -172,7 +172,7 @@ def _format_steps(lora: LoraEntry) -> str:
 
 def _format_run(lora: LoraEntry) -> Iterator[str]:
     """Format a LoRA with everything in its folder."""
-    yield f"{lora.name}: {lora.standing}, {_format_date(lora)}, on {lora.model or 'a model that is not known'}"
+    yield f"{lora.name}: {lora.status}, {_format_date(lora)}, on {lora.model or 'a model that is not known'}"
     loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
     yield f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}"
     labels = {"checkpoint": "whole", "LoRA only": "the LoRA only", "backup": "timed backup"}

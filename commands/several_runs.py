@@ -62,7 +62,7 @@ def train_queue(files: Sequence[Path], queue: Queue, train: TrainFn) -> int:
         queue = queue.with_started(run)
         job = train(run.settings, first_message=f"Run {number} of {len(files)}: {file.name}")
         ending = (job.end.outcome, job.end.text) if job.end else ("failed", "")
-        queue = queue.ended(run.number, *ending)
+        queue = queue.with_ended(run.number, *ending)
         if job.control.asked(Request.STOP):
             break
     results = [(run.outcome, run.name, run.text) for run in queue.done]

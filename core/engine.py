@@ -18,14 +18,14 @@ Report = TypeVar("Report", covariant=True)
 class PreviewQuery:
     """Which training examples a preview shows.
 
-    `count` examples, starting with number `first` (counted from 1) and going forward or, with `back`, backward;
-    only those that contain the words in `holding`. With `first` 0: the first examples of each dataset in turn.
+    `count` examples from number `first` (counted from 1) on, or `backward` from there; only those with the words
+    in `containing`. With `first` 0: the first examples of each dataset in turn.
     """
 
     count: int = 0
     first: int = 0
-    holding: str = ""
-    back: bool = False
+    containing: str = ""
+    backward: bool = False
 
 
 NO_PREVIEW = PreviewQuery()
@@ -38,7 +38,7 @@ class AnswerRequest:
     prompt: str
     lora: str = ""
     strength: float = 1.0
-    both: bool = True
+    include_base: bool = True
     as_chat: bool = False
     max_tokens: int = 120
     temperature: float = 0.7
@@ -56,7 +56,7 @@ class PerplexityRequest:
 
     data: str
     loras: tuple[str | Path, ...] = ()
-    without: bool = True
+    include_base: bool = True
     stride: int = 0
     max_length: int = 0
     comment: str = ""
@@ -111,7 +111,7 @@ class Engine(Protocol[Settings, Report]):
         ...
 
     def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
-        """Generate an answer as Answer events, with the LoRA and, if `both` is set, also without it."""
+        """Generate an answer as Answer events, with the LoRA and, if `include_base` is set, also without it."""
         ...
 
     def perplexity(self, asked: PerplexityRequest, settings: Settings, host: Host, job: Job) -> JobEnded:

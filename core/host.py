@@ -28,9 +28,9 @@ class Folders:
         """Training PRO's own files, apart from models and LoRAs."""
         return self.user_data / "training"
 
-    def kept(self, *, whole_model: bool) -> Path:
+    def output_folder(self, *, full_finetune: bool) -> Path:
         """Folder for the result of a run: `models` for a fully fine-tuned model, else `loras`."""
-        return self.models if whole_model else self.loras
+        return self.models if full_finetune else self.loras
 
     @property
     def datasets(self) -> Path:
@@ -81,7 +81,7 @@ class ModelCard:
     config: dict[str, Any]
     tokenizer: Any
     loading: str
-    counted: ParamCounts | None = None
+    param_counts: ParamCounts | None = None
     """Parameter counts; set only for an unknown architecture, where they had to be counted."""
 
     @property
@@ -142,12 +142,12 @@ class DeviceMemory:
     device: str
     used: int
     total: int
-    held: int = 0  # part of `used` that this process has reserved: a run can use it again
+    reserved: int = 0  # part of `used` that this process has reserved: a run can use it again
 
     @property
     def free(self) -> int:
         """Memory that this process can use, including the loaded model; 0 if unknown."""
-        return self.total - self.used + self.held
+        return self.total - self.used + self.reserved
 
 
 class Host(Protocol):

@@ -42,7 +42,7 @@ class TrainingData:
     examples: Examples
     report: DatasetReport
     plan: StepPlan
-    kept_aside: Examples
+    validation: Examples
 
 
 def prepare(
@@ -137,7 +137,7 @@ def _report(
 ) -> DatasetReport:
     lengths, memory_model = examples.lengths(), MemoryModel.of(context.card, examples, context.machine)
     longest = {"longest_row": prepared.longest_row, "cutoff": slicing.cutoff, "context": context.card.context}
-    folder = context.folders.kept(whole_model=context.settings.lora.whole_model)
+    folder = context.folders.output_folder(full_finetune=context.settings.lora.whole_model)
     disk = estimate_disk(context.settings, context.card, plan, folder, context.machine)
     return DatasetReport(
         examples=len(examples),

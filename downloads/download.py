@@ -41,41 +41,41 @@ class _StopRequested(Exception):  # noqa: N818 - no error
 
 
 def download_model(
-    wanted: HubModel, models: Path, tell: EventSink, stopping: StopCheck = lambda: False
+    model: HubModel, models: Path, emit: EventSink, stopping: StopCheck = lambda: False
 ) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
-    folder = safe_paths.child(models, wanted.folder, "Model", refusal=ModelError)
-    partial = safe_paths.child(models, f"{PARTIAL_PREFIX}{wanted.folder}", "Model", refusal=ModelError)
+    folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
+    partial = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
     _refuse_existing(folder)
-    tell(Stage(text=f"Asking the hub for {wanted.words}"))
-    offer = hub.plan_download(wanted)
-    _refuse_full_disk(offer, partial)
-    tell(Note(text=_start_message(offer, folder, _bytes_present(offer, partial))))
+    emit(Stage(text=f"Asking the hub for {model.words}"))
+    plan = hub.plan_download(model)
+    _refuse_full_disk(plan, partial)
+    emit(Note(text=_start_message(plan, folder, _bytes_present(plan, partial))))
     started = time.monotonic()
     try:
-        _download_all(offer, folder, partial, ProgressMeter(offer, partial, tell, stopping))
+        _download_all(plan, folder, partial, ProgressMeter(plan, partial, emit, stopping))
     except (KeyboardInterrupt, _StopRequested):
-        return JobEnded(outcome="stopped", text=f"Stopped. {_rest_message(offer, partial)}")
+        return JobEnded(outcome="stopped", text=f"Stopped. {_rest_message(plan, partial)}")
     except ModelError as error:
-        raise ModelError(f"{error} {_rest_message(offer, partial)}") from error
+        raise ModelError(f"{error} {_rest_message(plan, partial)}") from error
     except OSError as error:
         reason = f"{models} cannot be written: {write_error_reason(error, models)}."
-        raise ModelError(f"{reason} {_rest_message(offer, partial)}") from error
-    figures = f"{size(offer.size)}, {duration(time.monotonic() - started)}"
-    return JobEnded(outcome="finished", text=f"{wanted.words} is in {folder} ({figures}).", folder=folder)
+        raise ModelError(f"{reason} {_rest_message(plan, partial)}") from error
+    figures = f"{size(plan.size)}, {duration(time.monotonic() - started)}"
+    return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
 
 
 class ProgressMeter:
     """Counts the downloaded bytes, reports them, and checks for a request to stop."""
 
-    def __init__(self, offer: DownloadPlan, partial: Path, tell: EventSink, stopping: StopCheck) -> None:
-        self.tell, self._stopping = tell, stopping
-        self._bytes_present = {part.name: _part_bytes(part, offer, partial) for part in offer.parts}
-        self._done, self._total = sum(self._bytes_present.values()), offer.size
+    def __init__(self, plan: DownloadPlan, partial: Path, emit: EventSink, stopping: StopCheck) -> None:
+        self.emit, self._stopping = emit, stopping
+        self._bytes_present = {part.name: _part_bytes(part, plan, partial) for part in plan.files}
+        self._done, self._total = sum(self._bytes_present.values()), plan.size
         self._recent: deque[tuple[float, int]] = deque()
         self._last_report, self._last_done = float("-inf"), -1
 
-    def at(self, part: HubFile, position: int) -> None:
+    def record(self, part: HubFile, position: int) -> None:
         """Note that a file has been downloaded up to `position`."""
         self.check_stop()
         self._done += position - self._bytes_present[part.name]
@@ -89,7 +89,7 @@ class ProgressMeter:
         self._recent.append((now, self._done))
         while now - self._recent[0][0] > SPEED_SECONDS:
             self._recent.popleft()
-        self.tell(DownloadProgress(done=self._done, total=self._total, speed=self._speed()))
+        self.emit(DownloadProgress(done=self._done, total=self._total, speed=self._speed()))
 
     def check_stop(self) -> None:
         if self._stopping():
@@ -116,50 +116,50 @@ def _refuse_existing(folder: Path) -> None:
         raise ModelError(f"{folder} is there but holds no model: delete or rename it, then try again.")
 
 
-def _refuse_full_disk(offer: DownloadPlan, partial: Path) -> None:
-    missing, free = offer.size - _bytes_present(offer, partial), free_bytes(partial)
+def _refuse_full_disk(plan: DownloadPlan, partial: Path) -> None:
+    missing, free = plan.size - _bytes_present(plan, partial), free_bytes(partial)
     if missing > free:
         raise ModelError(
-            f"{offer.model.words} needs {size(missing)} more on the disk of {partial.parent}, and {size(free)} "
+            f"{plan.model.words} needs {size(missing)} more on the disk of {partial.parent}, and {size(free)} "
             "are free: make room, or choose a smaller model."
         )
 
 
-def _start_message(offer: DownloadPlan, folder: Path, present: int) -> str:
-    license_note = f", licence {offer.license}" if offer.license else ""
+def _start_message(plan: DownloadPlan, folder: Path, present: int) -> str:
+    license_note = f", licence {plan.license}" if plan.license else ""
     present_note = f" ({size(present)} are here already)" if present else ""
     return (
-        f"{offer.model.words} at {offer.commit[:7]}: {offer.kind}{license_note}, "
-        f"{format_count(len(offer.parts), 'file')}, {size(offer.size)}{present_note}, for {folder}; "
+        f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "
+        f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, for {folder}; "
         f"{size(free_bytes(folder))} are free there."
     )
 
 
-def _download_all(offer: DownloadPlan, folder: Path, partial: Path, meter: ProgressMeter) -> None:
+def _download_all(plan: DownloadPlan, folder: Path, partial: Path, meter: ProgressMeter) -> None:
     with lock(partial / LOCK_NAME) as acquired:
         if not acquired:
-            raise BusyError(f"Another program is bringing {offer.model.words} just now. Wait until it is done.")
-        for part in offer.parts:
-            if not _is_complete(part, offer, partial):
-                _download_part(part, partial, offer, meter)
-            meter.at(part, part.size)
-        _assemble(offer, folder, partial)
+            raise BusyError(f"Another program is bringing {plan.model.words} just now. Wait until it is done.")
+        for part in plan.files:
+            if not _is_complete(part, plan, partial):
+                _download_part(part, partial, plan, meter)
+            meter.record(part, part.size)
+        _assemble(plan, folder, partial)
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _is_complete(part: HubFile, offer: DownloadPlan, partial: Path) -> bool:
+def _is_complete(part: HubFile, plan: DownloadPlan, partial: Path) -> bool:
     """Whether a file is completely downloaded."""
-    return _complete_path(partial, part).is_file() or (_final_folder(partial, offer) / part.name).is_file()
+    return _complete_path(partial, part).is_file() or (_final_folder(partial, plan) / part.name).is_file()
 
 
-def _final_folder(partial: Path, offer: DownloadPlan) -> Path:
+def _final_folder(partial: Path, plan: DownloadPlan) -> Path:
     """Folder of the finished model before its move; named by the commit, so that a later try finds it."""
-    return partial / offer.commit
+    return partial / plan.commit
 
 
 def _complete_path(partial: Path, part: HubFile) -> Path:
     """Path of a complete file until all are; its name has its hash, because a branch may change meanwhile."""
-    return partial / f"{part.name}.{part.content[:16]}"
+    return partial / f"{part.name}.{part.digest[:16]}"
 
 
 def _partial_path(partial: Path, part: HubFile) -> Path:
@@ -167,7 +167,7 @@ def _partial_path(partial: Path, part: HubFile) -> Path:
     return complete.with_name(complete.name + PART_SUFFIX)
 
 
-def _download_part(part: HubFile, partial: Path, offer: DownloadPlan, meter: ProgressMeter) -> None:
+def _download_part(part: HubFile, partial: Path, plan: DownloadPlan, meter: ProgressMeter) -> None:
     """Download the rest of a file; a lost connection is retried for a while."""
     file = _partial_path(partial, part)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,46 +175,46 @@ def _download_part(part: HubFile, partial: Path, offer: DownloadPlan, meter: Pro
     pauses = iter(RETRY_PAUSES_SECONDS)
     while (begin := file.stat().st_size) < part.size:
         try:
-            _append_stream(file, begin, part, offer, meter)
+            _append_stream(file, begin, part, plan, meter)
             break
         except hub.hub_errors() as error:
             if file.stat().st_size > begin:
                 pauses = iter(RETRY_PAUSES_SECONDS)
             pause = next(pauses, None) if hub.is_temporary(error) else None
             if pause is None:
-                with hub.explain_hub_errors(offer.model):
+                with hub.explain_hub_errors(plan.model):
                     raise
-            meter.tell(Note(text=f"The line broke ({first_line(error).rstrip('.')}); trying again in {pause} s."))
+            meter.emit(Note(text=f"The line broke ({first_line(error).rstrip('.')}); trying again in {pause} s."))
             meter.wait(pause)
     _verify(part, file, meter)
     move_atomically(file, _complete_path(partial, part))
 
 
-def _append_stream(file: Path, begin: int, part: HubFile, offer: DownloadPlan, meter: ProgressMeter) -> None:
+def _append_stream(file: Path, begin: int, part: HubFile, plan: DownloadPlan, meter: ProgressMeter) -> None:
     """Append from byte `begin` on; starts over if the hub does not support ranges."""
-    with hub.open_stream(offer.model, offer.commit, part.name, begin=begin) as response:
+    with hub.open_stream(plan.model, plan.commit, part.name, begin=begin) as response:
         resumes = begin and response.status_code == PARTIAL_CONTENT
         with file.open("ab" if resumes else "wb") as output:
             for chunk in response.iter_bytes():
                 output.write(chunk)
-                meter.at(part, output.tell())
+                meter.record(part, output.tell())
 
 
 def _verify(part: HubFile, file: Path, meter: ProgressMeter) -> None:
     """Check the size of a file and, if the hub knows it, its SHA-256."""
     is_valid = file.stat().st_size == part.size
-    if is_valid and part.hashed:
-        meter.tell(Stage(text=f"Checking {part.name}"))
+    if is_valid and part.is_sha256:
+        meter.emit(Stage(text=f"Checking {part.name}"))
         with file.open("rb") as stream:
-            is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == part.content
+            is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == part.digest
     if not is_valid:
         file.unlink()
         raise ModelError(f"{part.name} came damaged, and is thrown away.")
 
 
-def _assemble(offer: DownloadPlan, folder: Path, partial: Path) -> None:
-    final = _final_folder(partial, offer)
-    for part in offer.parts:
+def _assemble(plan: DownloadPlan, folder: Path, partial: Path) -> None:
+    final = _final_folder(partial, plan)
+    for part in plan.files:
         if (complete := _complete_path(partial, part)).is_file():
             target = final / part.name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -222,26 +222,26 @@ def _assemble(offer: DownloadPlan, folder: Path, partial: Path) -> None:
     move_new_folder(final, folder)
 
 
-def _bytes_present(offer: DownloadPlan, partial: Path) -> int:
+def _bytes_present(plan: DownloadPlan, partial: Path) -> int:
     """Bytes that are already downloaded."""
-    return sum(_part_bytes(part, offer, partial) for part in offer.parts)
+    return sum(_part_bytes(part, plan, partial) for part in plan.files)
 
 
-def _part_bytes(part: HubFile, offer: DownloadPlan, partial: Path) -> int:
+def _part_bytes(part: HubFile, plan: DownloadPlan, partial: Path) -> int:
     paths = (
-        _final_folder(partial, offer) / part.name,
+        _final_folder(partial, plan) / part.name,
         _complete_path(partial, part),
         _partial_path(partial, part),
     )
     return sum(file.stat().st_size for file in paths if file.is_file())
 
 
-def _rest_message(offer: DownloadPlan, partial: Path) -> str:
+def _rest_message(plan: DownloadPlan, partial: Path) -> str:
     """Describe what is left of an unfinished download; removes the folder if that is nothing."""
-    if not (present := _bytes_present(offer, partial)):
+    if not (present := _bytes_present(plan, partial)):
         shutil.rmtree(partial, ignore_errors=True)
         return "Nothing of it was kept."
     return (
-        f"{size(present)} of {size(offer.size)} are here: asked for again, it goes on from there. To give it up, "
+        f"{size(present)} of {size(plan.size)} are here: asked for again, it goes on from there. To give it up, "
         f"delete {partial}."
     )

@@ -16,32 +16,32 @@ TIMEOUT_SECONDS = 30
 """Seconds without data after which a connection counts as lost."""
 
 
-def plan_download(wanted: HubModel) -> DownloadPlan:
+def plan_download(model: HubModel) -> DownloadPlan:
     """Return the files to download for a model; raises ModelError if it cannot be trained here."""
-    with explain_hub_errors(wanted):
+    with explain_hub_errors(model):
         info = import_hub().HfApi().model_info(
-            wanted.repository, revision=wanted.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
+            model.repository, revision=model.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
         )  # fmt: skip
         files = {file.rfilename: _make_part(file) for file in info.siblings}
         model_card = info.card_data or {}
-        base, read_json = _first_string(model_card.get("base_model")), partial(_read_json, wanted, info.sha)
-        _raise_if(hub_models.not_a_model_reason(wanted.repository, files, base))
+        base, read_json = _first_string(model_card.get("base_model")), partial(_read_json, model, info.sha)
+        _raise_if(hub_models.not_a_model_reason(model.repository, files, base))
         config = read_json("config.json")
-        _raise_if(hub_models.untrainable_reason(wanted.repository, config, base))
-        _raise_if(_unknown_type_reason(wanted.repository, str(config.get("model_type", ""))))
+        _raise_if(hub_models.untrainable_reason(model.repository, config, base))
+        _raise_if(_unknown_type_reason(model.repository, str(config.get("model_type", ""))))
         names = hub_models.needed_files(files, read_json)
     if missing_files := hub_models.missing_files(names, files):
         _raise_if(
-            f"{wanted.words} is not whole on the hub: it lacks {', '.join(missing_files)}. Choose another model."
+            f"{model.words} is not whole on the hub: it lacks {', '.join(missing_files)}. Choose another model."
         )
     parts = sorted((files[name] for name in names), key=lambda part: part.size)
     return DownloadPlan(
-        wanted, info.sha, config["model_type"], _first_string(model_card.get("license")), tuple(parts)
+        model, info.sha, config["model_type"], _first_string(model_card.get("license")), tuple(parts)
     )
 
 
 @contextmanager
-def open_stream(wanted: HubModel, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
+def open_stream(model: HubModel, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
     """Open a streaming download of a file, from byte `begin` on."""
     from huggingface_hub.utils import build_hf_headers
 
@@ -49,19 +49,19 @@ def open_stream(wanted: HubModel, commit: str, name: str, *, begin: int = 0) -> 
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={begin}-"}
     if not begin:
         del headers["Range"]
-    address = hub_library.hf_hub_url(wanted.repository, name, revision=commit)
+    address = hub_library.hf_hub_url(model.repository, name, revision=commit)
     with hub_library.get_session().stream("GET", address, headers=headers, timeout=TIMEOUT_SECONDS) as response:
         hub_library.hf_raise_for_status(response)
         yield response
 
 
 @contextmanager
-def explain_hub_errors(wanted: HubModel) -> Iterator[None]:
+def explain_hub_errors(model: HubModel) -> Iterator[None]:
     """Turn errors of the hub into a ModelError that says what to do."""
     try:
         yield
     except hub_errors() as error:
-        raise ModelError(_error_message(error, wanted)) from error
+        raise ModelError(_error_message(error, model)) from error
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
@@ -115,15 +115,15 @@ def _unknown_type_reason(name: str, model_type: str) -> str:
     )
 
 
-def _read_json(wanted: HubModel, commit: str, name: str) -> Mapping[str, Any]:
-    with open_stream(wanted, commit, name) as response:
+def _read_json(model: HubModel, commit: str, name: str) -> Mapping[str, Any]:
+    with open_stream(model, commit, name) as response:
         text = response.read()
     try:
         content = json.loads(text)
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise ModelError(f"{name} of {wanted.words} is broken on the hub: it is no JSON. Choose another model.")
+        raise ModelError(f"{name} of {model.words} is broken on the hub: it is no JSON. Choose another model.")
     return content
 
 
@@ -132,14 +132,14 @@ def _status(error: Exception) -> int:
     return getattr(getattr(error, "response", None), "status_code", 0)
 
 
-def _error_message(error: Exception, wanted: HubModel) -> str:
+def _error_message(error: Exception, model: HubModel) -> str:
     from huggingface_hub import constants, errors
 
-    endpoint, name = constants.ENDPOINT, wanted.repository
+    endpoint, name = constants.ENDPOINT, model.repository
     sentences = {
         errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so nothing is asked of the "
         "hub. Take it out of the environment, then start again.",
-        errors.RevisionNotFoundError: f"{name} has no revision {wanted.revision!r}. Look which there are at "
+        errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. Look which there are at "
         f"{endpoint}/{name}, or leave it out.",
         errors.DisabledRepoError: f"{name} was taken off the hub. Choose another model.",
         errors.GatedRepoError: f"{name} is for those whom its makers let in: accept its licence at "

@@ -55,12 +55,12 @@ class HubModel:
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a model; `content` identifies its bytes: their SHA-256 if it is `hashed`."""
+    """A file of a model; `digest` identifies its bytes, by their SHA-256 if `is_sha256`."""
 
     name: str
     size: int
-    content: str
-    hashed: bool
+    digest: str
+    is_sha256: bool
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class DownloadPlan:
 
     model: HubModel
     commit: str
-    kind: str
+    model_type: str
     license: str
-    parts: tuple[HubFile, ...]
+    files: tuple[HubFile, ...]
 
     @property
     def size(self) -> int:
-        return sum(part.size for part in self.parts)
+        return sum(part.size for part in self.files)
 
 
 def parse_hub_model(text: str, revision: str = "") -> HubModel:

@@ -133,7 +133,7 @@ def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -
     """Yield the expected time by earlier runs; none while there are problems."""
     if report.examples and not report.problems:
         tokens = report.tokens * report.steps / report.steps_per_epoch
-        loras_folder = host.folders.kept(whole_model=settings.lora.whole_model)
+        loras_folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
         yield from estimate_time(tokens, host.card(), settings.lora.method, loras_folder)
 
 

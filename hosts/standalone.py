@@ -51,7 +51,7 @@ class StandaloneHost:
         self._folders = folders
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
-        self._chosen = (model, loading)
+        self._selected = (model, loading)
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
 
@@ -69,12 +69,12 @@ class StandaloneHost:
         )
         return sorted({p.relative_to(root).as_posix() for p in paths}, key=str.casefold)
 
-    def choose(self, name: str, loading: str) -> None:
+    def select_model(self, name: str, loading: str) -> None:
         """Choose the model to load; unloads another one."""
         name = _unquoted(name)
-        if (name, loading) != self._chosen:
+        if (name, loading) != self._selected:
             self.unload()
-            self._chosen, self._card = (name, loading), None
+            self._selected, self._card = (name, loading), None
 
     def model_status(self) -> ModelStatus:
         if self._loaded is None:
@@ -91,29 +91,29 @@ class StandaloneHost:
 
     def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
-            self.load(*self._chosen)
+            self.load(*self._selected)
         assert self._loaded is not None
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
         """Load a model. The one in memory is unloaded first, even the same one, since both may not fit.
 
-        A name without a model is refused before that. It may be any path, so a page calls `offered` first.
+        A name without a model is refused before that. It may be any path, so a page calls `validate_name` first.
         """
         self._any_path(_unquoted(name))
         previous = self.model_status().model
         self.unload()
-        self.choose(name, loading)
+        self.select_model(name, loading)
         try:
             card = self.card()
-            self._loaded = LoadedModel(card, _load_weights(self._chosen_path(), card, loading))
+            self._loaded = LoadedModel(card, _load_weights(self._selected_path(), card, loading))
         except ModelError as error:
             unloaded = f" {previous} made room for it: no model is in memory now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
 
-    def get(self, asked: str) -> tuple[str, JobFn]:
+    def download_job(self, name: str) -> tuple[str, JobFn]:
         """Return the name of a model of the hub and the job that downloads it; the loaded model is not touched."""
-        repository, models = hub_models.parse_hub_model(asked), self._folders.models
+        repository, models = hub_models.parse_hub_model(name), self._folders.models
 
         def work(job: Job) -> JobEnded:
             is_stopping = partial(job.control.asked, Request.STOP)
@@ -121,9 +121,9 @@ class StandaloneHost:
 
         return repository.words, work
 
-    def offered(self, name: str) -> str:
+    def validate_name(self, name: str) -> str:
         """Return the name of a model that a page may load: one in the models folder, or the chosen one."""
-        self._offered_path(name)
+        self._listed_path(name)
         return _unquoted(name)
 
     def unload(self) -> None:
@@ -154,7 +154,7 @@ class StandaloneHost:
     def size_on_disk(self, name: str) -> int:
         """Bytes of a model's weight files; 0 for a model that the page may not load."""
         try:
-            path = self._offered_path(name)
+            path = self._listed_path(name)
         except ModelError:
             return 0
         return path.stat().st_size if path.is_file() else memory.weight_bytes(path)
@@ -162,21 +162,21 @@ class StandaloneHost:
     def config(self, name: str) -> dict[str, Any]:
         """Read a model's config.json; empty if it cannot be read."""
         try:
-            config: dict[str, Any] = read_json(self._offered_path(name) / "config.json", {})
+            config: dict[str, Any] = read_json(self._listed_path(name) / "config.json", {})
         except ModelError:
             return {}
         return config
 
-    def on_card(self) -> bool:
+    def uses_gpu(self) -> bool:
         """Whether models are loaded onto a GPU."""
         return memory.uses_gpu()
 
     @property
-    def chosen(self) -> tuple[str, str]:
-        return self._chosen
+    def selected_model(self) -> tuple[str, str]:
+        return self._selected
 
-    def _chosen_path(self) -> Path:
-        return self._any_path(self._chosen[0])
+    def _selected_path(self) -> Path:
+        return self._any_path(self._selected[0])
 
     def _any_path(self, name: str) -> Path:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
@@ -188,10 +188,10 @@ class StandaloneHost:
                 return path
         raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
 
-    def _offered_path(self, name: str) -> Path:
+    def _listed_path(self, name: str) -> Path:
         """Path of a model given by its name only; links in the models folder are followed."""
         name = _unquoted(name)
-        if name and name == self._chosen[0]:
+        if name and name == self._selected[0]:
             return self._any_path(name)
         path = safe_paths.descendant(self._folders.models, name, "Model", refusal=ModelError, follow_links=True)
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
@@ -199,7 +199,7 @@ class StandaloneHost:
         raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
 
     def _read_card(self) -> ModelCard:
-        path = self._chosen_path()
+        path = self._selected_path()
         _require("transformers", "to read a model")
         from transformers import AutoConfig, AutoTokenizer
 
@@ -216,7 +216,7 @@ class StandaloneHost:
             raise ModelError(
                 f"{name} is an encoder-decoder model; only causal language models can be trained here."
             )
-        return ModelCard(name, config.to_dict(), tokenizer, self._chosen[1])
+        return ModelCard(name, config.to_dict(), tokenizer, self._selected[1])
 
 
 def _unquoted(name: str) -> str:

@@ -68,7 +68,7 @@ def estimate_disk(
     settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: DeviceMemory | None = None
 ) -> DiskEstimate | None:
     """Estimate the disk space of a run; None where the config does not give the model's size."""
-    shape = ModelShape.of(card.config, card.counted)
+    shape = ModelShape.of(card.config, card.param_counts)
     if shape is None:
         return None
     precision = memory_estimate.weight_precision(card, on_card=memory_estimate.is_gpu(machine))
@@ -76,7 +76,7 @@ def estimate_disk(
     estimate = _estimate(
         settings, result, result + state, len(set(_saved_steps(settings, plan))), free_bytes(folder)
     )
-    exact = card.counted is not None or is_known_architecture(card.config, settings.lora.targets)
+    exact = card.param_counts is not None or is_known_architecture(card.config, settings.lora.targets)
     unwritable = "" if os.access(parent := nearest_existing(folder), os.W_OK) else str(parent)
     return replace(estimate, exact=exact, unwritable=unwritable)
 

@@ -41,7 +41,7 @@ class MemoryModel:
     @staticmethod
     def of(card: ModelCard, examples: Examples, machine: DeviceMemory | None) -> MemoryModel | None:
         """Build the memory model; None where the config does not give the model's size."""
-        shape, lengths = ModelShape.of(card.config, card.counted), examples.lengths()
+        shape, lengths = ModelShape.of(card.config, card.param_counts), examples.lengths()
         if shape is None or not lengths:
             return None
         free = machine.free if machine else 0

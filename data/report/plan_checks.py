@@ -33,28 +33,28 @@ def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, conte
         yield from _check_pairs(settings, examples, context)
 
 
-def notes(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> Iterator[str]:
+def notes(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[str]:
     """Note how often a run evaluates and samples."""
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         activities.append(f"the sample prompts are answered {format_times(rounds)}")
-    if count := count_evaluations(settings, plan, kept_aside):
+    if count := count_evaluations(settings, plan, validation):
         activities.append(
-            f"the {sum(kept_aside.lengths()):,} tokens kept aside are gone through {format_times(count)}"
+            f"the {sum(validation.lengths()):,} tokens kept aside are gone through {format_times(count)}"
         )
     if activities:
         yield f"Beside its steps: {', '.join(activities)}."
 
 
-def count_evaluations(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
+def count_evaluations(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
     """Count the evaluations of the validation split."""
-    every = evaluation_interval(settings, plan, kept_aside)
+    every = evaluation_interval(settings, plan, validation)
     return plan.occurrences(every) if every else 0
 
 
-def evaluation_interval(settings: TrainingSettings, plan: StepPlan, kept_aside: Examples) -> int:
+def evaluation_interval(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
     """Steps between two evaluations; 0 without a validation split."""
-    return (settings.aside.eval_every or plan.steps_per_epoch) if len(kept_aside) else 0
+    return (settings.aside.eval_every or plan.steps_per_epoch) if len(validation) else 0
 
 
 def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:

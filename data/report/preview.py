@@ -49,11 +49,11 @@ def preview_examples(
 
 
 def _select(examples: Examples, query: PreviewQuery) -> Iterable[int]:
-    if not query.first and not query.holding:
+    if not query.first and not query.containing:
         return _first_of_each_source(examples, query.count)
     first = max(1, query.first) - 1
-    numbers = range(min(first, len(examples) - 1), -1, -1) if query.back else range(first, len(examples))
-    words = query.holding.casefold()
+    numbers = range(min(first, len(examples) - 1), -1, -1) if query.backward else range(first, len(examples))
+    words = query.containing.casefold()
     return islice((n for n in numbers if not words or words in examples[n].text.casefold()), query.count)
 
 

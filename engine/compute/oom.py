@@ -103,7 +103,7 @@ def out_of_memory_error(
         memory = DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
     cause = f": one example of {tokens} tokens alone does not fit" if tokens else ", in one forward pass"
     figures = (
-        f" ({size(memory.total)} on the card, {size(memory.held)} of it hold model and LoRA, "
+        f" ({size(memory.total)} on the card, {size(memory.reserved)} of it hold model and LoRA, "
         f"{size(memory.total - memory.used)} are free)"
     )
     helpful = remedies(memory)

@@ -48,7 +48,7 @@ class EvalScheduler:
             return self._evaluate(step, "start")
         return self._evaluate(step, "planned") if self._is_due(step) and earlier[-1].step < step else None
 
-    def after(self, step: int, *, last: bool) -> Evaluation | None:
+    def evaluate_after(self, step: int, *, last: bool) -> Evaluation | None:
         """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         if self._evaluator is None:
@@ -123,7 +123,7 @@ class Evaluator:
     """Evaluates a model in training on the validation split, and restores its state."""
 
     def __init__(self, run_plan: RunPlan, model: Any, capabilities: ModelCapabilities, job: Job) -> None:
-        split, settings, card = run_plan.data.kept_aside, run_plan.settings, run_plan.card
+        split, settings, card = run_plan.data.validation, run_plan.settings, run_plan.card
         # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
         bos = make_working_tokenizer(card.tokenizer).bos
         in_order = settings.steps.batching == "length_then_order"

@@ -24,7 +24,7 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
     ids, raw_tokenizer = torch.tensor([_encode_prompt(question, host, tokenizer).ids]), tokenizer.tokenizer
     with without_loras(host) as (base, _):
-        if question.both or not question.lora:
+        if question.include_base or not question.lora:
             job.log.append(Stage(text="Answering without a LoRA"))
             _write(base, ids, "without", question, raw_tokenizer, job)
         if question.lora and not job.control.asked(Request.STOP):

@@ -43,7 +43,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
         job.log.append(Note(text=note))
     results: list[PerplexityMeasured] = []
     with without_loras(host) as (base, _), use_packed_attention(base):
-        for name, folder in [(NO_LORA, None)] * request.without + folders:
+        for name, folder in [(NO_LORA, None)] * request.include_base + folders:
             if job.control.asked(Request.STOP):
                 break
             started = time.monotonic()

@@ -16,4 +16,4 @@ def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
         return card
     from .meta_model import count_weights
 
-    return replace(card, counted=count_weights(settings.lora, card))
+    return replace(card, param_counts=count_weights(settings.lora, card))

@@ -91,7 +91,7 @@ class RunController:
         """Whether the run ends with this step, by plan or because it has wound down."""
         return step >= self.rates.steps
 
-    def after(
+    def decide(
         self,
         state: StepState,
         used: Sequence[float],

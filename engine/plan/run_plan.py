@@ -34,7 +34,7 @@ class RunPlan:
     @cached_property
     def validation_key(self) -> str:
         """Fingerprint of the validation split, whose losses only compare with each other; empty without one."""
-        return self.data.kept_aside.digest() if len(self.data.kept_aside) else ""
+        return self.data.validation.digest() if len(self.data.validation) else ""
 
     @property
     def plan(self) -> StepPlan:

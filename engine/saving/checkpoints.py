@@ -44,7 +44,7 @@ class RunState:
 
 def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path:
     """Complete the Trainer's checkpoint of this step and rename it; only one folder per step remains."""
-    temporary = folder.aside / f"checkpoint-{state.step}"
+    temporary = folder.partial_folder / f"checkpoint-{state.step}"
     (temporary / STATE).write_text(dump_json(asdict(state)), encoding="utf-8")
     flush_to_disk(temporary)
     target = folder.checkpoint(state.step, reason)

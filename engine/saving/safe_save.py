@@ -47,11 +47,11 @@ def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolde
 
 
 def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool:
-    temporary = candidate.aside / "lora"
+    temporary = candidate.partial_folder / "lora"
     existed = candidate.path.exists()
     try:
         write(temporary)
-        candidate.keep(temporary)
+        candidate.move_into_place(temporary)
     except OSError as error:
         problems.append(f"{candidate.path} could not be written: {write_error_reason(error, candidate.path)}.")
         full = is_disk_full(error, candidate.path)  # checked before the incomplete files are removed

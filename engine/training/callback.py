@@ -97,7 +97,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._monitor.observe_step(progress)
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
-        evaluation = self._evaluations.after(step, last=self.controller.is_last(step))
+        evaluation = self._evaluations.evaluate_after(step, last=self.controller.is_last(step))
         self._decide(step, progress.smoothed, evaluation, control, more["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
 
@@ -118,7 +118,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         clock = distributed.sync_control(self._control, time.monotonic())
         state = StepState(step, self._run_plan.plan.steps_per_epoch, smoothed, clock)
-        decision = self.controller.after(
+        decision = self.controller.decide(
             state, self.step_log.rates_used(), evaluation, self._evaluations.evaluate_at_end
         )
         control.should_training_stop |= decision.stop
@@ -163,7 +163,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 folder.write_settings(self._run_plan.settings)
         except OSError as error:
             return write_error_reason(error, folder.path)
-        self._heartbeat.saved()
+        self._heartbeat.record_checkpoint()
         self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
         with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
             keep = controller.live.saving.keep_checkpoints

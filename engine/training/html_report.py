@@ -43,7 +43,7 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     if planned is None or not has_steps or not dist_env.is_main_process():
         return
     whole_model = planned.settings.get("method") == FULL_FINETUNE
-    folder = ended.folder or folders.kept(whole_model=whole_model) / planned.name
+    folder = ended.folder or folders.output_folder(full_finetune=whole_model) / planned.name
     try:
         if folder.is_dir():
             write_text(folder / REPORT, render_report(_build_story(ended, folder, folders, job)))

@@ -79,7 +79,7 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
     ):
         capabilities = probe_model(model, run_plan.settings)
         sums = StepSums(find_example_datasets(run_plan.data.examples, run_plan.settings))
-        evaluator = Evaluator(run_plan, model, capabilities, job) if len(run_plan.data.kept_aside) else None
+        evaluator = Evaluator(run_plan, model, capabilities, job) if len(run_plan.data.validation) else None
         monitor = MachineMonitor(base.device, job.log)
         callback = RunCallback(run_plan, segment.state, evaluator, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
@@ -175,7 +175,7 @@ def _announce(
                 settings=settings.values(),
                 earlier=tuple(dict(entry) for entry in segment.state.graph),
                 disk=report.disk.words() if report.disk else "",
-                evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.kept_aside),
+                evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.validation),
                 answer_every=plan_checks.sample_interval(settings, plan),
             )
         )

@@ -193,7 +193,7 @@ def _extra_times(
 ) -> dict[str, Any]:
     """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
     times: dict[str, Any] = {}
-    if evaluations := count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.kept_aside):
+    if evaluations := count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.validation):
         job.log.append(Stage(text="Trying an evaluation"))
         times["evaluations"] = evaluations
         with suppress(Exception):  # a run also continues when an evaluation or an answer fails

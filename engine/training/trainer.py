@@ -206,7 +206,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self._callback.save_checkpoint(partial(super()._save_checkpoint, model, trial))
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self._run_plan.folder.aside)
+        return str(self._run_plan.folder.partial_folder)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
         folder = Path(output_dir or self._get_output_dir(None))

@@ -18,7 +18,7 @@ def describe_existing_name(context: PageContext, name: str, chosen: str, method:
         return ""
     try:
         folders = context.host.folders
-        folder = safe_paths.child(folders.kept(whole_model=method == FULL_FINETUNE), name, "Name")
+        folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
         if loras.run_status(folder) == "nothing":
             return ""
         free = loras.free_name(folder.parent, name)

@@ -40,17 +40,17 @@ class ModelPickerHost(Host, Protocol):
     """A host whose model is chosen on the page."""
 
     @property
-    def chosen(self) -> tuple[str, str]: ...
+    def selected_model(self) -> tuple[str, str]: ...
 
     def size_on_disk(self, name: str) -> int: ...
 
     def config(self, name: str) -> dict[str, Any]: ...
 
-    def on_card(self) -> bool: ...
+    def uses_gpu(self) -> bool: ...
 
-    def get(self, asked: str) -> tuple[str, JobFn]: ...
+    def download_job(self, name: str) -> tuple[str, JobFn]: ...
 
-    def offered(self, name: str) -> str: ...
+    def validate_name(self, name: str) -> str: ...
 
 
 def build_page(
@@ -66,7 +66,7 @@ def build_page(
     with page:
         picker = ModelPicker(host, session, loadings)
         picker.draw()
-        DownloadPanel(PageContext(host, engine, session, picker.menu), host.get).draw()
+        DownloadPanel(PageContext(host, engine, session, picker.menu), host.download_job).draw()
         if first_look:
             QuickDemo(PageContext(host, engine, session)).draw()
         tab.draw(host, engine, session, picker.menu)
@@ -121,7 +121,7 @@ class ModelPicker:
 
     def _selection(self) -> tuple[str, str]:
         """The chosen model and precision; the only model if none is chosen."""
-        name, loading = self._host.chosen
+        name, loading = self._host.selected_model
         models = [] if name else self._host.models()
         return models[0] if len(models) == 1 else name, loading
 
@@ -154,7 +154,7 @@ class ModelPicker:
             yield (status := latest_status(events, status))
 
     def _work(self, name: str, loading: str, job: Job) -> JobEnded:
-        self._host.load(self._host.offered(name), loading)
+        self._host.load(self._host.validate_name(name), loading)
         return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
 
@@ -169,7 +169,7 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     words = f"Its weights take {size(on_disk)} on disk"
     shape = ModelShape.of(config)
     if shape is not None and "quantization_config" not in config:
-        precision = weight_precision(ModelCard(name, config, None, loading), on_card=host.on_card())
+        precision = weight_precision(ModelCard(name, config, None, loading), on_card=host.uses_gpu())
         in_memory = size(model_bytes(shape, precision))
         words += f", and about {in_memory} in memory, loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):

@@ -78,15 +78,15 @@ class ExampleBrowser:
 
     def _request(self, inputs: Mapping[Any, Any], by: int) -> PreviewQuery:
         number, query = int(inputs[self._number] or 1), str(inputs[self._query] or "")
-        return PreviewQuery(1, max(1, number + by), query.strip(), back=by < 0)
+        return PreviewQuery(1, max(1, number + by), query.strip(), backward=by < 0)
 
 
 def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
     """Say why there is no example to show."""
     if not report.examples:
         return markup.problem("\n".join(report.problems))
-    if not request.holding:
+    if not request.containing:
         count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
         return markup.paragraph(f"{count}, none with the number {request.first:,}.", quiet=True)
-    searched = f"Of examples 1 to {request.first:,}" if request.back else f"From example {request.first:,} on"
-    return markup.paragraph(f"{searched} none holds {request.holding!r}.", quiet=True)
+    searched = f"Of examples 1 to {request.first:,}" if request.backward else f"From example {request.first:,} on"
+    return markup.paragraph(f"{searched} none holds {request.containing!r}.", quiet=True)

@@ -174,7 +174,7 @@ class PerplexityTab:
         return PerplexityRequest(
             data=str(dataset_index.find_datasets([name], self._context.host.folders)[0].path) if name else "",
             loras=tuple(inputs[self._loras] or ()),
-            without=bool(inputs[self._include_base]),
+            include_base=bool(inputs[self._include_base]),
             stride=0 if self._has_rows(name) else int(inputs[self._stride] or 0),
             max_length=int(inputs[self._window] or 0),
             comment=str(inputs[self._comment] or ""),

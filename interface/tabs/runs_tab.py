@@ -174,7 +174,7 @@ class RunsTab:
     def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         name = self._chosen_name(inputs)
         loaded = self._context.host.model_status().loras
-        thrown = trash.move_to_trash(name, folders, on=loaded)
+        thrown = trash.move_to_trash(name, folders, loaded=loaded)
         return f"{thrown.name} is in the trash ({size(thrown.size)}). Undo the last delete brings it back."
 
     def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
@@ -273,7 +273,7 @@ def _row(kept: LoraEntry) -> list[str]:
     steps = f"{kept.step:,} of {kept.steps:,}" if kept.steps else f"{kept.step:,}" if kept.step else ""
     return [
         kept.name,
-        kept.standing,
+        kept.status,
         kept.model,
         steps,
         "" if kept.loss is None else f"{kept.loss:.3f}",

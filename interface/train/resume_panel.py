@@ -103,4 +103,4 @@ class ResumePanel:
 def describe_crashed_run(run: CrashedRun) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
     steps = f" of {run.steps}" if run.steps else ""
-    return f"{run.name} was cut off at {when}, at step {run.step}{steps}. It can go on: {run.lost}."
+    return f"{run.name} was cut off at {when}, at step {run.step}{steps}. It can go on: {run.lost_work}."

@@ -38,7 +38,7 @@ class CrashedRun:
         return max(0, self.step - self.safe_step)
 
     @property
-    def lost(self) -> str:
+    def lost_work(self) -> str:
         """What a resumed run has to repeat, in words."""
         if not self.lost_steps:
             return "nothing is lost"
@@ -62,10 +62,10 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
         raise SavingError(f"{run.name!r} was cut off before its first checkpoint: there is nothing to keep.")
     state = _read_state(checkpoints[-1])
     folder = RunFolder(run.folder, folders.logs)
-    (folder.aside / "lora").mkdir(parents=True, exist_ok=True)
+    (folder.partial_folder / "lora").mkdir(parents=True, exist_ok=True)
     for file in loras.weight_files(checkpoints[-1].folder):
-        shutil.copyfile(file, folder.aside / "lora" / file.name)
-    folder.keep(folder.aside / "lora")
+        shutil.copyfile(file, folder.partial_folder / "lora" / file.name)
+    folder.move_into_place(folder.partial_folder / "lora")
     graph = state.get("graph") or [{}]
     write_json(run.folder / GRAPH, graph)
     write_json(run.folder / LOG, log_entry(_log_values(run, checkpoints[-1], graph[-1])))

@@ -34,7 +34,7 @@ class Heartbeat:
         self._written_at = float("-inf")
         self._saved_at = time.monotonic()
 
-    def saved(self) -> None:
+    def record_checkpoint(self) -> None:
         """Reset the time since the last checkpoint."""
         self._saved_at = time.monotonic()
 
@@ -46,7 +46,7 @@ class Heartbeat:
         folder = self._folder
         beat = HeartbeatState(step, steps, time.time(), now - self._saved_at, folder.start_step)
         with suppress(OSError):
-            write_json(folder.aside / HEARTBEAT_FILE, asdict(beat))
+            write_json(folder.partial_folder / HEARTBEAT_FILE, asdict(beat))
 
 
 def read_heartbeat(folder: Path) -> HeartbeatState | None:

@@ -39,7 +39,7 @@ class LoraEntry:
 
     name: str
     folder: Path
-    standing: RunStatus | Literal["in progress"]
+    status: RunStatus | Literal["in progress"]
     model: str
     step: int
     steps: int
@@ -58,7 +58,8 @@ class LoraEntry:
     def as_json(self) -> dict[str, Any]:
         """Return plain values, for other programs."""
         parts = [{**asdict(part), "folder": str(part.folder)} for part in self.parts]
-        return {**asdict(self), "folder": str(self.folder), "when": _iso_time(self.when), "parts": parts}
+        values = {**asdict(self), "folder": str(self.folder), "when": _iso_time(self.when), "parts": parts}
+        return {"standing" if key == "status" else key: value for key, value in values.items()}
 
 
 def list_entries(folders: Folders) -> list[LoraEntry]:
@@ -76,7 +77,7 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     return LoraEntry(
         name=folder.name,
         folder=folder,
-        standing="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
+        status="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
         model=str(log.get("base_model_name") or _base_model_name(folder)),
         step=int(values.get("current_steps") or values.get("step") or 0),
         steps=int(log.get("steps") or 0),

@@ -15,15 +15,15 @@ from .loras import Checkpoint
 BACKUPS_KEPT = 2
 
 
-def thin_checkpoints(folder: Path, keep: int, best: int, since: int = 0) -> None:
+def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
     """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step.
 
-    Checkpoints up to the step `since` are left alone: a run that resumes from it may still be discarded.
+    Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
     """
-    for backup in _after_step(since, loras.backups(folder))[:-BACKUPS_KEPT]:
+    for backup in _after_step(start_step, loras.backups(folder))[:-BACKUPS_KEPT]:
         loras.remove_checkpoint(backup.folder)
-    _rename_former_best(folder, best, since)
-    for checkpoint in surplus_checkpoints(_after_step(since, loras.checkpoints(folder)), keep, best):
+    _rename_former_best(folder, best, start_step)
+    for checkpoint in surplus_checkpoints(_after_step(start_step, loras.checkpoints(folder)), keep, best):
         loras.slim_checkpoint(checkpoint.folder)
 
 
@@ -48,9 +48,9 @@ def _after_step(step: int, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     return [checkpoint for checkpoint in checkpoints if checkpoint.step > step]
 
 
-def _rename_former_best(folder: Path, best: int, since: int) -> None:
+def _rename_former_best(folder: Path, best: int, start_step: int) -> None:
     """Remove the suffix of best from checkpoints that are no longer the best."""
     for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
         step = checkpoint_step(path.name)
-        if step is not None and step > since and step != best:
+        if step is not None and step > start_step and step != best:
             move_atomically(path, folder / checkpoint_name(step, ""))

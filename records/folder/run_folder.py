@@ -60,7 +60,7 @@ class RunFolder:
         return self.path.name
 
     @property
-    def aside(self) -> Path:
+    def partial_folder(self) -> Path:
         """The folder for files that are not complete yet."""
         return self.path / PART_SUFFIX
 
@@ -109,7 +109,7 @@ class RunFolder:
         if not items:
             return
         backup = _free_backup_path(self.path)
-        write_json(self.aside / BACKUP_FILE, {"name": backup.name})
+        write_json(self.partial_folder / BACKUP_FILE, {"name": backup.name})
         try:
             _move_into_backup(backup, sorted(items, key=lambda item: item.name == LOG))
         except SavingError:
@@ -144,7 +144,7 @@ class RunFolder:
             if (checkpoint_step(path.name) or 0) > self.start.step
         ]
 
-    def keep(self, written: Path) -> None:
+    def move_into_place(self, written: Path) -> None:
         """Move complete files to their place, the weights first: if they are held open, nothing has changed."""
         files = [f for f in written.iterdir() if f.is_file()]
         for file in sorted(files, key=lambda f: (f.name not in loras.ADAPTER_WEIGHTS, f.name)):
@@ -153,7 +153,7 @@ class RunFolder:
 
     def remove_partial_checkpoints(self) -> None:
         """Remove checkpoints that could not be written completely."""
-        for leftover in self.aside.glob("checkpoint-*"):
+        for leftover in self.partial_folder.glob("checkpoint-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def clean_up(self) -> None:
@@ -184,14 +184,14 @@ class RunFolder:
         """Remove the checkpoints after the start, all written by this run; restore the earlier ones."""
         for checkpoint in self._later_checkpoints():
             loras.remove_checkpoint(checkpoint)
-        earlier_records = self.aside / EARLIER_RECORDS
+        earlier_records = self.partial_folder / EARLIER_RECORDS
         for file in earlier_records.iterdir() if earlier_records.is_dir() else ():
             move_atomically(file, self.path / file.name)
         self._restore_backup()
 
     def _restore_backup(self) -> None:
         """Move the backup of this run back. It is found by its name, since a clock may have been set back."""
-        name = read_json(self.aside / BACKUP_FILE, {}).get("name", "")
+        name = read_json(self.partial_folder / BACKUP_FILE, {}).get("name", "")
         for backup in [path for path in replaced_folders(self.path) if path.name == name]:
             for item in list(backup.iterdir()):
                 move_atomically(item, self.path / item.name)
@@ -208,17 +208,17 @@ class RunFolder:
         """Keep the records from before the run was resumed, in case it is discarded."""
         records = [self.path / name for name in RECORDS if (self.path / name).is_file()]
         for file in records:
-            (self.aside / EARLIER_RECORDS).mkdir(parents=True, exist_ok=True)
-            move_atomically(file, self.aside / EARLIER_RECORDS / file.name)
+            (self.partial_folder / EARLIER_RECORDS).mkdir(parents=True, exist_ok=True)
+            move_atomically(file, self.partial_folder / EARLIER_RECORDS / file.name)
 
     def remove_partial_files(self) -> None:
         """Remove partial files."""
-        shutil.rmtree(self.aside, ignore_errors=True)
+        shutil.rmtree(self.partial_folder, ignore_errors=True)
 
 
 def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
     """Return the folder of a run; raise SettingsError or SavingError if the user has to choose first."""
-    home = folders.kept(whole_model=settings.lora.whole_model)
+    home = folders.output_folder(full_finetune=settings.lora.whole_model)
     path = safe_paths.child(home, settings.what.name, "Name")
     if_exists = settings.what.if_exists
     if resume or if_exists == "continue":

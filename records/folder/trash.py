@@ -49,23 +49,23 @@ def list_trash(folders: Folders) -> list[TrashItem]:
     return sorted(items, key=lambda item: (item.when, item.name), reverse=True)
 
 
-def move_to_trash(name: str, folders: Folders, *, on: Collection[str] = ()) -> TrashItem:
-    """Move a LoRA or a part of one ('story/checkpoint-40') to the trash. `on` are the LoRAs on the model."""
+def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) -> TrashItem:
+    """Move a LoRA or a part of one ('story/checkpoint-40') to the trash. `loaded` are the LoRAs on the model."""
     folder = inventory.find_folder(name, folders)
     name = folder.relative_to(folders.loras).as_posix()
-    refuse_in_use(name, folders, on)
+    refuse_in_use(name, folders, loaded)
     time_folder = _new_time_folder(safe_paths.child(folders.loras, TRASH_FOLDER, "Trash"))
     target = time_folder / (PART_FOLDER if "/" in name else LORA_FOLDER) / name
     return TrashItem(name, time_folder.name, _move(folder, target, folders))
 
 
-def refuse_in_use(name: str, folders: Folders, on: Collection[str] = ()) -> None:
+def refuse_in_use(name: str, folders: Folders, loaded: Collection[str] = ()) -> None:
     """Raise BusyError if a LoRA is being trained or is on the model."""
     lora = name.partition("/")[0]
     if is_in_progress(lora, folders):
         raise BusyError(f"{lora!r} is being trained just now. Stop the run first, or wait for its end.")
-    if in_use := next((loaded for loaded in on if loaded == name or loaded.startswith(f"{name}/")), ""):
-        raise BusyError(f"{in_use!r} is on the model just now. Take it off first.")
+    if in_use := [path for path in loaded if path == name or path.startswith(f"{name}/")]:
+        raise BusyError(f"{in_use[0]!r} is on the model just now. Take it off first.")
 
 
 def restore_item(item: TrashItem, folders: Folders) -> Path:

@@ -92,10 +92,10 @@ class Queue:
             raise SettingsError(list(dict.fromkeys(problems)))
         return self.with_run(settings.what.name, model, settings.values(), report.steps)
 
-    def without(self, number: int) -> Queue:
+    def without_run(self, number: int) -> Queue:
         return replace(self, waiting=tuple(run for run in self.waiting if run.number != number))
 
-    def moved(self, number: int, places: int) -> Queue:
+    def with_moved(self, number: int, places: int) -> Queue:
         """Move a run down by `places`, or up if negative; a run that is not there any more is ignored."""
         position = next((i for i, run in enumerate(self.waiting) if run.number == number), None)
         if position is None:
@@ -110,15 +110,15 @@ class Queue:
         return replace(self, waiting=tuple(waiting))
 
     def with_started(self, run: QueuedRun) -> Queue:
-        return replace(self.without(run.number), begun=(*self.begun, replace(run, skipped="")))
+        return replace(self.without_run(run.number), begun=(*self.begun, replace(run, skipped="")))
 
-    def ended(self, number: int, outcome: str, text: str) -> Queue:
+    def with_ended(self, number: int, outcome: str, text: str) -> Queue:
         """Move a run in progress to those that have ended, with the first line of `text`."""
         line = text.strip().partition("\n")[0].rstrip()
         done = (EndedRun(run.name, outcome, line, run.values) for run in self.begun if run.number == number)
         return replace(self._without_begun(number), done=(*self.done, *done))
 
-    def put_back(self, number: int) -> Queue:
+    def with_returned(self, number: int) -> Queue:
         """Move a run in progress back to the front of those that wait."""
         returned = (run for run in self.begun if run.number == number)
         return replace(self._without_begun(number), waiting=(*returned, *self.waiting))

@@ -61,10 +61,10 @@ class QueueRunner:
         return run
 
     def move(self, number: int, places: int) -> None:
-        self._change(lambda current: current.moved(number, places))
+        self._change(lambda current: current.with_moved(number, places))
 
     def remove(self, number: int) -> None:
-        self._change(lambda current: current.without(number))
+        self._change(lambda current: current.without_run(number))
 
     def start(self) -> None:
         """Start the next run after the current one, or at once if none is in progress."""
@@ -77,7 +77,7 @@ class QueueRunner:
             self._auto_start.start_now()
 
     def _run_folder(self, run: QueuedRun) -> Path:
-        home = self._host.folders.kept(whole_model=run.values.get("method") == FULL_FINETUNE)
+        home = self._host.folders.output_folder(full_finetune=run.values.get("method") == FULL_FINETUNE)
         return safe_paths.child(home, run.name, "Name")
 
     def _lock_path(self, run: QueuedRun) -> Path:
@@ -149,7 +149,7 @@ class QueueRunner:
             self._session.train(run.name, self._host, work)
         except BusyError:
             self._auto_start.release_current()
-            self._change(lambda current: current.put_back(run.number))
+            self._change(lambda current: current.with_returned(run.number))
             raise
 
     def _skip_reasons(self, runs: Sequence[QueuedRun]) -> dict[int, str]:
@@ -172,7 +172,7 @@ class QueueRunner:
         if end is None or number is None:
             return
         try:
-            self._change(lambda current: current.ended(number, end.outcome, end.text))
+            self._change(lambda current: current.with_ended(number, end.outcome, end.text))
         except (TrainingProError, OSError) as error:
             self._auto_start.disable(error_message(error))
         finally:
@@ -199,5 +199,5 @@ def _after_restart(current: Queue, run: QueuedRun, folder: Path) -> Queue:
     """Put a run back that has not finished its first step; otherwise its folder says how it ended."""
     status = loras.run_status(folder) if folder.is_dir() else "nothing"
     if status == "nothing" or folder.stat().st_mtime < run.added:
-        return current.put_back(run.number)
-    return current.ended(run.number, status, "The program was ended during this run.")
+        return current.with_returned(run.number)
+    return current.with_ended(run.number, status, "The program was ended during this run.")

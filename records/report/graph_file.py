@@ -13,8 +13,8 @@ BestBy = Literal["loss", "accuracy"]
 GraphEntry = Mapping[str, Any]
 
 
-def evaluation_entry(evaluated: EvaluationDone, kept_aside: str) -> dict[str, Any]:
-    """Return the entry of an evaluation; `kept_aside` is a fingerprint of the validation split."""
+def evaluation_entry(evaluated: EvaluationDone, validation_key: str) -> dict[str, Any]:
+    """Return the entry of an evaluation; `validation_key` is a fingerprint of the validation split."""
     return {
         "current_steps": evaluated.step,
         "epoch": round(evaluated.epoch, 4),
@@ -26,7 +26,7 @@ def evaluation_entry(evaluated: EvaluationDone, kept_aside: str) -> dict[str, An
         "eval_seconds": round(evaluated.seconds, 3),
         "context_gain": evaluated.context_gain,
         "why": evaluated.why,
-        "kept_aside": kept_aside,
+        "kept_aside": validation_key,
     }
 
 
@@ -56,10 +56,10 @@ def validation_losses(graph: Iterable[GraphEntry]) -> list[ValidationLoss]:
     ]
 
 
-def read_evaluations(graph: Iterable[GraphEntry], kept_aside: str = "") -> list[EvaluationDone]:
-    """Read the evaluations; with `kept_aside` only those on this validation split, since others do not compare."""
+def read_evaluations(graph: Iterable[GraphEntry], validation_key: str = "") -> list[EvaluationDone]:
+    """Read the evaluations; with `validation_key` only those on this split, since others do not compare."""
     entries = (entry for entry in graph if "eval_loss" in entry)
-    return [_evaluated(entry) for entry in entries if not kept_aside or entry["kept_aside"] == kept_aside]
+    return [_evaluated(entry) for entry in entries if not validation_key or entry["kept_aside"] == validation_key]
 
 
 def _evaluated(entry: GraphEntry) -> EvaluationDone:

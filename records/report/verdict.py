@@ -40,7 +40,7 @@ class Verdict:
 def judge_run(
     graph: Sequence[Mapping[str, Any]],
     checkpoints: Mapping[int, str],
-    kept_aside: str = "",
+    validation_key: str = "",
     kept: int = 0,
     *,
     evaluates: bool = False,
@@ -48,12 +48,13 @@ def judge_run(
     """Judge a run by the entries of its graph, with the names of its checkpoints by step.
 
     `kept` is the step whose weights were kept, if it is not the last one. Without evaluations the verdict rests on
-    the training losses alone; `evaluates` or the fingerprint `kept_aside` say that evaluations were planned.
+    the training losses alone; `evaluates` or the fingerprint `validation_key` say that evaluations were planned.
     """
     steps = step_entries(graph)
-    evaluations = [e for e in read_evaluations(graph, kept_aside) if math.isfinite(e.loss)]
+    evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
     if not steps or len(evaluations) < 2:
-        reason = ONE_EVALUATION if evaluations else NO_EVALUATION_YET if kept_aside or evaluates else NO_VALIDATION
+        missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
+        reason = ONE_EVALUATION if evaluations else missing
         return _judge_training_losses(steps, reason)
     return _Judge(steps, evaluations, checkpoints, kept).verdict()
 

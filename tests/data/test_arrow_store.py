@@ -82,9 +82,9 @@ def all_of(data):
             (example.ids.tolist(), example.labels.tolist(), example.text, example.place, example.source.name)
             for example in split
         ]
-        for split in (data.examples, data.kept_aside)
+        for split in (data.examples, data.validation)
     ]
-    neighbours = [split.successors() for split in (data.examples, data.kept_aside)]
+    neighbours = [split.successors() for split in (data.examples, data.validation)]
     return splits, neighbours, data.examples.digest(), data.plan, data.report, data.report.text()
 
 

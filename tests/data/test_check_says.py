@@ -168,12 +168,12 @@ def test_examples_are_shown_of_each_source_in_turn(tmp_path):
         (PreviewQuery(2, first=3), [3, 4]),
         (PreviewQuery(9, first=5), [5]),
         (PreviewQuery(9, first=6), []),
-        (PreviewQuery(2, first=3, back=True), [3, 2]),
-        (PreviewQuery(1, first=99, back=True), [5]),
-        (PreviewQuery(9, holding="a CAT"), [2, 4]),
-        (PreviewQuery(1, first=3, holding="a CAT"), [4]),
-        (PreviewQuery(1, first=3, holding="a CAT", back=True), [2]),
-        (PreviewQuery(1, first=5, holding="a CAT"), []),
+        (PreviewQuery(2, first=3, backward=True), [3, 2]),
+        (PreviewQuery(1, first=99, backward=True), [5]),
+        (PreviewQuery(9, containing="a CAT"), [2, 4]),
+        (PreviewQuery(1, first=3, containing="a CAT"), [4]),
+        (PreviewQuery(1, first=3, containing="a CAT", backward=True), [2]),
+        (PreviewQuery(1, first=5, containing="a CAT"), []),
     ],
 )
 def test_examples_are_browsed_by_number_and_by_words(tmp_path, query, numbers):

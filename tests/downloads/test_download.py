@@ -119,14 +119,14 @@ def test_a_stop_is_heard_in_the_midst_and_keeps_what_came(offered, models):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_what_ends_it_from_outside_keeps_what_came(offered, models, monkeypatch, error):
-    at = download.ProgressMeter.at
+    at = download.ProgressMeter.record
 
     def ends(self, part, position):
         if part.name == SHARD:
             raise error
         at(self, part, position)
 
-    monkeypatch.setattr(download.ProgressMeter, "at", ends)
+    monkeypatch.setattr(download.ProgressMeter, "record", ends)
     said = get(models)[0].text if error is KeyboardInterrupt else refusal(models)
     assert said.startswith(
         "Stopped." if error is KeyboardInterrupt else f"{models} cannot be written: the disk is full"

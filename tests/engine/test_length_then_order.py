@@ -176,7 +176,7 @@ def test_rows_around_an_omitted_row_are_no_neighbors(tmp_path, rows, more, gaps)
 
 def test_rows_around_a_validation_row_are_no_neighbors(tmp_path):
     data = prepare_rows(tmp_path, family("ChatML"), {"tale.jsonl": TALE}, cutoff=32, eval_share=0.4)
-    for side in (data.examples, data.kept_aside):
+    for side in (data.examples, data.validation):
         lines = [int(example.place.removeprefix("line ")) for example in side]
         wanted = [n + 1 if lines[n : n + 2] == [line, line + 1] else -1 for n, line in enumerate(lines)]
         assert side.successors() == wanted

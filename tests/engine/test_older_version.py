@@ -39,7 +39,7 @@ def adapter(folder):
 
 
 def test_its_runs_are_listed_as_they_ended(older):
-    runs = {run.name: (run.standing, run.step, run.model) for run in inventory.list_entries(older.folders)}
+    runs = {run.name: (run.status, run.step, run.model) for run in inventory.list_entries(older.folders)}
     assert runs == {
         "crashed": ("cut off", 2, "tiny"),
         "finished": ("finished", 6, "tiny"),

@@ -192,7 +192,7 @@ def test_the_answer_without_a_lora_ignores_the_one_that_is_on(with_lora):
 
 
 def test_only_one_answer_where_both_are_not_wanted(with_lora):
-    events = with_lora.answer(with_lora.host(), lora="a", both=False)
+    events = with_lora.answer(with_lora.host(), lora="a", include_base=False)
     assert {event.side for event in events if isinstance(event, Answer)} <= {"with"}
     assert [event.text for event in events if isinstance(event, Stage)] == ["Answering with a"]
 

@@ -164,9 +164,9 @@ def test_all_ways_of_loading_are_tested():
 def test_choosing_another_one_lets_the_first_go(copy, tiny, tmp_path):
     own = host(tmp_path)
     first = own.loaded_model().model
-    own.choose("mine", "auto")
+    own.select_model("mine", "auto")
     assert own.loaded_model().model is first
-    own.choose(str(tiny), "auto")
+    own.select_model(str(tiny), "auto")
     assert own.card().name == "tiny"
     assert own.loaded_model().model is not first
 
@@ -174,7 +174,7 @@ def test_choosing_another_one_lets_the_first_go(copy, tiny, tmp_path):
 def test_a_path_may_stand_in_the_quotes_that_the_explorer_of_windows_copies_it_in(copy, tmp_path):
     host = StandaloneHost(standalone_folders(tmp_path / "elsewhere"))
     host.load(f'"{copy}"', "auto")
-    assert (host.model_status().model, host.chosen[0]) == (copy.name, str(copy))
+    assert (host.model_status().model, host.selected_model[0]) == (copy.name, str(copy))
 
 
 def test_loading_the_same_again_lets_the_first_go_before(copy, tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_name_that_is_no_models_is_refused_before_the_loaded_one_goes(copy, tm
     before = own.loaded_model().model
     with pytest.raises(ModelError, match="There is no model"):
         own.load(name, "auto")
-    assert (own.loaded_model().model, own.chosen) == (before, ("mine", "auto"))
+    assert (own.loaded_model().model, own.selected_model) == (before, ("mine", "auto"))
 
 
 @pytest.mark.parametrize("other", ["mine", "broken"])

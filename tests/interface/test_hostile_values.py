@@ -200,9 +200,9 @@ def test_load_model_takes_no_path(user_data, quick):
     """A loaded model stays loaded; the model of the command line may be loaded again."""
     outside = user_data.parent / "outside"
     host = StandaloneHost(standalone_folders(user_data), model=str(outside))
-    assert host.offered("tiny") == "tiny" and host.offered(str(outside)) == str(outside)
+    assert host.validate_name("tiny") == "tiny" and host.validate_name(str(outside)) == str(outside)
     host = StandaloneHost(standalone_folders(user_data), model="tiny")
     for value in hostile.hostile_values(outside):
         with pytest.raises(TrainingProError):
-            host.offered(value)
-    assert host.chosen == ("tiny", "auto")
+            host.validate_name(value)
+    assert host.selected_model == ("tiny", "auto")

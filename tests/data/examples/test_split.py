@@ -45,12 +45,12 @@ def book(chapters, seed=3):
 @pytest.mark.parametrize("chapters", [1, 4, 30])
 def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
     data = prepare_files(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
-    kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
+    kept, learned = ([e.text for e in side] for side in (data.validation, data.examples))
     assert find_shared_passages(kept, learned) == []
     assert data.report.advice == ()
-    share = sum(data.kept_aside.lengths()) / (sum(data.kept_aside.lengths()) + sum(data.examples.lengths()))
+    share = sum(data.validation.lengths()) / (sum(data.validation.lengths()) + sum(data.examples.lengths()))
     assert 0.02 < share < 0.25
-    assert data.report.kept_aside.examples == len(data.kept_aside)
+    assert data.report.kept_aside.examples == len(data.validation)
 
 
 def test_nothing_of_the_text_is_lost():
@@ -72,7 +72,7 @@ def test_a_short_text_is_divided_at_sentences_first():
 
 def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_path):
     data = prepare_files(tmp_path, {"a.txt": book(1)}, eval_share=0.1, cutoff=64, overlap=False)
-    both = [*data.examples, *data.kept_aside]
+    both = [*data.examples, *data.validation]
     assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
     assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
 
@@ -101,16 +101,16 @@ def test_a_book_that_repeats_itself_says_so(tmp_path):
 def test_rows_are_split_whole_and_duplicates_stay_together(tmp_path):
     rows = [chat(f"Q{n % 50}", f"A{n % 50}, at length.") for n in range(100)]
     data = prepare_files(tmp_path, {"rows.jsonl": rows}, eval_share=0.1)
-    learned, kept = ({e.text for e in side} for side in (data.examples, data.kept_aside))
+    learned, kept = ({e.text for e in side} for side in (data.examples, data.validation))
     assert learned & kept == set()
-    assert (len(data.kept_aside), len(data.examples)) == (10, 90)
+    assert (len(data.validation), len(data.examples)) == (10, 90)
     assert data.report.examples == 90
 
 
 def test_validation_data_of_their_own(tmp_path):
     files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
     data = prepare_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
-    assert (len(data.examples), len(data.kept_aside)) == (2, 2)
+    assert (len(data.examples), len(data.validation)) == (2, 2)
     assert data.report.advice == (
         "Kept aside: 1 of its rows stand in the training data too. Take them out of one of the two.",
     )
@@ -118,7 +118,7 @@ def test_validation_data_of_their_own(tmp_path):
 
 def test_the_same_seed_makes_the_same_split(tmp_path):
     kept = [
-        prepare_files(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).kept_aside.digest()
+        prepare_files(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).validation.digest()
         for n, seed in enumerate((1, 1, 2))
     ]
     assert kept[0] == kept[1] != kept[2]
@@ -134,7 +134,7 @@ def test_a_text_too_short_to_split_is_a_problem(tmp_path):
 def test_the_split_is_a_share_of_the_rows_that_are_used(tmp_path):
     rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
     data = prepare_files(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
-    assert (len(data.kept_aside), len(data.examples)) == (20, 40)
+    assert (len(data.validation), len(data.examples)) == (20, 40)
 
 
 def novel(chapters=24, seed=11):
@@ -184,7 +184,7 @@ def novel(chapters=24, seed=11):
 def test_the_parts_of_a_realistic_book_share_no_passage(tmp_path, chunking, hard_cut):
     values = {"eval_share": 0.1, "chunking": chunking, "hard_cut": hard_cut, "cutoff": 200, "overlap": True}
     data = prepare_files(tmp_path, {"book.txt": novel()}, **values)
-    kept, learned = ([e.text for e in side] for side in (data.kept_aside, data.examples))
+    kept, learned = ([e.text for e in side] for side in (data.validation, data.examples))
     both = all_ngrams(kept) & all_ngrams(learned)
     assert both == set()
     assert [sentence for sentence in data.report.advice if not sentence.startswith("book.txt: no hard cut")] == []

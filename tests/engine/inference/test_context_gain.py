@@ -23,7 +23,7 @@ def validation_split(root, files, **values):
     """Datasets that are the validation split as a whole."""
     tokenizer = family("ChatML")
     settings = {"data": ["t.txt"], "eval_data": list(files), **values}
-    return tokenizer, rowing.prepare_rows(root, tokenizer, {**files, "t.txt": "One."}, **settings).kept_aside
+    return tokenizer, rowing.prepare_rows(root, tokenizer, {**files, "t.txt": "One."}, **settings).validation
 
 
 def learned_text(tokenizer, example):

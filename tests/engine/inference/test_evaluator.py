@@ -79,7 +79,7 @@ def test_the_figures_are_those_of_the_model_itself(place):
     result = evaluations(run_events(place, label_smoothing=0.1))[-1]
     host = place.host()
     model = load_lora(host.loaded_model().model, place.lora(), "a").eval()
-    split = prepare_data(place, **WITH_SPLIT).kept_aside
+    split = prepare_data(place, **WITH_SPLIT).validation
     losses = [loss for example in split for loss in losses_of(model, example)]
     hits = [hit for example in split for hit in hits_of(model, example)]
     assert result.tokens == len(losses)
@@ -393,7 +393,7 @@ def test_the_records_name_the_data_and_the_results(place, monkeypatch):
         "python",
         "training_pro",
     }
-    assert training_log["kept_aside_fingerprint"] == prepare_data(place, **WITH_SPLIT).kept_aside.digest()
+    assert training_log["kept_aside_fingerprint"] == prepare_data(place, **WITH_SPLIT).validation.digest()
     assert training_log["kept_aside_fingerprint"] != training_log["data_fingerprint"]
     assert training_log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
     assert results[0].context_gain != results[-1].context_gain

@@ -112,7 +112,7 @@ def test_an_evaluation_in_a_run_gives_the_same(place):
     job = Job("training", "a test")
     place.train(job=job, data=["pairs.json"], eval_data=["talks.jsonl"], cutoff=256, too_long="cut_end")
     last = [event for event in job.log.since(0) if isinstance(event, EvaluationDone)][-1]
-    _, (result,) = measure(place, "talks.jsonl", loras=("a",), without=False, max_length=256)
+    _, (result,) = measure(place, "talks.jsonl", loras=("a",), include_base=False, max_length=256)
     assert result.loss == pytest.approx(last.loss, abs=1e-5)
     assert (result.tokens, result.right) == (last.tokens, pytest.approx(last.accuracy))
 

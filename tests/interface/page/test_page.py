@@ -60,7 +60,7 @@ def messages_until_free(stream, finish):
 
 @pytest.mark.parametrize(("loading", "bytes_each"), [("auto", 4), ("float32", 4), ("bfloat16", 2)])
 def test_the_memory_is_computed_for_this_machine(host, loading, bytes_each, monkeypatch):
-    monkeypatch.setattr(type(host), "on_card", lambda self: False)
+    monkeypatch.setattr(type(host), "uses_gpu", lambda self: False)
     n_bytes = sum(weight.numel() for weight in host.loaded_model().model.parameters()) * bytes_each
     words = page.describe_size(host, "mine", loading)
     text = re.search(r"about (\d+) (\w+) in memory, loaded as (\w+)", words)
@@ -75,7 +75,7 @@ def test_auto_keeps_the_dtype_of_a_model_on_a_gpu(host, monkeypatch):
     path = host.folders.models / "mine" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}))
     for on_card, kind in ((True, "bfloat16"), (False, "float32")):
-        monkeypatch.setattr(type(host), "on_card", lambda self, on_card=on_card: on_card)
+        monkeypatch.setattr(type(host), "uses_gpu", lambda self, on_card=on_card: on_card)
         assert page.describe_size(host, "mine", "auto").endswith(f"loaded as {kind}.</p>")
 
 
@@ -95,7 +95,7 @@ def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
     stream = picker._load_model({picker._model: "mine", picker._loading: "auto"})
     refusal, after = messages_until_free(stream, finish)
     assert "The model is busy: Training &#x27;night&#x27;" in refusal and "can be pressed again" in after
-    assert picker._show_selection()[0]["value"] == host.chosen[0]
+    assert picker._show_selection()[0]["value"] == host.selected_model[0]
 
 
 def test_a_single_model_is_selected(tmp_path):

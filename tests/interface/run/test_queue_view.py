@@ -46,7 +46,7 @@ def test_a_row_names_its_run_and_has_buttons():
 
 def test_finished_runs_stand_below_and_go_back_into_the_form():
     queue = queue_of(1)
-    queue = queue.with_started(queue.waiting[0]).ended(1, "failed", "Out of <memory>.")
+    queue = queue.with_started(queue.waiting[0]).with_ended(1, "failed", "Out of <memory>.")
     page = queue_html(queue, auto_start(), training=False)
     assert "Queue: nothing waits" in page
     assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Into the form" in page

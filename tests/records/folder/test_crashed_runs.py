@@ -35,7 +35,7 @@ def test_it_is_found_with_what_was_lost(place):
     (run,) = find_crashed_runs(place.folders)
     assert (run.name, run.step, run.steps, run.safe_step, run.lost_steps) == ("a", 5, 8, 3, 2)
     assert abs(run.at - time.time()) < 60
-    assert run.lost.startswith("2 steps are lost, about ")
+    assert run.lost_work.startswith("2 steps are lost, about ")
     with hold_run_lock("a", place.folders):
         assert find_crashed_runs(place.folders) == []
     place.train(resume="newest", **RUN)

@@ -24,8 +24,8 @@ def folders(tmp_path):
 
 def test_each_lora_with_its_parts(folders):
     cut, done = inventory.list_entries(folders)
-    assert [cut.name, cut.standing, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
-    assert [done.name, done.standing, done.model, done.step, done.steps] == [
+    assert [cut.name, cut.status, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
+    assert [done.name, done.status, done.model, done.step, done.steps] == [
         "story 10",
         "finished",
         "toy",
@@ -50,8 +50,8 @@ def test_each_lora_with_its_parts(folders):
 
 def test_a_run_that_goes_on_now_is_in_progress(folders):
     with hold_run_lock("story 2", folders):
-        assert [one.standing for one in inventory.list_entries(folders)] == ["in progress", "finished"]
-    assert [one.standing for one in inventory.list_entries(folders)] == ["cut off", "finished"]
+        assert [one.status for one in inventory.list_entries(folders)] == ["in progress", "finished"]
+    assert [one.status for one in inventory.list_entries(folders)] == ["cut off", "finished"]
 
 
 def test_names_are_resolved_to_folders(folders):

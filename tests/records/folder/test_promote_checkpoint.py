@@ -43,9 +43,9 @@ def test_with_its_parameters_and_its_log(folders):
     assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n'
     assert not (new / "optimizer.pt").exists()
     listing = inventory.read_entry(new, folders)
-    assert (listing.standing, listing.step, listing.loss, listing.parts) == ("stopped", 4, 2.5, ())
+    assert (listing.status, listing.step, listing.loss, listing.parts) == ("stopped", 4, 2.5, ())
     last = copy_as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
-    assert inventory.read_entry(last, folders).standing == "finished"
+    assert inventory.read_entry(last, folders).status == "finished"
 
 
 def test_from_a_crashed_run(folders):

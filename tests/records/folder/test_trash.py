@@ -67,7 +67,7 @@ def test_what_is_in_use_stays(folders):
         move_to_trash("night/checkpoint-4", folders)
     for name in ("story", "story/checkpoint-4-epoch-1"):
         with pytest.raises(BusyError, match="is on the model just now"):
-            move_to_trash(name, folders, on=["story/checkpoint-4-epoch-1"])
+            move_to_trash(name, folders, loaded=["story/checkpoint-4-epoch-1"])
     with pytest.raises(SavingError, match="There is no LoRA 'other'"):
         move_to_trash("other", folders)
     assert list_trash(folders) == []

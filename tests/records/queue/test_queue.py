@@ -29,15 +29,15 @@ def names(current):
     [(1, 1, "bac"), (1, 5, "bca"), (3, -1, "acb"), (3, -5, "cab"), (1, -1, "abc"), (9, 1, "abc")],
 )
 def test_runs_can_be_moved(number, places, order):
-    assert "".join(names(queue_of("a", "b", "c").moved(number, places))) == order
+    assert "".join(names(queue_of("a", "b", "c").with_moved(number, places))) == order
 
 
 def test_each_run_keeps_its_number_and_no_number_is_reused():
-    current = queue_of("a", "b").without(1).with_run("c", "tiny", {}, 0)
+    current = queue_of("a", "b").without_run(1).with_run("c", "tiny", {}, 0)
     assert [(run.number, run.name) for run in current.waiting] == [(2, "b"), (3, "c")]
     begun = current.with_started(current.waiting[1])
     assert [run.number for run in begun.with_run("d", "tiny", {}, 0).waiting] == [2, 4]
-    assert [run.number for run in queue_of("a", "b").without(2).with_run("c", "tiny", {}, 0).waiting] == [
+    assert [run.number for run in queue_of("a", "b").without_run(2).with_run("c", "tiny", {}, 0).waiting] == [
         1,
         3,
     ]
@@ -47,35 +47,35 @@ def test_a_run_starts_ends_and_is_remembered_until_the_queue_is_empty():
     current = queue_of("a", "b").with_skip_reasons({1: "made for another model"})
     current = current.with_started(current.waiting[0])
     assert ([(run.name, run.skipped) for run in current.begun], names(current)) == ([("a", "")], ["b"])
-    current = current.ended(1, "failed", "Out of memory.")
+    current = current.with_ended(1, "failed", "Out of memory.")
     assert [(run.name, run.outcome, run.text) for run in current.done] == [("a", "failed", "Out of memory.")]
     assert current.done[0].values["data"] == ["story.txt"]
     assert current.with_run("c", "tiny", {}, 0).done == current.done
-    assert current.without(2).with_run("c", "tiny", {}, 0).done == ()
-    assert current.ended(1, "finished", "") == current
+    assert current.without_run(2).with_run("c", "tiny", {}, 0).done == ()
+    assert current.with_ended(1, "finished", "") == current
 
 
 def test_a_run_that_was_put_back_is_the_first_again():
     current = queue_of("a", "b")
-    assert names(current.with_started(current.waiting[1]).put_back(2)) == ["b", "a"]
+    assert names(current.with_started(current.waiting[1]).with_returned(2)) == ["b", "a"]
 
 
 def test_of_several_runs_in_progress_each_ends_by_itself():
     current = queue_of("a", "b", "c")
     for run in current.waiting[:2]:
         current = current.with_started(run)
-    ended = current.ended(1, "finished", "well")
+    ended = current.with_ended(1, "finished", "well")
     assert ([run.name for run in ended.begun], names(ended)) == (["b"], ["c"])
     assert [run.name for run in ended.done] == ["a"]
-    assert names(current.put_back(2)) == ["b", "c"]
-    assert current.put_back(9) == current.ended(9, "finished", "") == current
+    assert names(current.with_returned(2)) == ["b", "c"]
+    assert current.with_returned(9) == current.with_ended(9, "finished", "") == current
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     path = tmp_path / "training" / "queue.json"
     assert queue.load(path) == Queue()
     current = queue_of("a", "b", "c")
-    current = current.with_started(current.waiting[0]).ended(1, "finished", "well")
+    current = current.with_started(current.waiting[0]).with_ended(1, "finished", "well")
     current = current.with_started(current.waiting[0])
     queue.save(path, current)
     assert queue.load(path) == current
@@ -85,7 +85,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
 def test_the_file_remembers_the_last_ended_runs(tmp_path):
     current = queue_of(*map(str, range(25)))
     for run in current.waiting:
-        current = current.with_started(run).ended(run.number, "finished", "well\nand more")
+        current = current.with_started(run).with_ended(run.number, "finished", "well\nand more")
     assert len(current.done) == 25
     queue.save(tmp_path / "queue.json", current)
     ended = queue.load(tmp_path / "queue.json").done

@@ -109,7 +109,7 @@ def test_a_single_evaluation_is_not_enough():
 
 
 def test_a_validation_split_that_was_never_evaluated_is_said():
-    for kwargs in ({"kept_aside": "its digest"}, {"evaluates": True}):
+    for kwargs in ({"validation_key": "its digest"}, {"evaluates": True}):
         text = judge_run(graph(FALLING, {}), NAMES, **kwargs).text
         assert text.startswith("The run ended before the part kept aside was gone through, so learning cannot be")
 
@@ -127,7 +127,7 @@ def test_a_loss_that_rose_was_not_still_falling():
 
 
 def test_evaluations_on_another_split_do_not_count():
-    assert judge_run(graph(FALLING, MEMORIZED), NAMES, kept_aside="other").kind == "not known"
+    assert judge_run(graph(FALLING, MEMORIZED), NAMES, validation_key="other").kind == "not known"
 
 
 def test_nan_is_left_out():
