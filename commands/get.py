@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ..core.jobs import DownloadProgress, Event, EventFormatter
+from ..core.jobs import DownloadProgress, Event, EventFormatter, event_text
 from ..downloads import download, hub_models
 from ..hosts.standalone import standalone_folders
 from . import options
@@ -49,7 +49,7 @@ class _ProgressPrinter:
 
     def print_event(self, event: Event) -> None:
         if self._can_overwrite and isinstance(event, DownloadProgress):
-            line = f"{event.share:.0%}  {event.words}"
+            line = event_text(event)
             print(f"\r{line:<{self._open_line_length}}", end="", file=sys.stderr, flush=True)
             self._open_line_length = len(line)
         elif line := self._formatter.line(event):

@@ -7,6 +7,7 @@ from .auto_start import AutoStart
 from .console import EventFormatter
 from .control import Request, RunControl, TimeLimit
 from .eta import EtaEstimator
+from .event_text import event_text, probe_extra_times
 from .events import (
     Advice,
     Answer,
@@ -21,14 +22,11 @@ from .events import (
     MachineUse,
     Note,
     Outcome,
-    PerplexityMeasured,
     PlanChanged,
     ProbeDone,
     Progress,
-    RowScores,
     RunPlanned,
     SampleGenerated,
-    Segment,
     Stage,
     StartedFromQueue,
     TimeLimited,
@@ -36,6 +34,7 @@ from .events import (
     peak_memory_of,
 )
 from .job import Job, JobFn
+from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .session import SESSION, Session
 
 __all__ = [
@@ -75,5 +74,7 @@ __all__ = [
     "TimeLimited",
     "Trigger",
     "console",
+    "event_text",
     "peak_memory_of",
+    "probe_extra_times",
 ]

@@ -10,15 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ...train_utils import duration, perplexity, plural, size
 from ..errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
 Trigger = Literal["start", "planned", "asked", "end"]
 """Why an evaluation or sample was made: before the first step, by plan, on request, or at the end."""
 POLL_SECONDS = 1.0
-MAX_SHOWN_ROWS = 5
-"""Number of rows shown from each end of the ranking by perplexity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +44,6 @@ class DownloadProgress(Event):
     @property
     def share(self) -> float:
         return self.done / self.total if self.total else 1.0
-
-    @property
-    def words(self) -> str:
-        """'180 MB of 1.5 GB, 5.1 MB/s, 4 min 20 s left'."""
-        remaining = self.total - self.done
-        left = (
-            f", {size(self.speed)}/s, {duration(remaining / self.speed)} left"
-            if remaining and self.speed >= 1
-            else ""
-        )
-        return f"{size(self.done)} of {size(self.total)}{left}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +104,6 @@ class MachineUse(Event):
     busy: int | None = None  # percent of the time
     celsius: int | None = None  # of the hottest GPU
     watts: int | None = None  # of all GPUs together
-
-    @property
-    def words(self) -> str:
-        """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
-        device = plural(self.cards, "graphics card") if self.cards else "memory of the whole program"
-        total = f" of {size(self.total)}" if self.total else ""
-        readings = ((self.busy, "% busy"), (self.celsius, "\u00b0C"), (self.watts, "W"))
-        figures = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
-        return f"{device}: at most {size(self.peak)}{total} so far{figures}"
 
 
 def peak_memory_of(events: Iterable[Event]) -> int:
@@ -248,94 +225,9 @@ class ProbeDone(Event):
     answer_seconds: float = 0.0  # of one at most, estimated from its beginning
 
     @property
-    def extra_time(self) -> list[tuple[str, str]]:
-        """Evaluations and samples of the run, each with its time, as far as known."""
-        extras = (
-            (self.evaluations, "evaluation", "about", self.evaluation_seconds),
-            (self.answers, "answer", "at most about", self.answer_seconds),
-        )
-        return [
-            (f"{count:,} {plural(count, noun)}", f"{bound} {duration(count * seconds)}")
-            for count, noun, bound, seconds in extras
-            if count and seconds
-        ]
-
-    @property
-    def run_summary(self) -> str:
-        """'about 5 min for the run, 3 evaluations about 20 s more'."""
-        extras = "".join(f", {task} {time} more" for task, time in self.extra_time)
-        return f"about {duration(self.run_seconds)} for the run{extras}"
-
-    @property
     def fits(self) -> bool:
         """Whether the run fits into the free memory without splitting a batch."""
         return not (self.too_large or (self.free and self.peak > self.free))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenScores:
-    """Score of some tokens: their mean loss and the share that the model predicts right."""
-
-    tokens: int
-    loss: float
-    right: float
-
-    @property
-    def perplexity(self) -> float:
-        return perplexity(self.loss)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment(TokenScores):
-    """Score of one of many equal segments of a dataset; `begins` is the beginning of its text."""
-
-    begins: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowScores(TokenScores):
-    """Score of a row: its place, the text before the scored part, and the beginning of the scored part."""
-
-    place: str
-    read: str
-    begins: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerplexityMeasured(Event):
-    """Perplexity of a dataset, a row of the evaluations table; `lora` is '-' for the model without a LoRA.
-
-    `right` is the share of tokens that the model predicts right; `stretches` are the scores along the data.
-    Datasets of rows have a `stride` of 0. `rows` are sorted, the highest perplexity first: all rows or, if there
-    are very many, the same number from each end.
-    """
-
-    model: str
-    lora: str
-    dataset: str
-    perplexity: float
-    loss: float
-    tokens: int
-    stride: int
-    max_length: int
-    seconds: float
-    right: float
-    stretches: tuple[Segment, ...] = ()
-    rows: tuple[RowScores, ...] = ()
-
-    @property
-    def least_known(self) -> tuple[RowScores, ...]:
-        """A few rows with the highest perplexity, worst first; none is also in `best_known`."""
-        return self.rows[: self._few]
-
-    @property
-    def best_known(self) -> tuple[RowScores, ...]:
-        """A few rows with the lowest perplexity, best first."""
-        return self.rows[::-1][: self._few]
-
-    @property
-    def _few(self) -> int:
-        return min(MAX_SHOWN_ROWS, len(self.rows) // 2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ from ...data.report import (
 )
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
-from ...train_utils import duration, size
 from ..checks import raise_run_problems
 from ..compute import (
     BatchSplitter,
@@ -81,7 +80,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
         event = _compare_with_estimate(event, result, run_plan, memory_model)
     event = replace(event, **extra_times)
     job.log.append(event)
-    return JobEnded(outcome="finished", text=_summary(event))
+    return JobEnded(outcome="finished", text="Nothing was changed.")
 
 
 def count_layers(host: Host) -> Mapping[str, int]:
@@ -171,21 +170,6 @@ def _compare_with_estimate(
         largest = min(largest, result.too_large - 1)
     fitting = {} if event.fits else fit_to_memory(memory_model, run_plan.settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=fitting)
-
-
-def _summary(probed: ProbeDone) -> str:
-    parts = [f"{duration(probed.seconds)} a step, {probed.run_summary}"]
-    if probed.peak:
-        free = f", {size(probed.free)} are free" if probed.free else ""
-        parts.append(f"at most {size(probed.peak)} above the model (expected {size(probed.expected)}){free}")
-    if probed.too_large:
-        parts.append(
-            f"{probed.too_large} examples at once do not fit, {probed.batch_size} do: a run takes them in parts"
-        )
-    if not probed.fits:
-        changes = ", ".join(f"{key} = {value}" for key, value in probed.fitting.items())
-        parts.append(f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff")
-    return "; ".join(parts) + ". Nothing was changed."
 
 
 def _extra_times(

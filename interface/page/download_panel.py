@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ...core.errors import BusyError, SettingsError, TrainingProError
-from ...core.jobs import DownloadProgress, Job, JobFn, Note, Request, Stage
+from ...core.jobs import DownloadProgress, Job, JobFn, Note, Request, Stage, event_text
 from ..base import (
     POLL_SECONDS,
     PageContext,
@@ -78,8 +78,8 @@ class DownloadView:
     def _progress_html(self) -> str:
         parts = []
         if self._last_fetched:
-            words = f"{self._last_fetched.share:.0%}: {self._last_fetched.words}"
-            parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(words)]
+            fetched = event_text(self._last_fetched)
+            parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(fetched)]
         status = "Stopping ..." if self.job.control.asked(Request.STOP) else self._status
         lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
         return markup.card(self.job.title, *parts, *lines, mood="live")

@@ -23,6 +23,7 @@ from ...core.jobs import (
     RunPlanned,
     SampleGenerated,
     Stage,
+    event_text,
 )
 from ...records.report import Mark, Point, ValidationLoss, draw_curve, step_points, validation_losses
 from ...settings import presets
@@ -59,7 +60,7 @@ class RunView:
         self.job = job
         self.position = 0
         self._planned: RunPlanned | None = None
-        self._stage = ""
+        self._stage = "..."
         self._points: list[Point] = []
         self._marks: list[Mark] = []
         self._messages: list[str] = []
@@ -124,7 +125,7 @@ class RunView:
         if isinstance(event, Progress):
             self._add_step(event)
         elif isinstance(event, Stage):
-            self._stage = event.text + ("" if event.share is None else f" {event.share:.0%}")
+            self._stage = event_text(event)
         elif isinstance(event, RunPlanned):
             self._planned = event
             self._points = step_points(event.earlier)
@@ -132,7 +133,7 @@ class RunView:
         elif isinstance(event, CheckpointSaved):
             self._last_checkpoint = event
             self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
-            self._messages.append(f"Checkpoint saved at step {event.step}: {event.folder.name}")
+            self._messages.append(event_text(event))
         elif isinstance(event, EvaluationDone):
             self._evaluations.append(event)
             self._extra_charts.add_evaluation(event)
@@ -145,7 +146,7 @@ class RunView:
         elif isinstance(event, LiveSettingsChanged):
             self._messages += _live_changes(event)
         elif isinstance(event, (Note, Advice)):
-            self._messages.append(event.text)
+            self._messages.append(event_text(event))
         elif isinstance(event, JobEnded):
             self._end = event
 
@@ -154,7 +155,7 @@ class RunView:
         if self._planned is not None:
             self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
         self._marks.append(Mark(event.step, event.why))
-        self._messages.append(f"After step {event.step}: {event.why}; step {event.steps} is the last one now.")
+        self._messages.append(event_text(event))
 
     def _add_step(self, event: Progress) -> None:
         if event.phase and event.phase != (self._last.phase if self._last else ""):
@@ -167,7 +168,7 @@ class RunView:
         """The confirmation of a pending request, or else the stage of the run."""
         pending = self.job.control.pending
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
-        return next(messages, f"{self._stage} ...")
+        return next(messages, self._stage)
 
     def _figures(self) -> str:
         progress = self._last
@@ -211,7 +212,7 @@ class RunView:
 
     def _machine_line(self) -> str:
         """How much of the machine the run uses."""
-        words = self._machine.words if self._machine else ""
+        words = event_text(self._machine) if self._machine else ""
         return words[:1].upper() + words[1:]
 
     def _hour_ago_note(self, last: Progress) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ...core.errors import TrainingProError
-from ...core.jobs import ProbeDone
+from ...core.jobs import ProbeDone, probe_extra_times
 from ...settings import presets
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
@@ -83,7 +83,7 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
         [
             ("a step", duration(probed.seconds)),
             (f"the run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
-            *((f"more for {what}", how_long) for what, how_long in probed.extra_time),
+            *((f"more for {what}", how_long) for what, how_long in probe_extra_times(probed)),
             *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
             *([("too many at once", str(probed.too_large))] if probed.too_large else []),

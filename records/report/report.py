@@ -14,7 +14,6 @@ from ...core.jobs import (
     CheckpointSaved,
     EvaluationDone,
     Event,
-    EventFormatter,
     JobEnded,
     LiveSettingsChanged,
     Note,
@@ -22,6 +21,7 @@ from ...core.jobs import (
     Progress,
     RunPlanned,
     SampleGenerated,
+    event_text,
     peak_memory_of,
 )
 from ...settings import presets
@@ -207,12 +207,12 @@ def _answer(text: str) -> str:
 
 def _event_table(story: ReportData) -> str:
     """List the events with time and step, in the words of the console."""
-    narrator, step, rows = EventFormatter(), 0, []
+    step, rows = 0, []
     for event in [*story.events, story.ended]:
         if isinstance(event, Progress):
             step = event.step
-        elif isinstance(event, LISTED_EVENTS) and (line := narrator.line(event)):
-            text = line.partition("\n")[0] if isinstance(event, JobEnded) else line
+        elif isinstance(event, LISTED_EVENTS) and (text := event_text(event)):
+            text = text.partition("\n")[0] if isinstance(event, JobEnded) else text
             kind = "advice" if isinstance(event, (Advice, JobEnded)) else ""
             rows.append(_row(("clock", _format_time(event.at, story)), ("number", str(step or "")), (kind, text)))
     return _table(("Time", "After step", ""), rows)

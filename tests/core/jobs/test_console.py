@@ -20,7 +20,6 @@ from training_pro.core.jobs.events import (
     LibraryMessage,
     MachineUse,
     Note,
-    PerplexityMeasured,
     Progress,
     RunPlanned,
     SampleGenerated,
@@ -28,6 +27,7 @@ from training_pro.core.jobs.events import (
     TimeLimited,
 )
 from training_pro.core.jobs.job import Job
+from training_pro.core.jobs.perplexity_event import PerplexityMeasured
 from training_pro.core.jobs.session import Session
 from training_pro.tests.fakes import FakeHost
 
@@ -90,7 +90,7 @@ LINES = [
         SampleGenerated(step=3, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no"),
         f"Step 3, 'Once upon' -> 'a {19 * 'time '}...'",
     ),
-    (CheckpointSaved(step=3, folder=Path("c"), reason="user"), "Checkpoint saved at step 3: c"),
+    (CheckpointSaved(step=3, folder=Path("run/c"), reason="user"), "Checkpoint saved at step 3: c"),
 ]
 
 
@@ -128,10 +128,10 @@ def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
         DownloadProgress(at=float(at), done=done, total=255_000_000, speed=1e7) for at, done in bytes_by_second
     ]
     assert [line for event in came if (line := narrator.line(event))] == [
-        "0%  0 bytes of 255 MB, 10 MB/s, 26 s left",
-        "39%  100 MB of 255 MB, 10 MB/s, 16 s left",
-        "78%  200 MB of 255 MB, 10 MB/s, 5.5 s left",
-        "100%  255 MB of 255 MB",
+        "0%: 0 bytes of 255 MB, 10 MB/s, 26 s left",
+        "39%: 100 MB of 255 MB, 10 MB/s, 16 s left",
+        "78%: 200 MB of 255 MB, 10 MB/s, 5.5 s left",
+        "100%: 255 MB of 255 MB",
     ]
 
 

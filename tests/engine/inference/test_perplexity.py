@@ -12,8 +12,9 @@ from training_pro.chunking import EncodedText
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityRequest
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, PerplexityMeasured
+from training_pro.core.jobs.events import Advice
 from training_pro.core.jobs.job import Job
+from training_pro.core.jobs.perplexity_event import PerplexityMeasured
 from training_pro.engine.inference.eval_loop import GroupSums
 from training_pro.engine.inference.perplexity_input import Segments, _sliding_windows
 from training_pro.engine.lora.adapter import load_lora

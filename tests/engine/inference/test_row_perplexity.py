@@ -12,8 +12,9 @@ import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import DataError, SettingsError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import EvaluationDone, Note, PerplexityMeasured
+from training_pro.core.jobs.events import EvaluationDone, Note
 from training_pro.core.jobs.job import Job
+from training_pro.core.jobs.perplexity_event import PerplexityMeasured
 from training_pro.data.prepare import prepare
 from training_pro.engine.compute.capabilities import probe_model
 from training_pro.engine.inference import perplexity, row_perplexity

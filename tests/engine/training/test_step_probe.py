@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError, SavingError
-from training_pro.core.jobs import console
+from training_pro.core.jobs.event_text import event_text, probe_extra_times
 from training_pro.core.jobs.events import EvaluationDone, JobEnded, ProbeDone, SampleGenerated
 from training_pro.core.jobs.job import Job
 from training_pro.data.examples.examples import Examples
@@ -55,7 +55,7 @@ def test_a_probe_reports_the_run_and_changes_nothing(probed):
     assert 0 < event.seconds < event.run_seconds
     assert 60 < event.tokens <= 96
     assert isinstance(ended, JobEnded)
-    assert " for the run" in ended.text
+    assert " for the run" in event_text(event) and ended.text == "Nothing was changed."
     assert files == files_after
     for old, new in zip(before[0].values(), after[0].values(), strict=True):
         assert torch.equal(old, new)
@@ -68,7 +68,7 @@ def test_memory_is_measured_and_reported(probed):
     event = probed[0]
     assert event.peak > 0
     assert event.expected > 0
-    assert "above the model (expected" in console.EventFormatter().line(event)
+    assert "above the model (expected" in event_text(event)
 
 
 def test_timing_on_a_gpu_synchronizes_before_and_after(monkeypatch):
@@ -101,10 +101,10 @@ def test_on_windows_the_probe_has_the_memory_limit_of_a_run(place, monkeypatch):
 def test_without_a_peak_the_step_is_still_timed(place, monkeypatch, tmp_path):
     monkeypatch.setattr(telemetry, "CLEAR_REFS", tmp_path / "not there" / "clear_refs")
     job = Job("probe", "a test")
-    ended = PeftEngine().probe(place.settings(), place.host(), job)
+    PeftEngine().probe(place.settings(), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     assert (event.peak, event.seconds > 0) == (0, True)
-    assert " a step, about " in ended.text and "above the model" not in ended.text
+    assert " a step, about " in event_text(event) and "above the model" not in event_text(event)
 
 
 def test_a_probe_has_no_folder_that_could_be_lost(with_lora, monkeypatch):
@@ -126,9 +126,9 @@ EXTRAS = {"eval_share": 0.2, "eval_every": 2, "sample_every": 2, "sample_prompts
 
 def probe(place, **more):
     job = Job("probe", "a test")
-    ended = PeftEngine().probe(place.settings(**more), place.host(), job)
+    PeftEngine().probe(place.settings(**more), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
-    return event, ended.text
+    return event, event_text(event)
 
 
 def test_evaluations_and_answers_are_counted_as_in_the_run_and_the_model_is_unchanged(place):
@@ -148,13 +148,13 @@ def test_evaluations_and_answers_are_counted_as_in_the_run_and_the_model_is_unch
         event_types.count(SampleGenerated),
     )
     assert min(event.evaluation_seconds, event.answer_seconds) > 0
-    assert " evaluations about " in console.EventFormatter().line(event)
-    assert " answers at most about " in console.EventFormatter().line(event)
+    assert " evaluations about " in event_text(event)
+    assert " answers at most about " in event_text(event)
 
 
 def test_extras_that_do_not_exist_or_fail_are_not_mentioned(place, monkeypatch):
     event, words = probe(place)
-    assert (event.extra_time, event.evaluations, event.answers) == ([], 0, 0)
+    assert (probe_extra_times(event), event.evaluations, event.answers) == ([], 0, 0)
     assert " more" not in words
 
     def fails(*_, **__):
@@ -163,7 +163,7 @@ def test_extras_that_do_not_exist_or_fail_are_not_mentioned(place, monkeypatch):
     monkeypatch.setattr("training_pro.engine.inference.sample_generation.generate_ids", fails)
     monkeypatch.setattr(EvalLoop, "estimate_seconds", fails)
     event, words = probe(place, **EXTRAS)
-    assert event.extra_time == []
+    assert probe_extra_times(event) == []
     assert " for the run; " in words
 
 
@@ -235,13 +235,13 @@ def small_memory(monkeypatch):
 
 def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     job = Job("probe", "a test")
-    ended = PeftEngine().probe(place.settings(batch_size=4, packing="off"), place.host(), job)
+    PeftEngine().probe(place.settings(batch_size=4, packing="off"), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
     assert not event.fits
     assert event.fitting == {"batch_size": 2, "accumulation": 2}
-    assert "4 examples at once do not fit, 2 do" in ended.text
-    assert "try batch_size = 2, accumulation = 2" in ended.text
+    assert "4 examples at once do not fit, 2 do" in event_text(event)
+    assert "try batch_size = 2, accumulation = 2" in event_text(event)
     assert max(small_memory) > 70
 
 

@@ -1,0 +1,162 @@
+"""The sentence about each event, the same on the page, in the console and in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import singledispatch
+from textwrap import shorten
+
+from ...train_utils import duration, format_count, plural, size
+from .events import (
+    Advice,
+    CheckpointSaved,
+    DownloadProgress,
+    EvaluationDone,
+    Event,
+    JobEnded,
+    LiveSettingsChanged,
+    MachineUse,
+    Note,
+    PlanChanged,
+    ProbeDone,
+    RunPlanned,
+    SampleGenerated,
+    Stage,
+    TimeLimited,
+)
+from .perplexity_event import PerplexityMeasured
+
+MAX_TEXT_CHARS = 100  # characters of a prompt, and of its answer
+
+
+@singledispatch
+def event_text(event: Event) -> str:
+    """The sentence about an event; empty for the kinds that have none."""
+    return ""
+
+
+@event_text.register(Note)
+@event_text.register(Advice)
+@event_text.register(JobEnded)
+def _text(event: Note | Advice | JobEnded) -> str:
+    return event.text
+
+
+@event_text.register
+def _stage(event: Stage) -> str:
+    share = "" if event.share is None else f" {event.share:.0%}"
+    return f"{event.text}{share} ..."
+
+
+@event_text.register
+def _download(event: DownloadProgress) -> str:
+    """'12%: 180 MB of 1.5 GB, 5.1 MB/s, 4 min 20 s left'."""
+    remaining, left = event.total - event.done, ""
+    if remaining and event.speed >= 1:
+        left = f", {size(event.speed)}/s, {duration(remaining / event.speed)} left"
+    return f"{event.share:.0%}: {size(event.done)} of {size(event.total)}{left}"
+
+
+@event_text.register
+def _time_limited(event: TimeLimited) -> str:
+    return f"At most {duration(event.seconds)} from the first step on."
+
+
+@event_text.register
+def _run_planned(event: RunPlanned) -> str:
+    disk = f" Disk: {event.disk}." if event.disk else ""
+    steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} an epoch."
+    return f"Training '{event.name}' on {event.model}: {steps}{disk}"
+
+
+@event_text.register
+def _plan_changed(event: PlanChanged) -> str:
+    rest = event.rates[event.step :]
+    now = f", the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
+    return f"The plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
+
+
+@event_text.register
+def _live_settings_changed(event: LiveSettingsChanged) -> str:
+    """With the keys of the settings; the page has their labels instead."""
+    changes = ", ".join(f"{key} {new} (was {old})" for key, (old, new) in event.changes.items())
+    return f"From after step {event.step} on: {changes}."
+
+
+@event_text.register
+def _checkpoint_saved(event: CheckpointSaved) -> str:
+    return f"Checkpoint saved at step {event.step}: {event.folder.name}"
+
+
+@event_text.register
+def _machine_use(event: MachineUse) -> str:
+    """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
+    device = plural(event.cards, "graphics card") if event.cards else "memory of the whole program"
+    total = f" of {size(event.total)}" if event.total else ""
+    readings = ((event.busy, "% busy"), (event.celsius, "\u00b0C"), (event.watts, "W"))
+    figures = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
+    return f"{device}: at most {size(event.peak)}{total} so far{figures}"
+
+
+@event_text.register
+def _evaluation(event: EvaluationDone) -> str:
+    gain = "" if event.context_gain is None else f", context gain {event.context_gain:.4f}"
+    parts = "".join(f", {name} {loss:.4f}" for name, loss in event.by_source.items())
+    return (
+        f"Kept aside, step {event.step}: loss {event.loss:.4f}, perplexity {event.perplexity:.4g}, "
+        f"{event.accuracy:.1%} of the tokens right{parts}{gain}"
+    )
+
+
+@event_text.register
+def _sample(event: SampleGenerated) -> str:
+    return f"Step {event.step}, {_quote(event.prompt)} -> {_quote(event.text)}"
+
+
+def _quote(text: str) -> str:
+    """Beginning of a text, on one line."""
+    return repr(shorten(text, MAX_TEXT_CHARS, placeholder=" ..."))
+
+
+@event_text.register
+def _perplexity(event: PerplexityMeasured) -> str:
+    lora = "without a LoRA" if event.lora == "-" else f"with {event.lora}"
+    return (
+        f"{event.dataset} {lora}: perplexity {event.perplexity:.4f}, {event.right:.1%} of "
+        f"{event.tokens:,} tokens right ({duration(event.seconds)})"
+    )
+
+
+@event_text.register
+def _probe(event: ProbeDone) -> str:
+    return "; ".join(_probe_figures(event)) + "."
+
+
+def _probe_figures(event: ProbeDone) -> Iterator[str]:
+    yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
+    if event.too_large:
+        yield f"{event.too_large} examples at once do not fit, {event.batch_size} do: a run takes them in parts"
+    more = "".join(f", {task} {time} more" for task, time in probe_extra_times(event))
+    yield f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run{more}"
+    if event.peak:
+        yield f"at most {size(event.peak)} above the model (expected {size(event.expected)})"
+    if event.free:
+        yield f"{size(event.free)} free"
+    if event.largest_batch:
+        yield f"largest batch that fits {event.largest_batch}"
+    changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
+    if not event.fits:
+        yield f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff"
+
+
+def probe_extra_times(event: ProbeDone) -> list[tuple[str, str]]:
+    """Evaluations and samples of the probed run, each with its time, as far as known."""
+    extras = (
+        (event.evaluations, "evaluation", "about", event.evaluation_seconds),
+        (event.answers, "answer", "at most about", event.answer_seconds),
+    )
+    return [
+        (format_count(count, noun), f"{bound} {duration(count * seconds)}")
+        for count, noun, bound, seconds in extras
+        if count and seconds
+    ]
