@@ -22,8 +22,8 @@ def make_run(steps: int) -> Any:
     from training_pro.core.jobs import (  # type: ignore[import-not-found]
         CheckpointSaved,
         Job,  # type: ignore[import-not-found]
-        Progress,
         RunPlanned,
+        Step,
     )
 
     job = Job("training", "Training 'long'")
@@ -36,7 +36,7 @@ def make_run(steps: int) -> Any:
     for n in range(1, steps + 1):
         loss = 2 + math.exp(-5 * n / steps) + (n % 97) / 300
         job.log.append(
-            Progress(
+            Step(
                 step=n, steps=steps, epoch=3 * n / steps, loss=loss, smoothed=loss, learning_rate=rates[n - 1],
                 gradient_norm=loss / 3, tokens=900, seconds=0.5, by_source={"a.txt": loss, "b.jsonl": loss / 2},
             )

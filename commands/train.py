@@ -17,7 +17,7 @@ from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
 from ..core.host import Folders, Host
-from ..core.jobs import SESSION, Job, JobEnded, Note, Progress, Request, StartedFromQueue, console
+from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
 from ..settings import files, flags, presets
@@ -176,7 +176,7 @@ def _is_second_request(signal_times: Sequence[float]) -> bool:
 
 def _print_other_failure(job: Job) -> None:
     """Print the error of a process other than the first, unless all have it: then the first prints it."""
-    begun = any(isinstance(event, Progress) for event in job.log.since(0))
+    begun = any(isinstance(event, Step) for event in job.log.since(0))
     if dist_env.is_main_process() or job.end is None or job.end.outcome != "failed":
         return
     if begun or job.end.details:

@@ -47,7 +47,6 @@ VALUES_BY_FIELD: Mapping[str, Any] = {
     "values": SETTINGS_VALUES,
     "fitting": SETTINGS_VALUES,
     "changes": st.dictionaries(st.sampled_from(sorted(SETTINGS)), st.tuples(PLAIN, PLAIN), max_size=3),
-    "earlier": st.lists(STEP_ENTRIES, max_size=2).map(tuple),
     "rates": st.lists(st.floats(0, 1), max_size=4).map(tuple),
     "loss": ANY_FLOAT,
     "smoothed": ANY_FLOAT,

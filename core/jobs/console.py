@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ...train_utils import duration, time_of_day
 from .eta import EtaEstimator
 from .event_text import event_text
-from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, Progress
+from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, Step
 from .job import Job
 
 WriteLine = Callable[[str], object]
@@ -34,7 +34,7 @@ class EventFormatter:
     def line(self, event: Event) -> str:
         """The line of an event; empty if it is not shown."""
         self._pace.update(event)
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             is_due = self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
             return self._step_line(event) if is_due else ""
         if isinstance(event, DownloadProgress):
@@ -53,7 +53,7 @@ class EventFormatter:
         self._last_shown = event.at
         return True
 
-    def _step_line(self, event: Progress) -> str:
+    def _step_line(self, event: Step) -> str:
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "

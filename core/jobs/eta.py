@@ -6,7 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
-from .events import EvaluationDone, Event, Progress, RunPlanned, SampleGenerated, TimeLimited
+from .events import EvaluationDone, Event, RunPlanned, SampleGenerated, Step, TimeLimited
 
 RECENT_STEPS = 20
 
@@ -35,7 +35,7 @@ class EtaEstimator:
     """Estimates from the median of the last steps, so that one slow step changes nothing."""
 
     def __init__(self) -> None:
-        self._recent: deque[Progress] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
         self._started_at: float | None = None
         self._steps, self._between_steps, self._planned_since_step = 0, 0.0, 0.0
         self._limit_seconds, self._last_event_at = math.inf, 0.0
@@ -43,7 +43,7 @@ class EtaEstimator:
 
     def update(self, event: Event) -> None:
         """Take in an event; most kinds are ignored."""
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             self._add_step(event)
         elif isinstance(event, RunPlanned):
             self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
@@ -84,12 +84,12 @@ class EtaEstimator:
         """Seconds from the first step to the latest one."""
         return self._recent[-1].at - (self._started_at or 0.0)
 
-    def _add_step(self, progress: Progress) -> None:
-        self._recent.append(progress)
+    def _add_step(self, step: Step) -> None:
+        self._recent.append(step)
         self._steps += 1
-        self._between_steps += max(0.0, progress.extra_time - self._planned_since_step)
+        self._between_steps += max(0.0, step.extra_time - self._planned_since_step)
         self._planned_since_step = 0.0
-        self._started_at = progress.at if self._started_at is None else self._started_at
+        self._started_at = step.at if self._started_at is None else self._started_at
 
     def _add_planned(self, recurring: _Recurring, step: int, seconds: float) -> None:
         """Note an evaluation or sample; its time is planned, so it is left out of the time between steps."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import Remedy
 
@@ -57,8 +57,8 @@ class RunPlanned(Event):
     first_step: int
     rates: tuple[float, ...]
     settings: Mapping[str, object]
-    earlier: tuple[Mapping[str, Any], ...] = ()
-    """Earlier steps of a resumed run: entries as in training_graph.json."""
+    earlier: tuple[Step | EvaluationDone, ...] = ()
+    """Steps and evaluations of a resumed run before `first_step`."""
     disk: str = ""
     """Disk space the run will use and the free space, in words."""
     evaluate_every: int = 0
@@ -74,11 +74,12 @@ class TimeLimited(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Event):
-    """A finished step: one change of the weights."""
+class Step(Event):
+    """A finished step, one change of the weights: in the log, in training_graph.json and on the curve."""
 
     step: int
-    steps: int
+    steps: int = 0
+    """Last step of the plan; 0 for a step read from a file."""
     epoch: float
     loss: float
     smoothed: float
@@ -129,6 +130,8 @@ class EvaluationDone(Event):
     seconds: float
     by_source: Mapping[str, float] = field(default_factory=dict)
     context_gain: float | None = None
+    validation_key: str = ""
+    """Fingerprint of the validation split."""
 
 
 @dataclass(frozen=True, kw_only=True)

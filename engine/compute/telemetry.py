@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ...core.jobs import Advice, EventLog, MachineUse, Progress, peak_memory_of
+from ...core.jobs import Advice, EventLog, MachineUse, Step, peak_memory_of
 from .acceleration import trim_memory
 from .windows_vram import SPILL_ADVICE, spill_detector
 
@@ -35,7 +35,7 @@ class MachineMonitor:
         _reset_gpu_peaks() if self._on_gpu else _reset_process_peak()
         self._system_peak = 0 if self._on_gpu else _system_peak()
 
-    def observe_step(self, progress: Progress) -> None:
+    def observe_step(self, progress: Step) -> None:
         """Observe a finished step, with advice if memory spills."""
         if self._spill is not None and self._spill.observe(progress.seconds, progress.tokens):
             self._log.append(Advice(text=SPILL_ADVICE))

@@ -9,7 +9,7 @@ from typing import Any
 from ...core.errors import first_line
 from ...core.jobs import Advice, EvaluationDone, Job, Request, Stage, Trigger
 from ...data.examples import find_example_datasets
-from ...records.report import graph_file
+from ...records.report import graph_entry, read_evaluations
 from ...train_utils import perplexity
 from ..compute import ModelCapabilities, distributed
 from ..plan import Evaluation, RunPlan
@@ -43,7 +43,7 @@ class EvalScheduler:
         """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
         if self._evaluator is None:
             return None
-        earlier = graph_file.read_evaluations(self._graph, self._run_plan.validation_key)
+        earlier = read_evaluations(self._graph, self._run_plan.validation_key)
         if not earlier:
             return self._evaluate(step, "start")
         return self._evaluate(step, "planned") if self._is_due(step) and earlier[-1].step < step else None
@@ -87,7 +87,7 @@ class EvalScheduler:
             )
         if result is not None:
             event = self._as_event(result, step, occasion, time.monotonic() - started)
-            self._graph.append(graph_file.evaluation_entry(event, self._run_plan.validation_key))
+            self._graph.append(graph_entry(event))
             self._log.append(event)
         if occasion != "end":
             self._log.append(Stage(text="Training"))
@@ -105,6 +105,7 @@ class EvalScheduler:
             seconds=seconds,
             by_source=result.by_source,
             context_gain=result.context_gain,
+            validation_key=self._run_plan.validation_key,
         )
 
 

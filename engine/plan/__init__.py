@@ -5,7 +5,7 @@ from __future__ import annotations
 from .lr_plan import LR_SHARE_KEY, LrPlan, apply_to_scheduler
 from .run_controller import RunController
 from .run_plan import DATA_KEY, RunPlan, build_run_plan
-from .step_log import StepLog, graph_entry
+from .step_log import StepLog
 from .step_rules import Evaluation, StepState
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "StepState",
     "apply_to_scheduler",
     "build_run_plan",
-    "graph_entry",
 ]

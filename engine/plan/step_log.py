@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core.jobs import Progress
+from ...core.jobs import Step
+from ...records.report import graph_entry
 from ...train_utils import smooth_loss
 from .lr_plan import LrPlan
 
@@ -44,12 +45,12 @@ class StepLog:
         by_source: Mapping[str, float],
         *,
         phase: str,
-    ) -> Progress:
+    ) -> Step:
         """Log a finished step."""
         self.smoothed = smooth_loss(self.smoothed, loss)
         now = time.monotonic()
         extra_seconds = 0.0 if self._step_end is None else max(0.0, self._step_start - self._step_end)
-        progress = Progress(
+        finished = Step(
             step=step,
             steps=rates.steps,
             epoch=step / self._steps_per_epoch,
@@ -64,24 +65,9 @@ class StepLog:
             phase=phase,
         )
         self._step_start = self._step_end = now
-        self.graph.append(graph_entry(progress))
-        return progress
+        self.graph.append(graph_entry(finished))
+        return finished
 
     def rates_used(self) -> list[float]:
         """Learning rates of all steps so far."""
         return [float(entry["learning_rate"]) for entry in self.graph if "learning_rate" in entry]
-
-
-def graph_entry(progress: Progress) -> dict[str, Any]:
-    optional = {"loss_by_source": dict(progress.by_source), "phase": progress.phase}
-    return {
-        "current_steps": progress.step,
-        "loss": progress.loss,
-        "smoothed_loss": progress.smoothed,
-        "learning_rate": progress.learning_rate,
-        "epoch": round(progress.epoch, 4),
-        "gradient_norm": progress.gradient_norm,
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 3),
-        **{key: value for key, value in optional.items() if value},
-    }

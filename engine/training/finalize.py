@@ -22,7 +22,7 @@ from ...core.host import Folders, unwrap_peft
 from ...core.jobs import Job, JobEnded, Note, Outcome, Stage, StartedFromQueue, peak_memory_of
 from ...core.version import VERSION
 from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, PARAMETERS, RunFolder, loras, retention, run_files
-from ...records.report import Mark, curve_png, graph_file, judge_run, number_or_nan, step_entries
+from ...records.report import Mark, curve_png, judge_run, read_evaluations, read_steps
 from ...schedulers import describe_phases
 from ...settings import files
 from ...train_utils import checkpoint_step, duration
@@ -103,8 +103,7 @@ def _end_message(
 
 def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> str:
     """Warn if a diverged run is saved with a higher loss than at its first step."""
-    steps = step_entries(trained.step_log.graph)
-    losses = {entry["current_steps"]: number_or_nan(entry["loss"]) for entry in steps}
+    losses = {step.step: step.loss for step in read_steps(trained.step_log.graph)}
     step = best.step if best else trained.step
     first, last = losses.get(1, math.nan), losses.get(step, math.nan)
     if not trained.divergence or not last > first:
@@ -218,13 +217,13 @@ def describe_model(run_plan: RunPlan, model: Any, ways: ModelCapabilities) -> di
 
 def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
     run_plan, step_log = trained.run_plan, trained.step_log
-    report, last_entry = run_plan.data.report, step_entries(step_log.graph)[-1]
+    report, last = run_plan.data.report, read_steps(step_log.graph)[-1]
     return {
         **trained.model_info,
-        "loss": last_entry["loss"],
-        "learning_rate": last_entry["learning_rate"],
-        "epoch": last_entry["epoch"],
-        "current_steps": last_entry["current_steps"],
+        "loss": last.loss,
+        "learning_rate": last.learning_rate,
+        "epoch": last.epoch,
+        "current_steps": last.step,
         "ended": outcome,
         "ended_because": trained.controller.stopped_by,
         "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -248,7 +247,7 @@ def _validation_entries(trained: TrainingResult) -> dict[str, Any]:
     """Return log entries on the validation split, with the context gain before and after."""
     if not (key := trained.run_plan.validation_key):
         return {}
-    evaluations = graph_file.read_evaluations(trained.step_log.graph, key)
+    evaluations = read_evaluations(trained.step_log.graph, key)
     gains = [evaluation.context_gain for evaluation in evaluations if evaluation.context_gain is not None]
     gain = {"before": gains[0], "after": gains[-1]} if gains else None
     return {"kept_aside_fingerprint": key, "context_gain": gain}

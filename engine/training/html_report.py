@@ -13,11 +13,10 @@ from ...core import dist_env
 from ...core.errors import TrainingProError
 from ...core.files import read_json, write_text
 from ...core.host import Folders
-from ...core.jobs import Advice, EvaluationDone, Event, Job, JobEnded, Note, Progress, RunPlanned
+from ...core.jobs import Advice, EvaluationDone, Event, Job, JobEnded, Note, RunPlanned, Step
 from ...records.folder import GRAPH, LOG, REPORT, STATE, inventory, loras, read_samples
-from ...records.report import ReportData, graph_file, render_report
+from ...records.report import ReportData, graph_entry, render_report
 from ...settings.definitions import FULL_FINETUNE
-from ..plan import graph_entry
 
 
 def run_with_report(run: Callable[[], JobEnded], folders: Folders, job: Job) -> JobEnded:
@@ -39,7 +38,7 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     """Write the report; not before the first step, when there is no run folder yet."""
     events = job.log.since(0)
     planned = next((event for event in events if isinstance(event, RunPlanned)), None)
-    has_steps = any(isinstance(event, Progress) for event in events)
+    has_steps = any(isinstance(event, Step) for event in events)
     if planned is None or not has_steps or not dist_env.is_main_process():
         return
     whole_model = planned.settings.get("method") == FULL_FINETUNE
@@ -67,12 +66,7 @@ def _build_story(ended: JobEnded, folder: Path, folders: Folders, job: Job) -> R
 
 def _partial_graph(folder: Path, events: Sequence[Event]) -> list[Mapping[str, Any]]:
     """Return the curve of a crashed run: from its last checkpoint, and from the events since."""
-    entries: list[Mapping[str, Any]] = []
-    for event in events:
-        if isinstance(event, EvaluationDone):
-            entries.append(graph_file.evaluation_entry(event, ""))
-        elif isinstance(event, Progress):
-            entries.append(graph_entry(event))
+    entries = [graph_entry(event) for event in events if isinstance(event, (Step, EvaluationDone))]
     checkpoints = loras.resumable_checkpoints(folder)
     state: dict[str, Any] = read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
     earlier = [e for e in state.get("graph", []) if e["current_steps"] < entries[0]["current_steps"]]

@@ -13,6 +13,7 @@ from ...core.jobs import Job, JobEnded, Note, Request, RunPlanned, Stage
 from ...data.examples import find_example_datasets
 from ...data.report import plan_checks
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
+from ...records.report import read_evaluations, read_steps
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
 from ..compute import (
@@ -173,7 +174,7 @@ def _announce(
                 first_step=segment.state.step,
                 rates=rates.all(callback.step_log.rates_used()),
                 settings=settings.values(),
-                earlier=tuple(dict(entry) for entry in segment.state.graph),
+                earlier=(*read_steps(segment.state.graph), *read_evaluations(segment.state.graph)),
                 disk=report.disk.words() if report.disk else "",
                 evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.validation),
                 answer_every=plan_checks.sample_interval(settings, plan),

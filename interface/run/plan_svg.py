@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from ...data.report import plan_checks
 from ...data.text import Bar, SliceMap
-from ...records.report import Mark, draw_curve
+from ...records.report import Mark, draw_curve, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
 from ...train_utils import StepPlan, format_count
@@ -15,24 +14,19 @@ from ...train_utils import StepPlan, format_count
 WIDTH = 640
 MAX_BARS = 300
 LANES = {"block": (4, 16), "dementor": (4, 16), "overlap": (22, 12)}
+HEAT_LANE = (40, 14)
 BAR_LEGEND = (("#2f74c0", "blocks", {"block", "dementor"}), ("#c98a10", "overlap blocks", {"overlap"}))
 
 
 def slice_map_svg(sliced: SliceMap) -> str:
     """Draw a text as a strip: blocks, overlap blocks, hard cuts, and how often each part is seen."""
-    bars = _bars(_visible_bars(sliced))
-    label = ", ".join(
-        format_count(count, noun)
-        for count, noun in (
-            (sliced.blocks + sliced.windows, "block"),
-            (sliced.overlaps, "overlap block"),
-            (sliced.sections, "part"),
-        )
+    counts = (
+        format_count(sliced.blocks + sliced.windows, "block"),
+        format_count(sliced.overlaps, "overlap block"),
+        format_count(sliced.sections, "part"),
     )
-    return (
-        f'<svg viewBox="0 0 {WIDTH} 62" class="tp-map" role="img" aria-label="{label}">'
-        f"{''.join(bars)}{''.join(_heat(sliced))}{''.join(_cuts(sliced.hard_cuts))}</svg>"
-    )
+    parts = [*_bars(_visible_bars(sliced)), *_heat(sliced), *_cuts(sliced.hard_cuts)]
+    return svg.picture(WIDTH, 62, "tp-map", ", ".join(counts), parts)
 
 
 def legend_entries(maps: Sequence[SliceMap]) -> Iterator[tuple[str, str]]:
@@ -50,9 +44,8 @@ def _visible_bars(sliced: SliceMap) -> Sequence[Bar]:
 
 def _bars(bars: Sequence[Bar]) -> Iterator[str]:
     for n, bar in enumerate(bars):
-        y, height = LANES[bar.kind]
-        shade = "even" if n % 2 else "odd"
-        yield _rect(bar.start, bar.end, y, height, f"tp-{bar.kind} tp-{shade}", f"{bar.kind} {n + 1}")
+        css_class = f"tp-{bar.kind} tp-{'even' if n % 2 else 'odd'}"
+        yield _segment(bar.start, bar.end, LANES[bar.kind], f"{bar.kind} {n + 1}", class_=css_class)
 
 
 def _heat(sliced: SliceMap) -> Iterator[str]:
@@ -63,25 +56,21 @@ def _heat(sliced: SliceMap) -> Iterator[str]:
         if column < columns and sliced.seen_along[column] == sliced.seen_along[start]:
             continue
         times = sliced.seen_along[start]
-        opacity = f'fill-opacity="{0.08 + 0.92 * times / highest:.2f}"'
-        yield _rect(start / columns, column / columns, 40, 14, "tp-heat", f"seen {times:g} times", opacity)
+        opacity = f"{0.08 + 0.92 * times / highest:.2f}"
+        seen, style = f"seen {times:g} times", {"class_": "tp-heat", "fill_opacity": opacity}
+        yield _segment(start / columns, column / columns, HEAT_LANE, seen, **style)
         start = column
 
 
-def _rect(
-    start: float, end: float, y: int, height: int, css_class: str, tooltip: str, attributes: str = ""
-) -> str:
-    left, width = WIDTH * start, max(0.8, WIDTH * (end - start) - 0.4)
-    return (
-        f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="{height}" class="{css_class}" {attributes}>'
-        f"<title>{tooltip}</title></rect>"
-    )
+def _segment(start: float, end: float, lane: tuple[int, int], title: str, **attributes: str) -> str:
+    """A part of the text in a lane: its top and height."""
+    width = max(0.8, WIDTH * (end - start) - 0.4)
+    return svg.bar(float(WIDTH * start), lane[0], width, lane[1], title, **attributes)
 
 
 def _cuts(positions: Sequence[float]) -> Iterator[str]:
     for position in positions[:: max(1, len(positions) // MAX_BARS)]:
-        x = f"{WIDTH * position:.1f}"
-        yield f'<line x1="{x}" x2="{x}" y1="0" y2="58" class="tp-cut"><title>hard cut</title></line>'
+        yield svg.vertical_line(float(WIDTH * position), 0, 58, "tp-cut", "hard cut")
 
 
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
@@ -99,18 +88,13 @@ def lr_plan_svg(settings: TrainingSettings, plan: StepPlan) -> str:
 def small_lr_svg(settings: TrainingSettings, plan: StepPlan) -> str:
     """Draw a small chart of the planned learning rate, with the ends of the epochs."""
     phases, rates = planned_rates(settings, plan)
-    peak, last = max(rates) or 1.0, max(1, len(rates) - 1)
-    every = max(1, len(rates) // 120)
-    points = " ".join(f"{200 * n / last:.1f},{42 - 36 * rates[n] / peak:.1f}" for n in range(0, len(rates), every))
-    ends = "".join(
-        f'<line x1="{200 * step / len(rates):.1f}" x2="{200 * step / len(rates):.1f}" y1="4" y2="42"/>'
-        for step in ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:40]
-    )
+    x = svg.scale(0, max(1, len(rates) - 1), 0, 200)
+    y = svg.scale(0, max(rates) or 1.0, 42, 6)
+    ends = ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:40]
+    epochs = [svg.vertical_line(200 * step / len(rates), 4, 42) for step in ends]
+    line = svg.polyline((x(n), y(rates[n])) for n in range(0, len(rates), max(1, len(rates) // 120)))
     label = f"{settings.learning.schedule}: {describe_phases(phases)}"
-    return (
-        f'<svg viewBox="0 0 200 46" class="tp-small" role="img" aria-label="{escape(label)}" '
-        f'preserveAspectRatio="none"><title>{escape(label)}</title>{ends}<polyline points="{points}"/></svg>'
-    )
+    return svg.picture(200, 46, "tp-small", label, [*epochs, line], title=label, preserveAspectRatio="none")
 
 
 def _plan_marks(settings: TrainingSettings, plan: StepPlan) -> Iterator[Mark]:

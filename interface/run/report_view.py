@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from ...data.report import (
@@ -17,6 +17,7 @@ from ...data.report import (
     exclusion_counts,
 )
 from ...data.text import SliceMap, describe_units, unit_name
+from ...records.report import svg
 from ...settings.definitions import SETTINGS
 from ...train_utils import format_count, format_times_range, plural, size
 from ..base import apply_button, link_settings, markup, outdated, setting_link
@@ -100,26 +101,18 @@ def _lengths(lengths: LengthHistogram) -> str:
     """A histogram of the lengths of the examples."""
     if len(lengths.counts) < 2:
         return ""
-    bars = "".join(_bar(lengths, n) for n in range(len(lengths.counts)))
     caption = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} a bar."
-    return (
-        markup.paragraph(caption, quiet=True)
-        + f'<svg {_CHART_ATTRIBUTES} aria-label="{escape(caption)}">{bars}</svg>'
-    )
+    chart = svg.picture(320, 64, "tp-lengths", caption, _bars(lengths), preserveAspectRatio="none")
+    return markup.paragraph(caption, quiet=True) + chart
 
 
-_CHART_ATTRIBUTES = 'viewBox="0 0 320 64" role="img" preserveAspectRatio="none" class="tp-lengths"'
-_CHART_WIDTH, _CHART_HEIGHT = 320, 64
-
-
-def _bar(lengths: LengthHistogram, n: int) -> str:
-    width, count = _CHART_WIDTH / len(lengths.counts), lengths.counts[n]
-    height = _CHART_HEIGHT * count / max(lengths.counts)
-    tokens = f"{n * lengths.width + 1} to {(n + 1) * lengths.width} tokens"
-    attributes = (
-        f'x="{n * width:.1f}" y="{_CHART_HEIGHT - height:.1f}" width="{width * 0.8:.1f}" height="{height:.1f}"'
-    )
-    return f"<rect {attributes}><title>{tokens}: {count} {plural(count, 'example')}</title></rect>"
+def _bars(lengths: LengthHistogram) -> Iterator[str]:
+    width, highest = 320 / len(lengths.counts), max(lengths.counts) or 1
+    for n, count in enumerate(lengths.counts):
+        height = 64 * count / highest
+        tokens = f"{n * lengths.width + 1} to {(n + 1) * lengths.width} tokens"
+        title = f"{tokens}: {count} {plural(count, 'example')}"
+        yield svg.bar(n * width, 64 - height, width * 0.8, height, title)
 
 
 def _examples(shown: Sequence[ExamplePreview]) -> str:

@@ -18,18 +18,18 @@ from ...core.jobs import (
     MachineUse,
     Note,
     PlanChanged,
-    Progress,
     Request,
     RunPlanned,
     SampleGenerated,
     Stage,
+    Step,
     event_text,
 )
-from ...records.report import Mark, Point, ValidationLoss, draw_curve, step_points, validation_losses
+from ...records.report import Mark, draw_curve
 from ...settings import presets
 from ...train_utils import duration, size
 from ..base import apply_button, markup, table_row
-from .charts import ExtraCharts
+from .charts import run_charts
 
 MAX_MESSAGES = 6
 REQUEST_MESSAGES: Mapping[Request, str] = {
@@ -61,16 +61,14 @@ class RunView:
         self.position = 0
         self._planned: RunPlanned | None = None
         self._stage = "..."
-        self._points: list[Point] = []
+        self._steps: list[Step] = []
         self._marks: list[Mark] = []
         self._messages: list[str] = []
-        self._last: Progress | None = None
+        self._last: Step | None = None
         self._last_checkpoint: CheckpointSaved | None = None
         self._end: JobEnded | None = None
         self._pace = EtaEstimator()
-        self._extra_charts = ExtraCharts()
         self._evaluations: list[EvaluationDone] = []
-        self._earlier_validation: list[ValidationLoss] = []
         self._samples: list[SampleGenerated] = []
         self._machine: MachineUse | None = None
 
@@ -104,7 +102,7 @@ class RunView:
         parts = [
             markup.progress_bar(share),
             self._figures(),
-            markup.paragraph(describe_trend(self._points, steps), quiet=True),
+            markup.paragraph(describe_trend(self._steps, steps), quiet=True),
             markup.paragraph(self._machine_line(), quiet=True),
             self._loss_curve(),
             self._messages_html(),
@@ -114,55 +112,52 @@ class RunView:
 
     def extra_charts(self) -> str:
         """The charts of the folded part 'More curves'."""
-        return self._extra_charts.html()
+        return run_charts(self._steps, self._evaluations)
 
     def samples(self) -> str:
         """The table of sample answers."""
-        return html(self._samples)
+        return samples_table(self._samples)
 
     def _handle(self, event: Event) -> None:
         self._pace.update(event)
-        if isinstance(event, Progress):
-            self._add_step(event)
-        elif isinstance(event, Stage):
-            self._stage = event_text(event)
-        elif isinstance(event, RunPlanned):
-            self._planned = event
-            self._points = step_points(event.earlier)
-            self._earlier_validation = validation_losses(event.earlier)
-        elif isinstance(event, CheckpointSaved):
+        match event:
+            case Step():
+                self._add_step(event)
+            case Stage():
+                self._stage = event_text(event)
+            case RunPlanned():
+                self._planned = event
+                self._steps = [earlier for earlier in event.earlier if isinstance(earlier, Step)]
+                self._evaluations = [done for done in event.earlier if isinstance(done, EvaluationDone)]
+            case EvaluationDone():
+                self._evaluations.append(event)
+            case SampleGenerated():
+                self._samples.append(event)
+            case MachineUse():
+                self._machine = event
+            case LiveSettingsChanged():
+                self._messages += _live_changes(event)
+            case CheckpointSaved() | PlanChanged() | Note() | Advice():
+                self._messages.append(event_text(event))
+                self._add_mark(event)
+            case JobEnded():
+                self._end = event
+
+    def _add_mark(self, event: Event) -> None:
+        """Mark the step of a checkpoint or a new plan on the curve."""
+        if isinstance(event, CheckpointSaved):
             self._last_checkpoint = event
             self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
-            self._messages.append(event_text(event))
-        elif isinstance(event, EvaluationDone):
-            self._evaluations.append(event)
-            self._extra_charts.add_evaluation(event)
-        elif isinstance(event, SampleGenerated):
-            self._samples.append(event)
-        elif isinstance(event, MachineUse):
-            self._machine = event
         elif isinstance(event, PlanChanged):
-            self._replan(event)
-        elif isinstance(event, LiveSettingsChanged):
-            self._messages += _live_changes(event)
-        elif isinstance(event, (Note, Advice)):
-            self._messages.append(event_text(event))
-        elif isinstance(event, JobEnded):
-            self._end = event
+            self._marks.append(Mark(event.step, event.why))
+            if self._planned is not None:
+                self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
 
-    def _replan(self, event: PlanChanged) -> None:
-        """Update the planned learning rates, and mark the step of the change."""
-        if self._planned is not None:
-            self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
-        self._marks.append(Mark(event.step, event.why))
-        self._messages.append(event_text(event))
-
-    def _add_step(self, event: Progress) -> None:
+    def _add_step(self, event: Step) -> None:
         if event.phase and event.phase != (self._last.phase if self._last else ""):
             self._marks.append(Mark(event.step, event.phase))
         self._last = event
-        self._extra_charts.add_step(event)
-        self._points.append(Point(event.step, event.loss, event.smoothed, event.learning_rate, event.at))
+        self._steps.append(event)
 
     def _status(self) -> str:
         """The confirmation of a pending request, or else the stage of the run."""
@@ -206,21 +201,22 @@ class RunView:
         """The latest evaluation, and the best one if that is an earlier one."""
         if not self._evaluations:
             return []
-        best, last = min(self._evaluations, key=lambda e: e.loss), self._evaluations[-1]
+        last = self._evaluations[-1]
+        best = min((e for e in self._evaluations if e.validation_key == last.validation_key), key=lambda e: e.loss)
         earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
         return [(f"kept aside, step {last.step}{earlier}", f"{last.loss:.4f}")]
 
     def _machine_line(self) -> str:
         """How much of the machine the run uses."""
-        words = event_text(self._machine) if self._machine else ""
-        return words[:1].upper() + words[1:]
+        text = event_text(self._machine) if self._machine else ""
+        return text[:1].upper() + text[1:]
 
-    def _hour_ago_note(self, last: Progress) -> str:
-        point = point_before(self._points, 3600, last.at)
-        return f", an hour ago {point.smoothed:.3f}" if point else ""
+    def _hour_ago_note(self, last: Step) -> str:
+        step = step_before(self._steps, 3600, last.at)
+        return f", an hour ago {step.smoothed:.3f}" if step else ""
 
     def short_status(self) -> str:
-        """Progress and loss for the title of the browser; empty if no run is going on."""
+        """Step and loss for the title of the browser; empty if no run is going on."""
         if not self.running or self._last is None:
             return ""
         return f"{self._pace.share:.0%}, loss {self._last.smoothed:.2f}"
@@ -228,9 +224,8 @@ class RunView:
     def _loss_curve(self) -> str:
         if self._planned is None:
             return ""
-        validation = [*self._earlier_validation, *(ValidationLoss(e.step, e.loss) for e in self._evaluations)]
-        curve = draw_curve(self._points, self._planned.rates, self._marks, validation)
-        legend = {**CURVE_LEGEND, "#8a3fb0": "loss on the part kept aside"} if validation else CURVE_LEGEND
+        curve = draw_curve(self._steps, self._planned.rates, self._marks, self._evaluations)
+        legend = CURVE_LEGEND | ({"#8a3fb0": "loss on the part kept aside"} if self._evaluations else {})
         return f'{curve}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
 
     def _messages_html(self) -> str:
@@ -247,8 +242,8 @@ class RunView:
             parts += [self._summary(self._last), self._loss_curve(), self._messages_html()]
         return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
-    def _summary(self, last: Progress) -> str:
-        first = self._points[0].smoothed if self._points else last.smoothed
+    def _summary(self, last: Step) -> str:
+        first = self._steps[0].smoothed
         return markup.figures(
             [
                 ("steps", f"{last.step} of {last.steps}"),
@@ -270,7 +265,7 @@ def _live_changes(event: LiveSettingsChanged) -> list[str]:
 LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
 
 
-def html(samples: Sequence[SampleGenerated]) -> str:
+def samples_table(samples: Sequence[SampleGenerated]) -> str:
     """One column per prompt; the answers without the LoRA first, then the steps, newest first."""
     if not samples:
         return ""
@@ -295,21 +290,21 @@ LEVEL_CHANGE = 0.02
 MEMORIZED_LOSS = 0.5
 
 
-def describe_trend(points: Sequence[Point], steps: int) -> str:
+def describe_trend(done: Sequence[Step], steps: int) -> str:
     """Describe how the smoothed loss changed over the last tenth of the run, and give advice."""
-    if not points:
+    if not done:
         return ""
-    last = points[-1]
+    last = done[-1]
     if not math.isfinite(last.loss):
         return "The loss is not a number any more. Stop, and start again with a lower learning rate."
-    if len(points) < 5:
+    if len(done) < 5:
         return "Too early to say how it goes."
-    reference = points[max(0, len(points) - 1 - max(4, steps // 10))]
+    reference = done[max(0, len(done) - 1 - max(4, steps // 10))]
     change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
     return _describe(change, last, steps)
 
 
-def _describe(change: float, last: Point, steps: int) -> str:
+def _describe(change: float, last: Step, steps: int) -> str:
     early = last.step <= max(5, steps // 10)
     if last.smoothed < MEMORIZED_LOSS:
         return "The loss is very low: the text is being learned by heart."
@@ -322,7 +317,7 @@ def _describe(change: float, last: Point, steps: int) -> str:
     return "The loss is rising. If that goes on, stop and take a lower learning rate."
 
 
-def point_before(points: Sequence[Point], seconds: float, now: float) -> Point | None:
-    """The last point at least `seconds` ago, or None if the run is younger."""
-    earlier = [p for p in points if 0 < p.at <= now - seconds]  # points from before a resume have no time
-    return earlier[-1] if earlier else None
+def step_before(steps: Sequence[Step], seconds: float, now: float) -> Step | None:
+    """The last step at least `seconds` ago, or None if the run is younger."""
+    earlier = (step for step in reversed(steps) if 0 < step.at <= now - seconds)  # 0: from before a resume
+    return next(earlier, None)

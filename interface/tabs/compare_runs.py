@@ -10,14 +10,7 @@ from typing import Any
 from ...core.errors import TrainingProError
 from ...core.files import read_json
 from ...records.folder import GRAPH, PARAMETERS, LoraEntry
-from ...records.report import (
-    best_evaluation,
-    number_or_nan,
-    read_evaluations,
-    step_entries,
-    step_points,
-    validation_losses,
-)
+from ...records.report import best_evaluation, read_evaluations, read_steps
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, size
@@ -55,8 +48,8 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     """The comparison as HTML."""
     runs = (RunRecords(first), RunRecords(second))
     charts = [
-        _chart("Smoothed loss", runs, lambda run: [(p.step, p.smoothed) for p in step_points(run.graph)]),
-        _chart("Kept aside", runs, lambda run: [(a.step, a.loss) for a in validation_losses(run.graph)]),
+        _chart("Smoothed loss", runs, lambda run: [(s.step, s.smoothed) for s in read_steps(run.graph)]),
+        _chart("Kept aside", runs, lambda run: [(e.step, e.loss) for e in read_evaluations(run.graph)]),
     ]
     warnings = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
     rows = [*_figures(*runs), *_settings(*runs)]
@@ -110,8 +103,8 @@ def _best_validation_loss(run: RunRecords) -> str:
 
 
 def _training_time(run: RunRecords) -> str:
-    seconds = [number_or_nan(entry["seconds"]) for entry in step_entries(run.graph) if entry.get("seconds")]
-    return duration(sum(seconds)) if seconds else ""
+    seconds = sum(step.seconds for step in read_steps(run.graph))
+    return duration(seconds) if seconds else ""
 
 
 FIGURES: Mapping[str, Callable[[RunRecords], str]] = {

@@ -18,7 +18,7 @@ from ...core.errors import SavingError, TrainingProError, error_message
 from ...core.files import read_json
 from ...core.host import Folders
 from ...records.folder import GRAPH, LOG, REPORT, LoraEntry, copy_as_lora, inventory, loras, run_files, trash
-from ...records.report import draw_curve, read_verdict, step_points, validation_losses
+from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...settings.name_rules import name_problem
 from ...train_utils import plural, size
 from ..base import PageContext, add_handler, markup, private_options, stream_options
@@ -297,8 +297,9 @@ def run_card(kept: LoraEntry) -> str:
 
 def _curve(folder: Path) -> str:
     graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
-    points = step_points(graph)
-    return draw_curve(points, [point.rate for point in points], kept=validation_losses(graph)) if points else ""
+    steps, evaluations = read_steps(graph), read_evaluations(graph)
+    rates = [step.learning_rate for step in steps]
+    return draw_curve(steps, rates, evaluations=evaluations) if steps else ""
 
 
 def _report(folder: Path) -> str:

@@ -1,29 +1,19 @@
-"""The loss curve of a run as SVG, without a plotting library; equal runs give equal images."""
+"""The loss curve of a run as SVG; equal runs give equal pictures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import NamedTuple
 
+from ...core.jobs import EvaluationDone, Step
 from ...train_utils import plural
+from .svg import Scale, axis_label, dot, picture, polyline, scale, step_axis, value_axis, vertical_line
 
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
-MAX_POINTS = 600
+MAX_POINTS, MAX_TOOLTIPS = 600, 200
 MIN_MARK_DISTANCE = 14.0
-
-
-class Point(NamedTuple):
-    """One step on the curve. A tuple for speed: opening the page creates one for every step so far."""
-
-    step: int
-    loss: float
-    smoothed: float
-    rate: float
-    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,92 +24,66 @@ class Mark:
     text: str
 
 
-@dataclass(frozen=True)
-class ValidationLoss:
-    """The loss on the validation split after a step."""
-
-    step: int
-    loss: float
-
-
 def draw_curve(
-    points: Sequence[Point],
+    steps: Sequence[Step],
     rates: Sequence[float],
     marks: Sequence[Mark] = (),
-    kept: Sequence[ValidationLoss] = (),
+    evaluations: Sequence[EvaluationDone] = (),
 ) -> str:
     """Draw the losses and the learning rate, also as planned for the rest of the run."""
-    steps = max(len(rates), points[-1].step if points else 0, 1)
-    x = _scale(0 if kept else 1, max(2, steps), LEFT, WIDTH - RIGHT)
-    rate_y = _scale(0, max([*rates, 1e-12]) * 1.08, HEIGHT - BOTTOM, TOP)
-    parts = [_rate_line(rates, x, rate_y), *_steps_axis(steps, x), *_rate_axis(rates, rate_y)]
-    validation = [p for p in kept if math.isfinite(p.loss)]
-    if points or validation:
-        parts += _loss_lines(points, validation, x)
-    parts += [_mark_line(mark, x) for mark in _spaced(marks, x)]
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(describe_curve(points, steps))}" '
-        f'class="tp-curve" preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
-    )
+    last = max(len(rates), steps[-1].step if steps else 0, 1)
+    x = scale(0 if evaluations else 1, max(2, last), LEFT, WIDTH - RIGHT)
+    quarters = sorted({1, *(round(last * quarter / 4) for quarter in range(1, 5))} - {0})
+    parts = [
+        *_rate_line(rates, x),
+        *step_axis(quarters, x, HEIGHT - 12),
+        *_loss_lines(steps, [e for e in evaluations if math.isfinite(e.loss)], x),
+        *_mark_lines(marks, x),
+    ]
+    label = describe_curve(steps, last)
+    return picture(WIDTH, HEIGHT, "tp-curve", label, parts, preserveAspectRatio="xMidYMid meet")
 
 
-def describe_curve(points: Sequence[Point], steps: int) -> str:
+def describe_curve(steps: Sequence[Step], last_step: int) -> str:
     """Describe the curve in a sentence, for screen readers."""
-    if not points:
-        return f"Planned: {steps} {plural(steps, 'step')}."
-    first, last = points[0], points[-1]
+    if not steps:
+        return f"Planned: {last_step} {plural(last_step, 'step')}."
+    first, last = steps[0], steps[-1]
     return (
-        f"Loss over {last.step} of {steps} {plural(steps, 'step')}: "
+        f"Loss over {last.step} of {last_step} {plural(last_step, 'step')}: "
         f"smoothed from {first.smoothed:.3f} to {last.smoothed:.3f}, last {last.loss:.3f}."
     )
 
 
-def thin_points(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
-    """Reduce the points without a visible difference: keep the lowest and the highest loss of each interval."""
-    if len(points) <= most:
-        return list(points)
-    interval = math.ceil(len(points) / (most / 2))
-    selection: list[Point] = []
-    for start in range(0, len(points), interval):
-        chunk = points[start : start + interval]
-        extremes = {min(chunk, key=lambda p: p.loss), max(chunk, key=lambda p: p.loss)}
-        selection += sorted(extremes, key=lambda p: p.step)
-    if selection[0] is not points[0]:
-        selection.insert(0, points[0])
-    if selection[-1] is not points[-1]:
-        selection.append(points[-1])
-    return selection
+def thin_steps(steps: Sequence[Step], most: int = MAX_POINTS) -> list[Step]:
+    """Drop steps without a visible difference: keep the ends, and the lowest and highest loss of each interval."""
+    if len(steps) <= most:
+        return list(steps)
+    interval = math.ceil(len(steps) / (most / 2))
+    chunks = [steps[start : start + interval] for start in range(0, len(steps), interval)]
+    lows, highs = ([pick(chunk, key=lambda s: s.loss) for chunk in chunks] for pick in (min, max))
+    selection = {step.step: step for step in (steps[0], *lows, *highs, steps[-1])}
+    return [selection[number] for number in sorted(selection)]
 
 
-def _loss_lines(
-    points: Sequence[Point], validation: Sequence[ValidationLoss], x: Callable[[float], float]
-) -> list[str]:
-    drawn = thin_points([p for p in points if math.isfinite(p.loss)])
-    if not drawn and not validation:
-        return []
-    low, high = _value_range([*(p.loss for p in drawn), *(p.loss for p in validation)])
-    y = _scale(low, high, HEIGHT - BOTTOM, TOP)
-    raw = _polyline([(x(p.step), y(p.loss)) for p in drawn], "tp-loss")
-    smooth = _polyline([(x(p.step), y(p.smoothed)) for p in drawn], "tp-smoothed")
+def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x: Scale) -> Iterator[str]:
+    drawn = thin_steps([s for s in steps if math.isfinite(s.loss)])
+    if not drawn and not evaluations:
+        return
+    low, high = _value_range([*(s.loss for s in drawn), *(e.loss for e in evaluations)])
+    y = scale(low, high, HEIGHT - BOTTOM, TOP)
+    yield from value_axis([low + (high - low) * q / 3 for q in range(4)], y, LEFT, WIDTH - RIGHT, ".2f")
+    yield polyline(((x(s.step), y(s.loss)) for s in drawn), class_="tp-loss")
+    yield polyline(((x(s.step), y(s.smoothed)) for s in drawn), class_="tp-smoothed")
     if len(drawn) == 1:  # a line of one point is invisible
-        only = drawn[0]
-        smooth += f'<circle cx="{x(only.step):.1f}" cy="{y(only.smoothed):.1f}" r="4" class="tp-smoothed-dot"/>'
-    hover = [_hover_dot(p, x(p.step), y(p.smoothed)) for p in drawn[:: max(1, len(drawn) // 200)]]
-    return [*_loss_axis(low, high, y), raw, smooth, *_validation_line(validation, x, y), *hover]
-
-
-def _validation_line(
-    validation: Sequence[ValidationLoss], x: Callable[[float], float], y: Callable[[float], float]
-) -> list[str]:
-    """Draw the loss on the validation split: a line, and a dot for each evaluation."""
-    if not validation:
-        return []
-    dots = [
-        f'<circle cx="{x(p.step):.1f}" cy="{y(p.loss):.1f}" r="3.5" class="tp-kept-dot">'
-        f"<title>step {p.step}: kept aside {p.loss:.4f}</title></circle>"
-        for p in validation
-    ]
-    return [_polyline([(x(p.step), y(p.loss)) for p in validation], "tp-kept"), *dots]
+        yield dot(x(drawn[0].step), y(drawn[0].smoothed), 4, "tp-smoothed-dot")
+    if evaluations:
+        yield polyline(((x(e.step), y(e.loss)) for e in evaluations), class_="tp-kept")
+    for e in evaluations:
+        yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: kept aside {e.loss:.4f}")
+    for s in drawn[:: max(1, len(drawn) // MAX_TOOLTIPS)]:
+        figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {s.learning_rate:.3g}"
+        yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}")
 
 
 def _value_range(losses: Sequence[float]) -> tuple[float, float]:
@@ -129,69 +93,19 @@ def _value_range(losses: Sequence[float]) -> tuple[float, float]:
     return max(0.0, low - gap), high + gap
 
 
-def _hover_dot(point: Point, x: float, y: float) -> str:
-    text = (
-        f"step {point.step}: loss {point.loss:.4f}, smoothed {point.smoothed:.4f}, learning rate {point.rate:.3g}"
-    )
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="tp-hover"><title>{text}</title></circle>'
+def _rate_line(rates: Sequence[float], x: Scale) -> Iterator[str]:
+    peak = max(rates, default=0.0)
+    y = scale(0, max(peak, 1e-12) * 1.08, HEIGHT - BOTTOM, TOP)
+    indices = sorted({*range(0, len(rates), max(1, len(rates) // MAX_POINTS)), len(rates) - 1} - {-1})
+    yield polyline(((x(n + 1), y(rates[n])) for n in indices), class_="tp-rate")
+    for value in (0.0, peak) if rates else ():
+        yield axis_label(WIDTH - RIGHT + 6, y(value) + 4, f"{value:.2g}", css_class="tp-axis tp-rate-axis")
 
 
-def _rate_line(rates: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    stride = max(1, len(rates) // MAX_POINTS)
-    steps = list(range(0, len(rates), stride))
-    if rates and steps[-1] != len(rates) - 1:
-        steps.append(len(rates) - 1)
-    return _polyline([(x(s + 1), y(rates[s])) for s in steps], "tp-rate")
-
-
-def _polyline(points: Sequence[tuple[float, float]], name: str) -> str:
-    return f'<polyline class="{name}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in points)}"/>'
-
-
-def _spaced(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Mark]:
-    """Drop marks that are too close to the next one; the last one is always kept."""
-    visible: list[Mark] = []
+def _mark_lines(marks: Sequence[Mark], x: Scale) -> Iterator[str]:
+    """Draw the marks; one that is too close to the next one is left out."""
+    next_x = math.inf
     for mark in sorted(marks, key=lambda m: -m.step):
-        if not visible or x(visible[-1].step) - x(mark.step) >= MIN_MARK_DISTANCE:
-            visible.append(mark)
-    return visible[::-1]
-
-
-def _mark_line(mark: Mark, x: Callable[[float], float]) -> str:
-    mark_x = x(mark.step)
-    return (
-        f'<line class="tp-mark" x1="{mark_x:.1f}" x2="{mark_x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
-        f"<title>step {mark.step}: {escape(mark.text)}</title></line>"
-    )
-
-
-def _steps_axis(steps: int, x: Callable[[float], float]) -> list[str]:
-    return [
-        f'<text class="tp-axis" text-anchor="middle" x="{x(s):.1f}" y="{HEIGHT - 12}">{s}</text>'
-        for s in sorted({1, *(round(steps * q / 4) for q in range(1, 5))})
-        if s >= 1
-    ]
-
-
-def _loss_axis(low: float, high: float, y: Callable[[float], float]) -> list[str]:
-    values = [low + (high - low) * q / 3 for q in range(4)]
-    return [
-        f'<line class="tp-grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
-        f'<text class="tp-axis" text-anchor="end" x="{LEFT - 6}" y="{y(v) + 4:.1f}">{v:.2f}</text>'
-        for v in values
-    ]
-
-
-def _rate_axis(rates: Sequence[float], y: Callable[[float], float]) -> list[str]:
-    if not rates:
-        return []
-    peak = max(rates)
-    return [
-        f'<text class="tp-axis tp-rate-axis" x="{WIDTH - RIGHT + 6}" y="{y(v) + 4:.1f}">{v:.2g}</text>'
-        for v in (0.0, peak)
-    ]
-
-
-def _scale(low: float, high: float, a: float, b: float) -> Callable[[float], float]:
-    width = (high - low) or 1.0
-    return lambda value: a + (min(max(value, low), high) - low) / width * (b - a)
+        if next_x - x(mark.step) >= MIN_MARK_DISTANCE:
+            next_x = x(mark.step)
+            yield vertical_line(next_x, TOP, HEIGHT - BOTTOM, "tp-mark", f"step {mark.step}: {mark.text}")

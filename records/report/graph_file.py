@@ -1,4 +1,4 @@
-"""training_graph.json: its entries of steps and evaluations."""
+"""training_graph.json: steps and evaluations as its entries, and read back."""
 
 from __future__ import annotations
 
@@ -6,17 +6,34 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ...core.jobs import EvaluationDone
-from .curve_svg import Point, ValidationLoss
+from ...core.jobs import EvaluationDone, Step
 
 BestBy = Literal["loss", "accuracy"]
 GraphEntry = Mapping[str, Any]
 
 
-def evaluation_entry(evaluated: EvaluationDone, validation_key: str) -> dict[str, Any]:
-    """Return the entry of an evaluation; `validation_key` is a fingerprint of the validation split."""
+def graph_entry(event: Step | EvaluationDone) -> dict[str, Any]:
+    """Return a step or an evaluation as an entry."""
+    place = {"current_steps": event.step}
+    return place | (_step_values(event) if isinstance(event, Step) else _evaluation_values(event))
+
+
+def _step_values(step: Step) -> dict[str, Any]:
     return {
-        "current_steps": evaluated.step,
+        "loss": step.loss,
+        "smoothed_loss": step.smoothed,
+        "learning_rate": step.learning_rate,
+        "epoch": round(step.epoch, 4),
+        "gradient_norm": step.gradient_norm,
+        "tokens": step.tokens,
+        "seconds": round(step.seconds, 3),
+        **({"loss_by_source": dict(step.by_source)} if step.by_source else {}),
+        **({"phase": step.phase} if step.phase else {}),
+    }
+
+
+def _evaluation_values(evaluated: EvaluationDone) -> dict[str, Any]:
+    return {
         "epoch": round(evaluated.epoch, 4),
         "eval_loss": evaluated.loss,
         "eval_perplexity": evaluated.perplexity,
@@ -26,61 +43,62 @@ def evaluation_entry(evaluated: EvaluationDone, validation_key: str) -> dict[str
         "eval_seconds": round(evaluated.seconds, 3),
         "context_gain": evaluated.context_gain,
         "why": evaluated.why,
-        "kept_aside": validation_key,
+        "kept_aside": evaluated.validation_key,
     }
 
 
-def step_entries(graph: Iterable[GraphEntry]) -> list[GraphEntry]:
-    """Return the entries of steps, without those of evaluations."""
-    return [entry for entry in graph if "loss" in entry]
+def read_steps(graph: Iterable[GraphEntry]) -> list[Step]:
+    """Read the steps; other programs and older versions store fewer values."""
+    return [_step(entry) for entry in graph if "loss" in entry]
 
 
-def step_points(graph: Iterable[GraphEntry]) -> list[Point]:
-    """Return the steps as points of the curve; a step without a smoothed loss uses its loss."""
-    return [_point(entry) for entry in step_entries(graph)]
-
-
-def _point(entry: GraphEntry) -> Point:
-    loss, rate = number_or_nan(entry["loss"]), entry.get("learning_rate")
-    return Point(
-        int(entry["current_steps"]), loss, number_or_nan(entry.get("smoothed_loss", loss)), float(rate or 0)
+def _step(entry: GraphEntry) -> Step:
+    loss = _number(entry["loss"])
+    return Step(
+        at=0.0,
+        step=int(entry["current_steps"]),
+        epoch=float(entry.get("epoch") or 0),
+        loss=loss,
+        smoothed=_number(entry.get("smoothed_loss", loss)),
+        learning_rate=float(entry.get("learning_rate") or 0),
+        gradient_norm=entry.get("gradient_norm"),
+        tokens=int(entry.get("tokens") or 0),
+        seconds=float(entry.get("seconds") or 0),
+        by_source=_numbers(entry.get("loss_by_source")),
+        phase=entry.get("phase", ""),
     )
-
-
-def validation_losses(graph: Iterable[GraphEntry]) -> list[ValidationLoss]:
-    """Return the evaluations as points of the curve."""
-    return [
-        ValidationLoss(entry["current_steps"], number_or_nan(entry["eval_loss"]))
-        for entry in graph
-        if "eval_loss" in entry
-    ]
 
 
 def read_evaluations(graph: Iterable[GraphEntry], validation_key: str = "") -> list[EvaluationDone]:
     """Read the evaluations; with `validation_key` only those on this split, since others do not compare."""
-    entries = (entry for entry in graph if "eval_loss" in entry)
-    return [_evaluated(entry) for entry in entries if not validation_key or entry["kept_aside"] == validation_key]
+    evaluations = [_evaluation(entry) for entry in graph if "eval_loss" in entry]
+    return [e for e in evaluations if not validation_key or e.validation_key == validation_key]
 
 
-def _evaluated(entry: GraphEntry) -> EvaluationDone:
-    """Read an evaluation, in which NaN is stored as null."""
+def _evaluation(entry: GraphEntry) -> EvaluationDone:
     return EvaluationDone(
+        at=0.0,
         step=entry["current_steps"],
-        epoch=entry["epoch"],
-        why=entry["why"],
-        loss=number_or_nan(entry["eval_loss"]),
-        perplexity=number_or_nan(entry["eval_perplexity"]),
-        accuracy=number_or_nan(entry["eval_accuracy"]),
-        tokens=entry["eval_tokens"],
-        seconds=entry["eval_seconds"],
-        by_source={name: number_or_nan(loss) for name, loss in entry["eval_by_source"].items()},
-        context_gain=entry["context_gain"],
+        epoch=entry.get("epoch", 0.0),
+        why=entry.get("why", "planned"),
+        loss=_number(entry["eval_loss"]),
+        perplexity=_number(entry.get("eval_perplexity")),
+        accuracy=_number(entry.get("eval_accuracy")),
+        tokens=entry.get("eval_tokens", 0),
+        seconds=entry.get("eval_seconds", 0.0),
+        by_source=_numbers(entry.get("eval_by_source")),
+        context_gain=entry.get("context_gain"),
+        validation_key=entry.get("kept_aside", ""),
     )
 
 
-def number_or_nan(value: float | None) -> float:
-    """Convert a number from a file, in which NaN is stored as null."""
+def _number(value: float | None) -> float:
+    """Read a number; NaN is stored as null."""
     return math.nan if value is None else value
+
+
+def _numbers(values: Mapping[str, float | None] | None) -> dict[str, float]:
+    return {name: _number(value) for name, value in (values or {}).items()}
 
 
 def best_evaluation(evaluations: Sequence[EvaluationDone], by: BestBy = "loss") -> EvaluationDone | None:

@@ -18,9 +18,9 @@ from ...core.jobs import (
     LiveSettingsChanged,
     Note,
     PlanChanged,
-    Progress,
     RunPlanned,
     SampleGenerated,
+    Step,
     event_text,
     peak_memory_of,
 )
@@ -29,7 +29,7 @@ from ...settings.definitions import SETTINGS
 from ...train_utils import duration, size
 from ..folder import LoraEntry
 from .curve_svg import Mark, draw_curve
-from .graph_file import number_or_nan, read_evaluations, step_entries, step_points, validation_losses
+from .graph_file import read_evaluations, read_steps
 from .report_style import CSS
 from .verdict import judge_run, read_verdict
 
@@ -118,25 +118,21 @@ def _reasons(ended: JobEnded) -> list[str]:
 def _verdict(story: ReportData) -> str:
     """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
     text = read_verdict(story.log)
-    if not text and step_entries(story.graph):
+    if not text and read_steps(story.graph):
         text = judge_run(story.graph, {}, evaluates=bool(story.plan.evaluate_every)).text
     return f'<p class="verdict">{escape(text)}</p>' if text else ""
 
 
 def _figures(story: ReportData) -> str:
-    steps = step_entries(story.graph)
+    steps = read_steps(story.graph)
     if not steps:
         return ""
-    first, last, seconds = (
-        steps[0],
-        steps[-1],
-        sum(number_or_nan(e.get("seconds")) for e in steps if e.get("seconds")),
-    )
-    tokens = sum(int(e.get("tokens") or 0) for e in steps)
+    first, last = steps[0], steps[-1]
+    seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
     pairs = [
-        ("steps", f"{last['current_steps']} of {_planned_steps(story)}"),
-        ("epochs", f"{last['epoch']:.2f}"),
-        ("smoothed loss", f"{_loss_text(first.get('smoothed_loss'))} → {_loss_text(last.get('smoothed_loss'))}"),
+        ("steps", f"{last.step} of {_planned_steps(story)}"),
+        ("epochs", f"{last.epoch:.2f}"),
+        ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
         *(
             (("kept aside", f"{_loss_text(k[0].loss)} → {_loss_text(k[-1].loss)}"),)
             if (k := read_evaluations(story.graph))
@@ -159,21 +155,21 @@ def _planned_steps(story: ReportData) -> int:
 
 def _curve_section(story: ReportData) -> str:
     """Draw the curve as in the interface, with the steps from before the run was resumed."""
-    points = step_points(story.graph)
-    if not points:
+    steps = read_steps(story.graph)
+    if not steps:
         return ""
     rates = next((e.rates for e in reversed(story.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
     marks = [
         Mark(p.step, p.name) for p in (story.kept.parts if story.kept else ()) if p.step and p.kind != "backup"
     ]
-    validation = validation_losses(story.graph)
-    has_curve = {"--kept": bool(validation), "--mark": bool(marks), "--rate": bool(rates)}
+    evaluations = read_evaluations(story.graph)
+    has_curve = {"--kept": bool(evaluations), "--mark": bool(marks), "--rate": bool(rates)}
     legend = "".join(
         f'<span><i style="background:var({color})"></i>{words}</span>'
         for color, words in CURVES
         if has_curve.get(color, True)
     )
-    return f'{draw_curve(points, rates, marks, validation)}\n<p class="key">{legend}</p>'
+    return f'{draw_curve(steps, rates, marks, evaluations)}\n<p class="key">{legend}</p>'
 
 
 def _all_samples(samples: Sequence[SampleGenerated]) -> str:
@@ -209,7 +205,7 @@ def _event_table(story: ReportData) -> str:
     """List the events with time and step, in the words of the console."""
     step, rows = 0, []
     for event in [*story.events, story.ended]:
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             step = event.step
         elif isinstance(event, LISTED_EVENTS) and (text := event_text(event)):
             text = text.partition("\n")[0] if isinstance(event, JobEnded) else text
@@ -323,8 +319,7 @@ def _format_time(at: float, story: ReportData | None = None) -> str:
     return time.strftime("%Y-%m-%d %H:%M" if with_date else "%H:%M:%S", time.localtime(at))
 
 
-def _loss_text(value: object) -> str:
-    loss = number_or_nan(value) if isinstance(value, (int, float)) else math.nan
+def _loss_text(loss: float) -> str:
     return f"{loss:.4f}" if math.isfinite(loss) else "no number"
 
 

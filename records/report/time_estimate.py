@@ -10,7 +10,7 @@ from ...core.files import read_json
 from ...core.host import ModelCard
 from ...train_utils import duration
 from ..folder import GRAPH, LOG, is_hidden
-from .graph_file import step_entries
+from .graph_file import read_steps
 
 MIN_STEPS = 3
 
@@ -37,7 +37,7 @@ def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple
 
 def _tokens_per_second(graph: Path) -> float:
     """Return the speed of all steps but the first, which includes the setup; 0 if there are too few."""
-    steps = [e for e in step_entries(read_json(graph, [])) if e.get("tokens") and e.get("seconds")]
+    steps = [s for s in read_steps(read_json(graph, [])) if s.tokens and s.seconds]
     if len(steps) < MIN_STEPS:
         return 0.0
-    return float(sum(e["tokens"] for e in steps[1:]) / sum(e["seconds"] for e in steps[1:]))
+    return sum(s.tokens for s in steps[1:]) / sum(s.seconds for s in steps[1:])

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...core.jobs import EvaluationDone
+from ...core.jobs import EvaluationDone, Step
 from ...train_utils import plural
-from .graph_file import best_evaluation, number_or_nan, read_evaluations, step_entries
+from .graph_file import best_evaluation, read_evaluations, read_steps
 
 VerdictKind = Literal[
     "could learn more", "about right", "did not learn", "began to memorize", "became worse", "not known"
@@ -50,7 +50,7 @@ def judge_run(
     `kept` is the step whose weights were kept, if it is not the last one. Without evaluations the verdict rests on
     the training losses alone; `evaluates` or the fingerprint `validation_key` say that evaluations were planned.
     """
-    steps = step_entries(graph)
+    steps = read_steps(graph)
     evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
     if not steps or len(evaluations) < 2:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
@@ -73,12 +73,12 @@ NO_EVALUATION_YET = "The run ended before the part kept aside was gone through"
 class _Judge:
     def __init__(
         self,
-        steps: Sequence[Mapping[str, Any]],
+        steps: Sequence[Step],
         evaluations: Sequence[EvaluationDone],
         checkpoints: Mapping[int, str],
         kept: int,
     ) -> None:
-        self._smoothed = {int(e["current_steps"]): number_or_nan(e["smoothed_loss"]) for e in steps}
+        self._smoothed = {s.step: s.smoothed for s in steps}
         self._evaluations, self._checkpoints, self._kept_step = evaluations, checkpoints, kept
         self._first, self._last, self._previous = evaluations[0], evaluations[-1], evaluations[-2]
         best = best_evaluation(evaluations)
@@ -166,8 +166,8 @@ def _title(kind: VerdictKind, step: int) -> str:
     return words.get(kind, "About right")
 
 
-def _judge_training_losses(steps: Sequence[Mapping[str, Any]], reason: str) -> Verdict:
-    losses = [loss for e in steps if math.isfinite(loss := number_or_nan(e["smoothed_loss"]))]
+def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
+    losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
         return Verdict("not known", "No step has a loss that is a number.", 0, "", {})
     first, last = losses[0], losses[-1]

@@ -11,7 +11,7 @@ import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress
+from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Step
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import loras, run_folder
 from training_pro.records.folder.crashed_runs import find_crashed_runs
@@ -51,7 +51,7 @@ def filling(disk, leave):
 
 
 def at(step, do):
-    return watched_job(lambda job, event: do(job) if isinstance(event, Progress) and event.step == step else None)
+    return watched_job(lambda job, event: do(job) if isinstance(event, Step) and event.step == step else None)
 
 
 def advice(job):
@@ -349,9 +349,9 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monke
 
 def test_a_run_whose_folder_was_gone_can_go_on_when_it_is_cut_off(place):
     def lose_and_break_down(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             shutil.rmtree(place.lora())
-        if isinstance(event, Progress) and event.step == 6:
+        if isinstance(event, Step) and event.step == 6:
             raise OSError("the power went")
 
     with pytest.raises(OSError, match="the power went"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, Progress
+from training_pro.core.jobs.events import Note, Step
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder.run_files import read_samples
 from training_pro.tests.tiny import watched_job
@@ -127,7 +127,7 @@ def run_with_samples(place, host):
 
 def stopped_run(place, host):
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == 1:
+        if isinstance(event, Step) and event.step == 1:
             job.control.ask(Request.STOP)
 
     assert place.train(host, job=watched_job(watch), name="run").outcome == "stopped"
@@ -135,7 +135,7 @@ def stopped_run(place, host):
 
 def failing_run(place, host):
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             raise ZeroDivisionError("in the middle")
 
     with pytest.raises(ZeroDivisionError):
@@ -208,7 +208,7 @@ def test_a_loaded_lora_is_off_during_a_run_and_on_again_afterwards(with_lora, lo
     during, notes = [], []
 
     def watch(job, event):
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             during.append((host.loaded_model().loras, "LoraModel" in type(host.loaded_model().model).__name__))
         elif isinstance(event, Note):
             notes.append(event.text)

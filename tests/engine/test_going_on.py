@@ -14,7 +14,7 @@ import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import CheckpointSaved, Note, Progress, RunPlanned
+from training_pro.core.jobs.events import CheckpointSaved, Note, RunPlanned, Step
 from training_pro.core.jobs.job import Job
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
@@ -48,7 +48,7 @@ def at(step, do):
     """Return a job that calls `do` with itself after a step."""
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == step:
+        if isinstance(event, Step) and event.step == step:
             do(job)
 
     return watched_job(watch)
@@ -176,7 +176,7 @@ def test_a_finished_run_with_more_epochs_takes_the_rates_of_the_new_plan(place):
     job = Job("training", "a test")
     place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3)
     (planned,) = [event for event in job.log.since(0) if isinstance(event, RunPlanned)]
-    steps = [event for event in job.log.since(0) if isinstance(event, Progress)]
+    steps = [event for event in job.log.since(0) if isinstance(event, Step)]
     assert (planned.first_step, planned.steps) == (4, 12)
     assert [event.step for event in steps] == list(range(5, 13))
     assert [event.learning_rate for event in steps] == list(planned.rates[4:])
@@ -190,7 +190,7 @@ def test_a_run_that_ended_within_an_epoch_resumes_with_more_steps(place, first, 
     place.train(name="short", **first)
     ended = read(place.lora("short") / "training_graph.json")[-1]["current_steps"]
     seen = []
-    job = watched_job(lambda job, event: seen.append(event.step) if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: seen.append(event.step) if isinstance(event, Step) else None)
     place.train(name="short", job=job, resume="newest", max_steps=then)
     assert seen == list(range(ended + 1, then + 1))
 
@@ -352,10 +352,10 @@ def test_nothing_is_written_before_the_first_step(place):
         seen.append((type(event).__name__, sorted(place.folders.loras.glob("*"))))
 
     place.train(job=watched_job(watch))
-    before = [there for name, there in seen[: [name for name, _ in seen].index("Progress")]]
+    before = [there for name, there in seen[: [name for name, _ in seen].index("Step")]]
     assert len(before) >= 6
     assert before == [[]] * len(before)
-    assert seen[len(before)] == ("Progress", [place.lora()])
+    assert seen[len(before)] == ("Step", [place.lora()])
 
 
 def test_a_foreign_lora_is_not_overwritten_by_a_resume(with_lora):

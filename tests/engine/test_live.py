@@ -16,8 +16,8 @@ from training_pro.core.jobs.events import (
     LiveSettingsChanged,
     Note,
     PlanChanged,
-    Progress,
     RunPlanned,
+    Step,
 )
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder import loras
@@ -33,7 +33,7 @@ def at(requests):
     """Return a job that makes each request after its step."""
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step in requests:
+        if isinstance(event, Step) and event.step in requests:
             requests[event.step](job.control)
 
     return watched_job(watch)
@@ -51,7 +51,7 @@ def events_of(job, kind):
 
 
 def rates(job):
-    return [event.learning_rate for event in events_of(job, Progress)]
+    return [event.learning_rate for event in events_of(job, Step)]
 
 
 def saved(job):
@@ -112,7 +112,7 @@ def test_saving_rules_change_while_it_runs(place):
 def test_a_stop_rule_that_is_set_while_it_runs(place):
     job = at({5: changing(stop_at_epoch=2)})
     end = place.train(job=job, **FOUR)
-    assert (end.outcome, events_of(job, Progress)[-1].step) == ("finished", 8)
+    assert (end.outcome, events_of(job, Step)[-1].step) == ("finished", 8)
     assert end.text.startswith("'a' finished at step 8 of 16, since epoch 2 is done")
     again = place.train(resume="newest", **FOUR)
     assert again.text.startswith("'a' is finished: 8 of 16 steps are done.")
@@ -135,7 +135,7 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
 def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
-    assert events_of(job, Progress)[-1].step == 6
+    assert events_of(job, Step)[-1].step == 6
     assert "since it has wound down (since epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
@@ -182,7 +182,7 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     job = at({3: lambda control: control.extend(2)})
     end = place.train(job=job, **two)
     assert end.text.startswith("'a' finished at step 16 of 16")
-    assert [e.step for e in events_of(job, Progress)] == list(range(1, 17))
+    assert [e.step for e in events_of(job, Step)] == list(range(1, 17))
     assert len(events_of(job, RunPlanned)) == 1
     (planned,) = events_of(job, PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (3, 16, "2 epochs more")
@@ -234,7 +234,7 @@ def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit(place):
     assert seen == [(True, True)]
     assert end.outcome == "finished"
     assert place.weights("a") == place.weights("whole")
-    assert [e.step for e in events_of(job, Progress)] == list(range(1, 17))
+    assert [e.step for e in events_of(job, Step)] == list(range(1, 17))
 
 
 @pytest.mark.parametrize("kind", [{}, {"dora": True, "train_head": True}], ids=["plain", "dora and head"])
@@ -309,7 +309,7 @@ def test_two_backups_are_kept_and_removed_at_a_good_end(place):
     seen = []
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step in (9, 16):
+        if isinstance(event, Step) and event.step in (9, 16):
             seen.append(sorted(p.name for p in (place.lora() / "backup").iterdir()))
 
     place.train(job=watched_job(watch), backup_minutes=1e-6, **FOUR)
@@ -328,7 +328,7 @@ def test_a_crashed_run_resumes_from_a_backup(place):
     assert loras.run_status(place.lora()) == "cut off"
     job = Job("training", "a test")
     place.train(job=job, resume="newest", **FOUR)
-    assert events_of(job, Progress)[0].step == 7
+    assert events_of(job, Step)[0].step == 7
     assert place.weights() == place.weights("whole")
 
 
@@ -336,7 +336,7 @@ def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
     job = at({8: changing(rate_factor=100)})  # the loss rises from here on
     end = place.train(job=job, keep_best="loss", learning_rate=1.0, **FOUR)
     names = [name for _, name in saved(job)]
-    steps = events_of(job, Progress)
+    steps = events_of(job, Step)
     best = min(steps, key=lambda step: step.smoothed)
     assert 8 <= best.step < 16
     assert names[-1] == "checkpoint-16"
@@ -378,7 +378,7 @@ def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, reques
 
     job, host = at({step: asking(request) for step, request in requests.items()}), place.host()
     end = place.train(host, job=job, **FOUR, **settings)
-    assert (end.outcome, events_of(job, Progress)[-1].step) == ("finished", last)
+    assert (end.outcome, events_of(job, Step)[-1].step) == ("finished", last)
     assert not host.model_status().problem
     assert json.loads((place.lora() / "training_log.json").read_text())["current_steps"] == last
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from training_pro.core.errors import BusyError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, Note, Progress, RunPlanned, Stage
+from training_pro.core.jobs.events import Advice, Note, RunPlanned, Stage, Step
 from training_pro.records.folder.run_lock import hold_run_lock
 from training_pro.tests.tiny import watched_job
 
@@ -26,7 +26,7 @@ def test_the_machine_is_kept_awake_during_a_run(place, monkeypatch, wanted):
             calls.append("let go")
 
     def watch(job, event):
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             calls.append(event.step)
             raise ZeroDivisionError
 
@@ -64,7 +64,7 @@ def test_a_report_at_the_end(place):
 
 def test_a_report_of_a_stopped_run_and_of_the_whole_after_a_resume(place):
     def stop(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             job.control.ask(Request.STOP)
 
     place.train(job=watched_job(stop))
@@ -81,7 +81,7 @@ def test_a_report_of_a_stopped_run_and_of_the_whole_after_a_resume(place):
 def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
     def fail_at(step):
         def watch(job, event):
-            if isinstance(event, Progress if step else RunPlanned) and getattr(event, "step", 0) == step:
+            if isinstance(event, Step if step else RunPlanned) and getattr(event, "step", 0) == step:
                 raise ZeroDivisionError("<in the middle>")
 
         return watched_job(watch)
@@ -103,7 +103,7 @@ def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
 
 def test_no_report_of_a_discarded_run(place):
     def throw(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             job.control.ask(Request.DISCARD)
 
     place.train(job=watched_job(throw))

@@ -14,7 +14,7 @@ import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, Progress
+from training_pro.core.jobs.events import Note, Step
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
@@ -245,7 +245,7 @@ def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_
     during = []
 
     def watch(job, event):
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             during.append((list(webui.shared.lora_names), webui.shared.model is on))
 
     webui.place.train(webui.host, job=watched_job(watch), name="b")
@@ -265,7 +265,7 @@ def test_a_model_that_the_webui_lets_go_of_during_a_run_stays_so(webui):
     add_lora_to_model(["a"])
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == 1:
+        if isinstance(event, Step) and event.step == 1:
             webui.models.unload_model()
 
     assert webui.place.train(webui.host, job=watched_job(watch), name="b").outcome == "finished"
@@ -286,7 +286,7 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
     before = _logits(webui.shared.model)
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == 3:
+        if isinstance(event, Step) and event.step == 3:
             job.control.ask(Request.FREE_MEMORY)
         if isinstance(event, Note) and "out of memory" in event.text:
             assert webui.shared.model is None
@@ -329,7 +329,7 @@ def test_chat_waits_while_a_run_has_the_model(webui):
     replies, waited = [], []
 
     def watch(job, event):
-        if isinstance(event, Progress) and not waited:
+        if isinstance(event, Step) and not waited:
             chat = threading.Thread(target=lambda: replies.extend(generate_reply("Hello")))
             chat.start()
             chat.join(timeout=0.3)

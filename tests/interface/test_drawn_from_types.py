@@ -14,10 +14,10 @@ from training_pro.core.jobs.events import (
     Event,
     JobEnded,
     ProbeDone,
-    Progress,
     RunPlanned,
     SampleGenerated,
     Stage,
+    Step,
 )
 from training_pro.core.jobs.job import Job
 from training_pro.data.report.preview import ExamplePreview
@@ -31,7 +31,7 @@ from training_pro.interface.run.run_view import RunView
 from training_pro.interface.tabs import perplexity_tab, runs_tab, try_tab
 from training_pro.interface.train import probe_panel
 from training_pro.records.folder.inventory import LoraEntry
-from training_pro.records.report.graph_file import evaluation_entry
+from training_pro.records.report.graph_file import graph_entry
 from training_pro.records.report.report import ReportData, render_report
 from training_pro.tests.declared_values import PLAIN, STEP_ENTRIES, assert_escaped, event_types, instances_of
 
@@ -45,7 +45,7 @@ EVENTS = sorted(set(event_types()), key=lambda kind: kind.__name__)
 
 def run(kind: type[Event]) -> st.SearchStrategy[list[Event]]:
     """Events of a run with this kind in the middle: with or without steps, ended or still running."""
-    steps, middle = st.lists(instances_of(Progress), max_size=2), st.lists(instances_of(kind), max_size=3)
+    steps, middle = st.lists(instances_of(Step), max_size=2), st.lists(instances_of(kind), max_size=3)
     parts = st.tuples(instances_of(RunPlanned), steps, middle, st.lists(instances_of(JobEnded), max_size=1))
     return parts.map(lambda groups: [groups[0], *groups[1], *groups[2], *groups[3]])
 
@@ -61,7 +61,7 @@ def job_of(events: list[Event], kind: str = "training") -> Job:
 
 
 def test_every_kind_of_event_is_covered():
-    assert {Stage, DownloadProgress, JobEnded, Progress, ProbeDone, SampleGenerated} <= set(EVENTS)
+    assert {Stage, DownloadProgress, JobEnded, Step, ProbeDone, SampleGenerated} <= set(EVENTS)
     assert len(EVENTS) >= 19
 
 
@@ -91,11 +91,7 @@ def test_every_event_is_drawn(kind, data):
 def test_every_event_is_drawn_in_the_report_of_a_run(kind, data):
     events = [event for event in data.draw(run(kind)) if not isinstance(event, JobEnded)]
     kept = data.draw(st.none() | instances_of(LoraEntry))
-    graph = data.draw(
-        st.lists(
-            STEP_ENTRIES | instances_of(EvaluationDone).map(lambda event: evaluation_entry(event, "a")), max_size=3
-        )
-    )
+    graph = data.draw(st.lists(STEP_ENTRIES | instances_of(EvaluationDone).map(graph_entry), max_size=3))
     log = data.draw(st.dictionaries(st.sampled_from(["data", "versions", "schedule", "verdict"]), PLAIN))
     samples = [event for event in events if isinstance(event, SampleGenerated)]
     assert_escaped(render_report(ReportData(events, data.draw(instances_of(JobEnded)), graph, samples, log, kept)))

@@ -20,10 +20,10 @@ from training_pro.core.jobs.events import (
     LibraryMessage,
     MachineUse,
     Note,
-    Progress,
     RunPlanned,
     SampleGenerated,
     Stage,
+    Step,
     TimeLimited,
 )
 from training_pro.core.jobs.job import Job
@@ -33,7 +33,7 @@ from training_pro.tests.fakes import FakeHost
 
 
 def progress(step, *, at=0.0, steps=100, tokens=512, seconds=2.0):
-    return Progress(
+    return Step(
         at=at,
         step=step,
         steps=steps,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
-from training_pro.core.jobs.events import Progress
+from training_pro.core.jobs.events import Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.checks import requirements
 from training_pro.engine.checks.requirements import DeviceInfo
@@ -116,7 +116,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
         )
 
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             page = threading.Thread(target=ask)
             page.start()
             page.join()

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import ModelError
 from training_pro.core.files.atomic_files import dump_json
-from training_pro.core.jobs.events import Advice, Note, Progress
+from training_pro.core.jobs.events import Advice, Note, Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.compute import telemetry, windows_vram
 from training_pro.engine.compute.collator import collate
@@ -83,7 +83,7 @@ def test_a_batch_that_does_not_fit_is_repeated_in_halves(place, packing, where):
     end = place.train(host, job=job, name="halved", packing=packing, **TWO)
     assert end.outcome == "finished"
     assert seen["failed"] == 1  # once, then two at a time
-    assert [e.step for e in events_of(job, Progress)] == [1, 2, 3, 4]
+    assert [e.step for e in events_of(job, Step)] == [1, 2, 3, 4]
     assert difference(place, "halved", "whole") < 1e-6
     (advice,) = [e.text for e in events_of(job, Advice) if "memory" in e.text]
     assert advice.startswith(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from training_pro.core.jobs.event_text import event_text
-from training_pro.core.jobs.events import EventLog, MachineUse, Progress, peak_memory_of
+from training_pro.core.jobs.events import EventLog, MachineUse, Step, peak_memory_of
 from training_pro.core.jobs.job import Job
 from training_pro.engine.compute import telemetry
 from training_pro.engine.compute.telemetry import MachineMonitor
@@ -153,7 +153,7 @@ def test_a_run_logs_and_records_it(place):
     job = Job("training", "a test")
     place.train(job=job)
     events = job.log.since(0)
-    first_step = next(n for n, event in enumerate(events) if isinstance(event, Progress))
+    first_step = next(n for n, event in enumerate(events) if isinstance(event, Step))
     assert min(n for n, event in enumerate(events) if isinstance(event, MachineUse)) > first_step
     training_log = json.loads((place.folders.loras / "a" / "training_log.json").read_text(encoding="utf-8"))
     assert training_log["memory_at_most"] == peak_memory_of(events) > 1_000_000

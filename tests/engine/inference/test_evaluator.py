@@ -10,7 +10,7 @@ import pytest
 import torch
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, EvaluationDone, Note, Progress, Stage
+from training_pro.core.jobs.events import Advice, CheckpointSaved, EvaluationDone, Note, Stage, Step
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
 from training_pro.engine.inference import eval_loop, evaluator
@@ -19,7 +19,7 @@ from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.report import curve_png
-from training_pro.records.report.graph_file import best_evaluation, read_evaluations, step_entries
+from training_pro.records.report.graph_file import best_evaluation, read_evaluations, read_steps
 from training_pro.tests.engine.architectures import read_graph, read_log, record_batches, simulate_kill
 from training_pro.tests.tiny import watched_job
 
@@ -49,8 +49,8 @@ def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
     events = run_events(place)
     results = evaluations(events)
     assert [(e.step, e.why) for e in results] == [(0, "start"), (4, "planned"), (8, "end")]
-    steps = [type(e) for e in events if isinstance(e, (Progress, EvaluationDone, CheckpointSaved))]
-    assert steps[:7] == [EvaluationDone, *[Progress] * 4, EvaluationDone, CheckpointSaved]
+    steps = [type(e) for e in events if isinstance(e, (Step, EvaluationDone, CheckpointSaved))]
+    assert steps[:7] == [EvaluationDone, *[Step] * 4, EvaluationDone, CheckpointSaved]
     for result in results:
         assert result.perplexity == pytest.approx(math.exp(result.loss))
         assert 0 <= result.accuracy < 1
@@ -58,7 +58,7 @@ def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
     assert results[-1].loss != results[0].loss
     assert json.loads((place.lora() / "training_graph.json").read_text()) == read_graph(place)
     assert read_evaluations(read_graph(place))[1].loss == results[1].loss
-    assert [e["current_steps"] for e in step_entries(read_graph(place))] == list(range(1, 9))
+    assert [s.step for s in read_steps(read_graph(place))] == list(range(1, 9))
 
 
 def test_a_long_evaluation_logs_its_progress(place, monkeypatch):
@@ -113,7 +113,7 @@ def test_the_lora_is_byte_identical_to_a_run_without(place, more):
     place.train(name="with", **WITH_SPLIT, **more, eval_every=1)
     place.train(name="without", **{**WITH_SPLIT, "eval_data": []}, **more)
     assert place.weights("with") == place.weights("without")
-    assert [e["loss"] for e in step_entries(read_graph(place, "with"))] == [
+    assert [s.loss for s in read_steps(read_graph(place, "with"))] == [
         e["loss"] for e in read_graph(place, "without")
     ]
 
@@ -142,7 +142,7 @@ def test_packed_and_padded_results_are_equal(place):
 
 def test_every_n_steps_and_on_request(place):
     def wish(job, event):
-        if isinstance(event, Progress) and event.step == 4:
+        if isinstance(event, Step) and event.step == 4:
             job.control.ask(Request.EVALUATE)
 
     job = watched_job(wish)
@@ -160,7 +160,7 @@ def test_every_n_steps_and_on_request(place):
 
 def test_a_request_without_a_split_is_answered(place):
     def wish(job, event):
-        if isinstance(event, Progress) and event.step == 1:
+        if isinstance(event, Step) and event.step == 1:
             job.control.ask(Request.EVALUATE)
 
     job = watched_job(wish)
@@ -201,7 +201,7 @@ def test_more_epochs_after_early_stopping_reset_the_patience(place):
 
 def test_requested_evaluations_do_not_use_up_patience(place):
     def wish(job, event):
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             job.control.ask(Request.EVALUATE)
 
     job = watched_job(wish)
@@ -226,7 +226,7 @@ def test_a_resumed_run_stops_at_the_same_step(place):
 
 def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
     def stop(job, event):
-        if isinstance(event, Progress) and event.step == 3:
+        if isinstance(event, Step) and event.step == 3:
             job.control.ask(Request.STOP)
 
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5, "keep_checkpoints": 99}
@@ -245,7 +245,7 @@ def test_the_best_step_may_be_the_one_evaluated_on_resume(place):
     assert best < 8  # 8 is the last step
 
     def stop(job, event):
-        if isinstance(event, Progress) and event.step == best:
+        if isinstance(event, Step) and event.step == best:
             job.control.ask(Request.STOP)
 
     place.train(name="cut", job=watched_job(stop), **{**WITH_SPLIT, **more})
@@ -316,7 +316,7 @@ def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
 
 def test_a_stop_does_not_wait_for_an_evaluation(place):
     def stop(job, event):
-        if isinstance(event, Progress) and event.step == 4:
+        if isinstance(event, Step) and event.step == 4:
             job.control.ask(Request.STOP)
 
     job = watched_job(stop)
@@ -354,7 +354,7 @@ def test_each_step_has_the_loss_of_each_dataset(place, monkeypatch, packing):
     more = {"data": ["story.txt", "other.txt"], "accumulation": 2, "max_steps": 2, "packing": packing}
     job = Job("training", "a test")
     place.train(job=job, **more)
-    first, second = (e for e in job.log.since(0) if isinstance(e, Progress))
+    first, second = (e for e in job.log.since(0) if isinstance(e, Step))
     examples = prepare_data(place, **more).examples
     model = place.host().loaded_model().model
     losses = {"story.txt": [], "other.txt": []}

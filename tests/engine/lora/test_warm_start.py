@@ -12,7 +12,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, Progress, RunPlanned
+from training_pro.core.jobs.events import Note, RunPlanned, Step
 from training_pro.core.jobs.job import Job
 from training_pro.records.folder import loras
 from training_pro.tests.tiny import read_tree, watched_job
@@ -41,10 +41,10 @@ def test_a_finished_lora_is_trained_further_and_a_backup_kept_twice_a_day(with_l
     event_types = [type(event).__name__ for event in job.log.since(0)]
     note_positions = [n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "further" in e.text]
     assert note_positions[0] < event_types.index("RunPlanned")  # logged before it starts
-    assert [event.step for event in events_of(job, Progress)] == [1, 2, 3, 4]
+    assert [event.step for event in events_of(job, Step)] == [1, 2, 3, 4]
     assert read_tree(with_lora.lora() / TODAY) == before
     first = [e["loss"] for e in json.loads((with_lora.lora() / TODAY / "training_graph.json").read_text())]
-    assert events_of(job, Progress)[0].loss < first[0] - 0.05  # it begins where the first run ended
+    assert events_of(job, Step)[0].loss < first[0] - 0.05  # it begins where the first run ended
     second = {path: data for path, data in read_tree(with_lora.lora()).items() if not path.startswith(TODAY)}
     with_lora.train(if_exists="continue", **NO_SAMPLES)
     assert read_tree(with_lora.lora() / f"{TODAY}-2") == second
@@ -113,7 +113,7 @@ def test_other_layers_are_refused_and_named(place, targets):
 
 def test_throwing_the_further_run_away_restores_the_earlier_lora(with_lora):
     before = read_tree(with_lora.lora())
-    job = watched_job(lambda job, event: job.control.ask(Request.DISCARD) if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: job.control.ask(Request.DISCARD) if isinstance(event, Step) else None)
     with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
     assert read_tree(with_lora.lora()) == before
 
@@ -130,7 +130,7 @@ def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(
 def test_throwing_such_a_run_away_restores_them(place):
     place.train(epochs=2, save_every=2, keep_checkpoints=9, **NO_SAMPLES)
     before = {p.name for p in place.lora().iterdir()}
-    job = watched_job(lambda job, event: job.control.ask(Request.DISCARD) if isinstance(event, Progress) else None)
+    job = watched_job(lambda job, event: job.control.ask(Request.DISCARD) if isinstance(event, Step) else None)
     place.train(epochs=3, save_every=2, resume="checkpoint-2", job=job, **NO_SAMPLES)
     assert {p.name for p in place.lora().iterdir()} == before
 

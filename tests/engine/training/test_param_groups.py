@@ -7,7 +7,7 @@ import json
 import pytest
 from safetensors.torch import load
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Progress
+from training_pro.core.jobs.events import Step
 from training_pro.tests.tiny import watched_job
 
 ONE_STEP = {"max_steps": 1, "optimizer": "sgd", "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 0}
@@ -58,9 +58,7 @@ def test_the_schedule_and_the_curve_are_those_of_the_learning_rate(place, optimi
 def test_a_resumed_run_has_the_same_rates(place):
     settings = {"epochs": 2, "lora_plus": 8, "train_head": True, "head_rate": 0.1, "learning_rate": 1e-3}
     place.train(name="whole", **settings)
-    stopped = watched_job(
-        lambda job, event: job.control.ask(Request.STOP) if isinstance(event, Progress) else None
-    )
+    stopped = watched_job(lambda job, event: job.control.ask(Request.STOP) if isinstance(event, Step) else None)
     assert place.train(name="parts", job=stopped, **settings).outcome == "stopped"
     assert place.train(name="parts", resume="newest", **settings).outcome == "finished"
     assert place.weights("parts") == place.weights("whole")
@@ -79,7 +77,7 @@ def test_halving_the_rate_halves_it_for_both(place, monkeypatch):
     monkeypatch.setattr(trainer.RunTrainer, "_get_grad_norm", spy)
 
     def halve(job, event):
-        if isinstance(event, Progress) and event.step == 1:
+        if isinstance(event, Step) and event.step == 1:
             live = job.control.live
             job.control.live = live.changed({"rate_factor": 0.5})
 

@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import DataError, SavingError
-from training_pro.core.jobs.events import Advice, CheckpointSaved, MachineUse, Note, Progress, RunPlanned, Stage
+from training_pro.core.jobs.events import Advice, CheckpointSaved, MachineUse, Note, RunPlanned, Stage, Step
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
 from training_pro.engine.lora.adapter import inject_lora, lora_config
@@ -120,7 +120,7 @@ def test_events_come_in_order(place):
     events = run_events(place)
     kinds = [type(event) for event in events]
     kinds = [kind for kind in kinds if kind not in (Advice, Note, MachineUse)]  # their number may change
-    assert kinds == [Stage, Stage, Stage, Stage, RunPlanned, Stage, *[Progress] * 4, CheckpointSaved, Stage]
+    assert kinds == [Stage, Stage, Stage, Stage, RunPlanned, Stage, *[Step] * 4, CheckpointSaved, Stage]
     stages = [event.text for event in events if isinstance(event, Stage)]
     assert stages == [
         "Starting",
@@ -136,7 +136,7 @@ def test_events_come_in_order(place):
 def test_the_run_follows_its_plan(place):
     events = run_events(place, epochs=3, learning_rate=5e-3)
     (planned,) = [event for event in events if isinstance(event, RunPlanned)]
-    steps = [event for event in events if isinstance(event, Progress)]
+    steps = [event for event in events if isinstance(event, Step)]
     assert (planned.name, planned.model, planned.first_step) == ("a", "tiny", 0)
     assert (planned.steps, planned.steps_per_epoch) == (12, 4)
     assert [event.step for event in steps] == list(range(1, 13))
@@ -150,7 +150,7 @@ def test_the_rates_that_were_used_are_the_schedules(place, name):
     used = []
 
     def watch(job, event):
-        if isinstance(event, Progress):
+        if isinstance(event, Step):
             used.append(event.learning_rate)
 
     place.train(job=watched_job(watch), schedule=name, epochs=2, learning_rate=4e-3, save_each_epoch=False)
@@ -171,7 +171,7 @@ def test_the_logged_rate_is_that_of_the_optimizer(place, monkeypatch):
 
     monkeypatch.setattr(RunTrainer, "training_step", spy)
     events = run_events(place, epochs=2)
-    assert rates == pytest.approx([e.learning_rate for e in events if isinstance(e, Progress)], rel=1e-12)
+    assert rates == pytest.approx([e.learning_rate for e in events if isinstance(e, Step)], rel=1e-12)
 
 
 def test_the_log_begins_with_the_keys_of_other_programs(with_lora):
@@ -185,7 +185,7 @@ def test_the_log_begins_with_the_keys_of_other_programs(with_lora):
 def test_the_graph_has_one_entry_per_step(place):
     events = run_events(place)
     graph = read(place.lora() / "training_graph.json")
-    steps = [event for event in events if isinstance(event, Progress)]
+    steps = [event for event in events if isinstance(event, Step)]
     assert [e["current_steps"] for e in graph] == [1, 2, 3, 4]
     assert [e["loss"] for e in graph] == [event.loss for event in steps]
     assert [e["epoch"] for e in graph] == [0.25, 0.5, 0.75, 1.0]
@@ -193,7 +193,7 @@ def test_the_graph_has_one_entry_per_step(place):
 
 
 def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth(place):
-    steps = [event for event in run_events(place) if isinstance(event, Progress)]
+    steps = [event for event in run_events(place) if isinstance(event, Step)]
     s = steps[0].loss
     for event in steps:
         s = event.loss if event is steps[0] else 0.9 * s + 0.1 * event.loss
@@ -233,7 +233,7 @@ def reference_loss(place, rows, **more):
 def test_the_first_loss_equals_the_reference(place, split):
     place.write("two.txt", "One fish swims in a very long river that never ends.\n\n\nTwo.")
     options = {"data": ["two.txt"], "max_steps": 1, **split}
-    (step,) = [event for event in run_events(place, **options) if isinstance(event, Progress)]
+    (step,) = [event for event in run_events(place, **options) if isinstance(event, Step)]
     assert step.tokens > 8
     assert step.loss == pytest.approx(reference_loss(place, (0, 1), **options), abs=1e-5)
 

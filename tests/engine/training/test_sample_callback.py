@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Progress, SampleGenerated
+from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, SampleGenerated, Step
 from training_pro.records.folder.run_files import read_samples
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
@@ -53,9 +53,9 @@ def test_the_run_is_the_same_to_the_bit(place):
         assert left == {k: right[k] for k in left}
 
     samples = events_of(SampleGenerated, events)
-    steps = events_of(Progress, events)[-1].steps
+    steps = events_of(Step, events)[-1].steps
     assert [(s.step, s.prompt) for s in samples] == [(step, text) for step in range(steps + 1) for text in PROMPTS]
-    assert events.index(samples[0]) < events.index(events_of(Progress, events)[0])
+    assert events.index(samples[0]) < events.index(events_of(Step, events)[0])
     assert [s.text for s in samples[:2]] == [s.without for s in samples[:2]]
     assert {s.prompt: s.without for s in samples} == {s.prompt: s.without for s in samples[:2]}
     assert samples[-1].text != samples[-1].without
@@ -187,7 +187,7 @@ def test_own_prompts_are_encoded_like_the_data(place, monkeypatch):
 
 def test_a_sample_on_request(place):
     def wish(job, event):
-        if isinstance(event, Progress) and event.step in (2, 4):
+        if isinstance(event, Step) and event.step in (2, 4):
             job.control.ask(Request.SAMPLE)
             job.control.ask(Request.SAMPLE)
 
@@ -212,7 +212,7 @@ def test_a_resumed_run_samples_only_what_is_missing(place):
     place.train(name="whole", **options)
 
     def stop(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             job.control.ask(Request.STOP)
 
     job = watched_job(stop)
@@ -233,9 +233,9 @@ def test_no_step_is_sampled_twice_across_segments(place):
     """More epochs, or a pause that frees the GPU, start a new segment."""
 
     def wish(job, event):
-        if isinstance(event, Progress) and event.step == 2:
+        if isinstance(event, Step) and event.step == 2:
             job.control.extend(1)
-        elif isinstance(event, Progress) and event.step == 6:
+        elif isinstance(event, Step) and event.step == 6:
             job.control.ask(Request.FREE_MEMORY)
         elif isinstance(event, Note) and "out of memory" in event.text:
             job.control.resume()
@@ -254,7 +254,7 @@ def test_discarding_a_run_keeps_the_earlier_samples(place):
     before = read_tree(place.lora())
 
     def throw(job, event):
-        if isinstance(event, Progress) and event.step == 3:
+        if isinstance(event, Step) and event.step == 3:
             job.control.ask(Request.DISCARD)
 
     place.train(job=watched_job(throw), resume="newest", max_steps=5, **options)
@@ -305,7 +305,7 @@ def test_samples_do_not_count_as_step_time(place, monkeypatch):
 
     monkeypatch.setattr(sample_generation, "generate_ids", slow)
     _, events = run(place, sample_every=1, sample_prompts=PROMPTS[:1])
-    assert max(p.seconds for p in events_of(Progress, events)[1:]) < 0.4
+    assert max(p.seconds for p in events_of(Step, events)[1:]) < 0.4
 
 
 def test_ten_runs_leave_no_threads(place):

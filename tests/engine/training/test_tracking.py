@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Advice, LibraryMessage, Progress
+from training_pro.core.jobs.events import Advice, LibraryMessage, Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.checks import requirements
 from training_pro.engine.peft_engine import PeftEngine
@@ -72,7 +72,7 @@ def test_the_reporter_gets_every_step_from_the_first(place, callbacks, name, cap
     (callback,) = callbacks
     assert callback.calls == ["made", "begin", "log", "log", "log", "end"]
     assert (callback.begun_at, callback.name) == (1, "a")
-    steps = [e for e in events if isinstance(e, Progress)]
+    steps = [e for e in events if isinstance(e, Step)]
     assert [(step, logs["smoothed_loss"]) for step, logs in callback.logs] == [(e.step, e.smoothed) for e in steps]
     assert [("eval_loss" in logs) for _, logs in callback.logs] == [True, False, True]
     assert dict(os.environ) == before

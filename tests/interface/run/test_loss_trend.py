@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from training_pro.interface.run.run_view import describe_trend, point_before
-from training_pro.records.report.curve_svg import Point
+from training_pro.interface.run.run_view import describe_trend, step_before
+from training_pro.records.report.graph_file import read_steps
 
 
 def points(*smoothed, loss=None):
-    return [Point(n, loss or s, s, 1e-4, at=100.0 * n) for n, s in enumerate(smoothed, start=1)]
+    entries = (
+        {"current_steps": n, "loss": loss or s, "smoothed_loss": s} for n, s in enumerate(smoothed, start=1)
+    )
+    return [replace(step, at=100.0 * step.step) for step in read_steps(entries)]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +37,7 @@ def test_a_loss_that_is_not_finite_is_reported_first():
     assert describe_trend([], 10) == ""
 
 
-def test_the_point_of_an_hour_ago():
+def test_the_step_of_an_hour_ago():
     history = points(*[3.0 - n / 100 for n in range(50)])
-    assert point_before(history, 3600, history[-1].at).step == 14
-    assert point_before(history, 3600, 100.0) is None
+    assert step_before(history, 3600, history[-1].at).step == 14
+    assert step_before(history, 3600, 100.0) is None

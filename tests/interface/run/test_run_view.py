@@ -15,19 +15,19 @@ from training_pro.core.jobs.events import (
     JobEnded,
     MachineUse,
     Note,
-    Progress,
     RunPlanned,
     SampleGenerated,
+    Step,
 )
 from training_pro.core.jobs.job import Job
-from training_pro.interface.run.charts import ExtraCharts
+from training_pro.interface.run.charts import run_charts
 from training_pro.interface.run.run_view import RunView
 
 STEPS = 100_000
 
 
 def step(number, steps, loss=2.0, **more):
-    return Progress(
+    return Step(
         step=number,
         steps=steps,
         epoch=3 * number / steps,
@@ -90,7 +90,7 @@ def test_losses_per_dataset_and_gradient_norms_are_under_more_curves():
 
 
 def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
-    earlier = tuple({"current_steps": n, "loss": 2.0, "smoothed_loss": 3.0, "learning_rate": 1e-4} for n in (1, 2))
+    earlier = tuple(replace(step(n, 9), smoothed=3.0, at=0.0) for n in (1, 2))
     resumed = replace(planned(9), first_step=2, earlier=earlier)
     html = view_of(resumed, step(3, 9)).html()
     assert "an hour ago" not in html
@@ -128,12 +128,11 @@ def test_a_single_value_is_a_sentence_and_no_chart():
     evaluation = EvaluationDone(
         step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1
     )
-    charts = ExtraCharts()
-    charts.add_evaluation(evaluation)
-    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in charts.html()
-    assert "<svg" not in charts.html()
-    charts.add_evaluation(replace(evaluation, step=6, perplexity=4))
-    assert charts.html().count("<svg") == 2
+    charts = run_charts([], [evaluation])
+    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in charts
+    assert "<svg" not in charts
+    charts = run_charts([], [evaluation, replace(evaluation, step=6, perplexity=4)])
+    assert charts.count("<svg") == 2
 
 
 def test_a_long_list_in_a_message_is_folded():

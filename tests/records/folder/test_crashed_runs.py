@@ -6,7 +6,7 @@ import time
 
 import pytest
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Progress
+from training_pro.core.jobs.events import Step
 from training_pro.records.folder import heartbeat, loras
 from training_pro.records.folder.crashed_runs import discard_run, find_crashed_runs, keep_run
 from training_pro.records.folder.run_lock import hold_run_lock
@@ -22,7 +22,7 @@ def each_step(monkeypatch):
 
 def crash_at(place, step, **more):
     def watch(job, event):
-        if isinstance(event, Progress) and event.step == step:
+        if isinstance(event, Step) and event.step == step:
             raise OSError("the power went")
 
     with pytest.raises(OSError, match="the power went"):
@@ -71,7 +71,7 @@ def test_when_discarded_the_replaced_lora_is_restored(place):
 
 def test_when_discarded_the_run_before_it_was_resumed_stays(place):
     place.train(
-        job=watched_job(lambda job, e: job.control.ask(Request.STOP) if isinstance(e, Progress) else None), **RUN
+        job=watched_job(lambda job, e: job.control.ask(Request.STOP) if isinstance(e, Step) else None), **RUN
     )
     before = read_tree(place.lora())
     crash_at(place, 6, if_exists="continue")

@@ -14,7 +14,7 @@ from training_pro.core.jobs.events import EvaluationDone
 from training_pro.records.folder.run_files import log_entry
 from training_pro.records.report.curve_png import draw_graph
 from training_pro.records.report.curve_svg import Mark
-from training_pro.records.report.graph_file import evaluation_entry
+from training_pro.records.report.graph_file import graph_entry
 
 GRAPH = [
     {"current_steps": step, "loss": 3 / step, "smoothed_loss": 3.0, "learning_rate": 1e-3} for step in (1, 2, 3)
@@ -63,7 +63,7 @@ def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch)
         step=2, epoch=1.0, why="end", loss=2.5, perplexity=1.0, accuracy=0.5, tokens=9, seconds=1.0
     )
     assert draw_graph(
-        [*graph, evaluation_entry(evaluation, "")], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")]
+        [*graph, graph_entry(evaluation)], "a on tiny", tmp_path / "graph.png", [Mark(2, "checkpoint-2")]
     )
     axes = figures[0].axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]

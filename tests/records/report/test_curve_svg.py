@@ -9,18 +9,20 @@ import pytest
 from training_pro.records.report.curve_svg import (
     MAX_POINTS,
     Mark,
-    Point,
-    ValidationLoss,
     describe_curve,
     draw_curve,
-    thin_points,
+    thin_steps,
 )
+from training_pro.records.report.graph_file import read_evaluations, read_steps
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
 
 
 def points(count, loss=lambda step: 3 / step):
-    return [Point(step, loss(step), loss(step) + 0.1, 1e-3) for step in range(1, count + 1)]
+    return read_steps(
+        {"current_steps": n, "loss": loss(n), "smoothed_loss": loss(n) + 0.1, "learning_rate": 1e-3}
+        for n in range(1, count + 1)
+    )
 
 
 def parsed(picture):
@@ -82,11 +84,11 @@ def test_a_run_of_a_hundred_thousand_steps_stays_small():
 
 def test_thinning_keeps_the_ends_and_the_extremes():
     all_points = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
-    selection = thin_points(all_points)
+    selection = thin_steps(all_points)
     assert len(selection) <= MAX_POINTS + 2
-    assert {all_points[4320], all_points[1233], all_points[-1]} <= set(selection)
+    assert all(point in selection for point in (all_points[4320], all_points[1233], all_points[-1]))
     assert [p.step for p in selection] == sorted({p.step for p in selection})
-    assert thin_points(all_points[:600]) == all_points[:600]
+    assert thin_steps(all_points[:600]) == all_points[:600]
 
 
 def test_a_loss_that_is_no_number_breaks_nothing():
@@ -106,12 +108,8 @@ def test_the_same_run_gives_the_same_picture():
 
 
 def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
-    validation = [
-        ValidationLoss(0, 3.2),
-        ValidationLoss(4, 2.0),
-        ValidationLoss(6, math.nan),
-        ValidationLoss(8, 1.0),
-    ]
+    losses = {0: 3.2, 4: 2.0, 6: None, 8: 1.0}
+    validation = read_evaluations({"current_steps": step, "eval_loss": loss} for step, loss in losses.items())
     picture = draw_curve(points(8), RATES, [], validation)
     drawn = lines(picture)
     assert len(drawn["tp-kept"]) == 3

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.files.atomic_files import write_json
-from training_pro.core.jobs.events import EvaluationDone
+from training_pro.core.jobs.events import EvaluationDone, Step
 from training_pro.records.report.graph_file import (
     best_evaluation,
-    evaluation_entry,
+    graph_entry,
     read_evaluations,
-    step_entries,
+    read_steps,
 )
 
 
@@ -26,17 +26,40 @@ def evaluation(step, loss, accuracy=0.5, why="planned", **more):
 
 def test_written_and_read_back(tmp_path):
     evaluations = [
-        evaluation(4, 2.0, by_source={"a": 1.5, "b": 2.5}, context_gain=0.1),
-        evaluation(8, math.nan),
+        evaluation(4, 2.0, by_source={"a": 1.5, "b": 2.5}, context_gain=0.1, validation_key="mark"),
+        evaluation(8, math.nan, validation_key="mark"),
     ]
-    graph = [{"current_steps": 4, "loss": 3.0}, *(evaluation_entry(e, "mark") for e in evaluations)]
+    graph = [{"current_steps": 4, "loss": 3.0}, *map(graph_entry, evaluations)]
     write_json(tmp_path / "graph.json", graph)
     loaded = json.loads((tmp_path / "graph.json").read_text(), parse_constant=pytest.fail)
     first, second = read_evaluations(loaded)
-    assert replace(first, at=0.0) == evaluations[0]
+    assert first == evaluations[0]
     assert math.isnan(second.loss)
-    assert step_entries(loaded) == [loaded[0]]
+    assert [(step.step, step.loss, step.smoothed) for step in read_steps(loaded)] == [(4, 3.0, 3.0)]
     assert read_evaluations(graph, "mark") and read_evaluations(graph, "another") == []
+
+
+def test_a_step_is_written_with_its_keys_and_read_back():
+    step = Step(
+        at=0.0, step=3, epoch=0.7501, loss=2.5, smoothed=2.75, learning_rate=1e-4, gradient_norm=0.5, tokens=99,
+        seconds=0.125, by_source={"a": 2.0}, phase="by length",
+    )  # fmt: skip
+    entry = graph_entry(step)
+    assert list(entry.items()) == [
+        ("current_steps", 3), ("loss", 2.5), ("smoothed_loss", 2.75), ("learning_rate", 1e-4), ("epoch", 0.7501),
+        ("gradient_norm", 0.5), ("tokens", 99), ("seconds", 0.125), ("loss_by_source", {"a": 2.0}),
+        ("phase", "by length"),
+    ]  # fmt: skip
+    assert read_steps([entry]) == [step]
+    assert (
+        "phase" not in graph_entry(replace(step, phase="")) and len(graph_entry(replace(step, by_source={}))) == 9
+    )
+
+
+def test_files_of_older_versions_have_fewer_keys():
+    (step,) = read_steps([{"current_steps": 3, "loss": None}, {"current_steps": 3, "eval_loss": 2.0}])
+    assert (step.step, step.epoch, step.learning_rate, step.tokens, step.seconds) == (3, 0, 0, 0, 0)
+    assert math.isnan(step.loss) and math.isnan(step.smoothed)
 
 
 def test_the_best_by_loss_or_by_accuracy_is_the_first_of_equals():

@@ -13,10 +13,10 @@ from training_pro.core.jobs.events import (
     JobEnded,
     Note,
     PlanChanged,
-    Progress,
     RunPlanned,
     SampleGenerated,
     Stage,
+    Step,
 )
 from training_pro.records.folder.inventory import LoraEntry, LoraPart
 from training_pro.records.report.report import ReportData, render_report
@@ -85,7 +85,7 @@ def planned(**settings):
 
 
 def step(number):
-    return Progress(
+    return Step(
         at=NOON + number,
         step=number,
         steps=8,

@@ -6,20 +6,20 @@ import math
 
 import pytest
 from training_pro.core.jobs.events import EvaluationDone
-from training_pro.records.report.graph_file import evaluation_entry
+from training_pro.records.report.graph_file import graph_entry
 from training_pro.records.report.verdict import judge_run
 
 
 def graph(training, validation):
     """Build a graph from smoothed losses and validation losses, both by step."""
-    entries = [evaluation_entry(_evaluation(step, loss), "mark") for step, loss in validation.items()]
+    entries = [graph_entry(_evaluation(step, loss)) for step, loss in validation.items()]
     entries += [{"current_steps": step, "loss": s, "smoothed_loss": s} for step, s in training.items()]
     return sorted(entries, key=lambda e: e["current_steps"])
 
 
 def _evaluation(step, loss):
     figures = {"perplexity": 1.0, "accuracy": 0.5, "tokens": 9, "seconds": 1.0}
-    return EvaluationDone(step=step, epoch=1.0, why="planned", loss=loss, **figures)
+    return EvaluationDone(step=step, epoch=1.0, why="planned", loss=loss, validation_key="mark", **figures)
 
 
 FALLING = {step: 3.0 - step / 10 for step in range(1, 17)}
