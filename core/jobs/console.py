@@ -45,7 +45,8 @@ class EventFormatter:
             return ""
         if isinstance(event, LibraryMessage):
             return self._library_line(event)
-        return "\n".join(filter(None, (event_text(event), event.details if isinstance(event, JobEnded) else "")))
+        details = event.details if isinstance(event, JobEnded) else ""
+        return "\n".join(filter(None, (event_text(event), details)))
 
     def _is_due(self, event: Event, seconds: float, *, is_last: bool) -> bool:
         if event.at - self._last_shown < seconds and not is_last:

@@ -7,23 +7,8 @@ from functools import singledispatch
 from textwrap import shorten
 
 from ...train_utils import duration, format_count, plural, size
-from .events import (
-    Advice,
-    CheckpointSaved,
-    DownloadProgress,
-    EvaluationDone,
-    Event,
-    JobEnded,
-    LiveSettingsChanged,
-    MachineUse,
-    Note,
-    PlanChanged,
-    ProbeDone,
-    RunPlanned,
-    SampleGenerated,
-    Stage,
-    TimeLimited,
-)
+from . import events
+from .events import Event
 from .perplexity_event import PerplexityMeasured
 
 MAX_TEXT_CHARS = 100  # characters of a prompt, and of its answer
@@ -35,21 +20,21 @@ def event_text(event: Event) -> str:
     return ""
 
 
-@event_text.register(Note)
-@event_text.register(Advice)
-@event_text.register(JobEnded)
-def _text(event: Note | Advice | JobEnded) -> str:
+@event_text.register(events.Note)
+@event_text.register(events.Advice)
+@event_text.register(events.JobEnded)
+def _text(event: events.Note | events.Advice | events.JobEnded) -> str:
     return event.text
 
 
 @event_text.register
-def _stage(event: Stage) -> str:
+def _stage(event: events.Stage) -> str:
     share = "" if event.share is None else f" {event.share:.0%}"
     return f"{event.text}{share} ..."
 
 
 @event_text.register
-def _download(event: DownloadProgress) -> str:
+def _download(event: events.DownloadProgress) -> str:
     """'12%: 180 MB of 1.5 GB, 5.1 MB/s, 4 min 20 s left'."""
     remaining, left = event.total - event.done, ""
     if remaining and event.speed >= 1:
@@ -58,38 +43,38 @@ def _download(event: DownloadProgress) -> str:
 
 
 @event_text.register
-def _time_limited(event: TimeLimited) -> str:
+def _time_limited(event: events.TimeLimited) -> str:
     return f"At most {duration(event.seconds)} from the first step on."
 
 
 @event_text.register
-def _run_planned(event: RunPlanned) -> str:
+def _run_planned(event: events.RunPlanned) -> str:
     disk = f" Disk: {event.disk}." if event.disk else ""
     steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} an epoch."
     return f"Training '{event.name}' on {event.model}: {steps}{disk}"
 
 
 @event_text.register
-def _plan_changed(event: PlanChanged) -> str:
+def _plan_changed(event: events.PlanChanged) -> str:
     rest = event.rates[event.step :]
     now = f", the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
     return f"The plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
 
 
 @event_text.register
-def _live_settings_changed(event: LiveSettingsChanged) -> str:
+def _live_settings_changed(event: events.LiveSettingsChanged) -> str:
     """With the keys of the settings; the page has their labels instead."""
     changes = ", ".join(f"{key} {new} (was {old})" for key, (old, new) in event.changes.items())
     return f"From after step {event.step} on: {changes}."
 
 
 @event_text.register
-def _checkpoint_saved(event: CheckpointSaved) -> str:
+def _checkpoint_saved(event: events.CheckpointSaved) -> str:
     return f"Checkpoint saved at step {event.step}: {event.folder.name}"
 
 
 @event_text.register
-def _machine_use(event: MachineUse) -> str:
+def _machine_use(event: events.MachineUse) -> str:
     """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
     device = plural(event.cards, "graphics card") if event.cards else "memory of the whole program"
     total = f" of {size(event.total)}" if event.total else ""
@@ -99,7 +84,7 @@ def _machine_use(event: MachineUse) -> str:
 
 
 @event_text.register
-def _evaluation(event: EvaluationDone) -> str:
+def _evaluation(event: events.EvaluationDone) -> str:
     gain = "" if event.context_gain is None else f", context gain {event.context_gain:.4f}"
     parts = "".join(f", {name} {loss:.4f}" for name, loss in event.by_source.items())
     return (
@@ -109,7 +94,7 @@ def _evaluation(event: EvaluationDone) -> str:
 
 
 @event_text.register
-def _sample(event: SampleGenerated) -> str:
+def _sample(event: events.SampleGenerated) -> str:
     return f"Step {event.step}, {_quote(event.prompt)} -> {_quote(event.text)}"
 
 
@@ -128,11 +113,11 @@ def _perplexity(event: PerplexityMeasured) -> str:
 
 
 @event_text.register
-def _probe(event: ProbeDone) -> str:
+def _probe(event: events.ProbeDone) -> str:
     return "; ".join(_probe_figures(event)) + "."
 
 
-def _probe_figures(event: ProbeDone) -> Iterator[str]:
+def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
         yield f"{event.too_large} examples at once do not fit, {event.batch_size} do: a run takes them in parts"
@@ -149,7 +134,7 @@ def _probe_figures(event: ProbeDone) -> Iterator[str]:
         yield f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff"
 
 
-def probe_extra_times(event: ProbeDone) -> list[tuple[str, str]]:
+def probe_extra_times(event: events.ProbeDone) -> list[tuple[str, str]]:
     """Evaluations and samples of the probed run, each with its time, as far as known."""
     extras = (
         (event.evaluations, "evaluation", "about", event.evaluation_seconds),

@@ -46,18 +46,10 @@ class ExampleBrowser:
         """Register the event handlers; call it after the form is drawn."""
         inputs = {*self._form.inputs(), self._number, self._query}
         outputs = [self._number, self._message, self.made_from]
+        options = {"what": "Showing the example", "says": self._message, **private_options()}
         show_events = [self._show_button.click, self._number.submit, self._query.submit]
         for event, by in ((show_events, 0), (self._next_button.click, 1), (self._previous_button.click, -1)):
-            on_click = partial(self._on_click, by=by)
-            add_handler(
-                event,
-                on_click,
-                inputs,
-                outputs,
-                what="Showing the example",
-                says=self._message,
-                **private_options(),
-            )
+            add_handler(event, partial(self._on_click, by=by), inputs, outputs, **options)
 
     def _on_click(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str, ResultInputs]:
         """Show the example, and store its inputs."""
@@ -65,7 +57,8 @@ class ExampleBrowser:
 
     def _find_example(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str]:
         """The number and the HTML of the requested example, or of the next or previous one."""
-        request = self._request(inputs, by)
+        number, query = int(inputs[self._number] or 1), str(inputs[self._query] or "")
+        request = PreviewQuery(1, max(1, number + by), query.strip(), backward=by < 0)
         try:
             settings = training_settings({**self._form.values(inputs), "name": PLACEHOLDER_NAME})
             report = self._context.engine.check(settings, self._context.host, show=request)
@@ -75,10 +68,6 @@ class ExampleBrowser:
             return gr.update(), _explain_no_match(report, request)
         (example,) = report.shown
         return example.number, report_view.example_card(example, report.examples)
-
-    def _request(self, inputs: Mapping[Any, Any], by: int) -> PreviewQuery:
-        number, query = int(inputs[self._number] or 1), str(inputs[self._query] or "")
-        return PreviewQuery(1, max(1, number + by), query.strip(), backward=by < 0)
 
 
 def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:

@@ -86,50 +86,29 @@ class RunPanel:
     def connect(self, line: Any) -> None:
         """Register the event handlers, after the form is drawn; `line` is the status line of the page."""
         self._status_line = line
-        form = self._form.inputs()
-        self.check_event = add_handler(
-            self._check_button.click,
-            self._on_check,
-            form,
-            [self._response, self.made_from],
-            what="Check",
-            says=self._response,
-            clears={self.made_from: None},
-            **private_options(),
-        )
-        add_handler(
-            self._start_button.click,
-            self._on_start,
-            form,
-            self._response,
-            what="Start",
-            says=self._response,
-            **stream_options(),
-        )
-        fields = list(self._form.components.values())
-        add_handler(
-            self._copy_button.click, self._on_copy, None, fields, what="Copying the settings", **private_options()
-        )
+        self._connect_actions()
         self._buttons.connect(self._form, self._response)
         self._queue.connect()
         self.example_browser.connect()
-        panel = [
-            line,
-            self._panel,
-            self._charts_part,
-            self._charts,
-            self._samples,
-            self._start_button,
-            self._copy_button,
-            self._beat,
-        ]
-        outputs = [*panel, self.model, self.ended, *self._buttons.components]
-        options = {
-            "what": "Following the run",
-            "says": self._panel,
-            "clears": {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)},
-            **stream_options(),
-        }
+        self._connect_follow()
+
+    def _connect_actions(self) -> None:
+        form, results = self._form.inputs(), [self._response, self.made_from]
+        options = {"what": "Check", "says": self._response, "clears": {self.made_from: None}, **private_options()}
+        self.check_event = add_handler(self._check_button.click, self._on_check, form, results, **options)
+        options = {"what": "Start", "says": self._response, **stream_options()}
+        add_handler(self._start_button.click, self._on_start, form, self._response, **options)
+        fields = list(self._form.components.values())
+        options = {"what": "Copying the settings", **private_options()}
+        add_handler(self._copy_button.click, self._on_copy, None, fields, **options)
+
+    def _connect_follow(self) -> None:
+        """The page follows the run from its start on, and again after a lost connection."""
+        panel = [self._status_line, self._panel, self._charts_part, self._charts, self._samples]
+        others = [self._start_button, self._copy_button, self._beat, self.model, self.ended]
+        outputs = [*panel, *others, *self._buttons.components]
+        hidden = {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)}
+        options = {"what": "Following the run", "says": self._panel, "clears": hidden, **stream_options()}
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
 
@@ -162,11 +141,8 @@ class RunPanel:
         if what.if_exists != "ask":
             return ""
         existing = describe_existing_name(self._context, what.name, what.if_exists, settings.lora.method)
-        return (
-            markup.card("", existing, markup.paragraph("Choose, then press Start again.", quiet=True))
-            if existing
-            else ""
-        )
+        hint = markup.paragraph("Choose, then press Start again.", quiet=True)
+        return markup.card("", existing, hint) if existing else ""
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")

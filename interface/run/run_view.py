@@ -137,21 +137,21 @@ class RunView:
                 self._machine = event
             case LiveSettingsChanged():
                 self._messages += _live_changes(event)
-            case CheckpointSaved() | PlanChanged() | Note() | Advice():
+            case CheckpointSaved():
+                self._last_checkpoint = event
+                self._add_marked_message(event, f"checkpoint {event.folder.name}")
+            case PlanChanged():
+                if self._planned is not None:
+                    self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
+                self._add_marked_message(event, event.why)
+            case Note() | Advice():
                 self._messages.append(event_text(event))
-                self._add_mark(event)
             case JobEnded():
                 self._end = event
 
-    def _add_mark(self, event: Event) -> None:
-        """Mark the step of a checkpoint or a new plan on the curve."""
-        if isinstance(event, CheckpointSaved):
-            self._last_checkpoint = event
-            self._marks.append(Mark(event.step, f"checkpoint {event.folder.name}"))
-        elif isinstance(event, PlanChanged):
-            self._marks.append(Mark(event.step, event.why))
-            if self._planned is not None:
-                self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
+    def _add_marked_message(self, event: CheckpointSaved | PlanChanged, mark: str) -> None:
+        self._messages.append(event_text(event))
+        self._marks.append(Mark(event.step, mark))
 
     def _add_step(self, event: Step) -> None:
         if event.phase and event.phase != (self._last.phase if self._last else ""):
@@ -263,6 +263,7 @@ def _live_changes(event: LiveSettingsChanged) -> list[str]:
 
 
 LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
+WITHOUT_LORA = "without the LoRA"
 
 
 def samples_table(samples: Sequence[SampleGenerated]) -> str:
@@ -272,18 +273,12 @@ def samples_table(samples: Sequence[SampleGenerated]) -> str:
     prompts = list(dict.fromkeys(s.prompt for s in samples))
     steps = sorted({s.step for s in samples if s.step or not s.without}, reverse=True)
     shown = steps if len(steps) <= LATEST_STEPS + 1 else [*steps[:LATEST_STEPS], steps[-1]]
-    answers = {(s.step, s.prompt): s.text for s in samples}
-    without_lora = {s.prompt: s.without for s in samples if s.without}
-    rows = [table_row("td", [f"step {step}", *(answers.get((step, p), "") for p in prompts)]) for step in shown]
-    first = (
-        [table_row("td", ["without the LoRA", *(without_lora.get(p, "") for p in prompts)])]
-        if without_lora
-        else []
-    )
-    header = table_row("th", ["", *prompts])
-    return (
-        f'<div class="tp-wide"><table class="tp-table tp-samples">{header}{"".join([*first, *rows])}</table></div>'
-    )
+    without_lora = {(WITHOUT_LORA, s.prompt): s.without for s in samples if s.without}
+    answers = without_lora | {(f"step {s.step}", s.prompt): s.text for s in samples}
+    labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
+    rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
+    table = table_row("th", ["", *prompts]) + "".join(rows)
+    return f'<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 
 LEVEL_CHANGE = 0.02
