@@ -21,16 +21,15 @@ def run(arguments: Sequence[str]) -> int:
     """Set up the environment and the model, then open the page with example data."""
     args = _parse_args(arguments)
     interpreter.ensure_environment({"train", "page", "demo"}, torch_spec=args.torch)
-    folders_here = standalone_folders(options.find_user_data(args.user_data))
-    model = _make_model(folders_here.models, tiny=args.tiny)
-    page.serve(StandaloneHost(folders_here, model=model.name), args, first_look=True)
+    folders = standalone_folders(options.find_user_data(args.user_data))
+    model = _make_model(folders.models, tiny=args.tiny)
+    page.serve(StandaloneHost(folders, model=model.name), args, first_look=True)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser(
-        "demo", "Everything for a first look: environment, model, example data, the page."
-    )
+    words = "Everything for a first look: environment, model, example data, the page."
+    parser = options.make_parser("demo", words)
     parser.add_argument("--tiny", action="store_true", help="a random model made in seconds instead of a real one")
     page.add_server_options(parser)
     return parser.parse_args(arguments)

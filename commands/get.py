@@ -19,11 +19,11 @@ def run(arguments: Sequence[str]) -> int:
     """Download the model and print its folder."""
     args = _parse_args(arguments)
     model = hub_models.parse_hub_model(args.model, args.revision)
-    host_folders = standalone_folders(options.find_user_data(args.user_data))
+    models = standalone_folders(options.find_user_data(args.user_data)).models
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     printer = _ProgressPrinter()
     with handle_end_signals(signal.default_int_handler):
-        end = download.download_model(model, host_folders.models, printer.print_event)
+        end = download.download_model(model, models, printer.print_event)
     printer.print_line(end.text)
     if end.folder is None:
         return 1

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING
 
 from ..core import dist_env
 from ..core.errors import TrainingProError
@@ -19,27 +19,21 @@ if TYPE_CHECKING:  # an older Python must get as far as the message that says so
     Run = Callable[[Sequence[str]], int]
 
 
-class Command(NamedTuple):
-    """A command: its module in this folder, and a short description."""
-
-    module: str
-    words: str
-
-
-COMMANDS: Mapping[str, Command] = {
-    "demo": Command("demo", "everything for a first look: environment, model, example data, the page"),
-    "page": Command("page", "the page in the browser, on your own models"),
-    "get": Command("get", "a model brought from the Hugging Face hub"),
-    "train": Command("train", "one run, or one for each settings file, without a page"),
-    "check": Command("check", "what a run would learn from: the same report as the Check button"),
-    "slice": Command("slice", "how a text is cut into blocks"),
-    "runs": Command("runs", "what is on disk: LoRAs and checkpoints, with sizes; delete, restore, slim"),
-    "perplexity": Command("perplexity", "how well a model knows a text, with and without LoRAs"),
-    "merge": Command("merge", "a LoRA baked into a full model"),
-    "gguf": Command("gguf", "a LoRA as a file for llama.cpp"),
-    "settings": Command("settings", "every setting, with its default and what it takes"),
-    "test": Command("test", "the tests"),
+COMMANDS: Mapping[str, str] = {
+    "demo": "everything for a first look: environment, model, example data, the page",
+    "page": "the page in the browser, on your own models",
+    "get": "a model brought from the Hugging Face hub",
+    "train": "one run, or one for each settings file, without a page",
+    "check": "what a run would learn from: the same report as the Check button",
+    "slice": "how a text is cut into blocks",
+    "runs": "what is on disk: LoRAs and checkpoints, with sizes; delete, restore, slim",
+    "perplexity": "how well a model knows a text, with and without LoRAs",
+    "merge": "a LoRA baked into a full model",
+    "gguf": "a LoRA as a file for llama.cpp",
+    "settings": "every setting, with its default and what it takes",
+    "test": "the tests",
 }
+"""The commands, each a module in this folder, with a short description."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,26 +65,27 @@ def main(arguments: Sequence[str]) -> int:
 
 def is_broken_pipe(error: OSError) -> bool:
     """Whether the reader of our output has closed it: `| head`, or q in `| more`, which is EINVAL on Windows."""
-    return isinstance(error, BrokenPipeError) or (error.errno == errno.EINVAL and _is_closed(sys.stdout))
-
-
-def _is_closed(stream: TextIO) -> bool:
-    """Whether a stream is closed at its other end; unwritten text is still in its buffer."""
-    try:
-        stream.flush()
-    except OSError:
+    if isinstance(error, BrokenPipeError):
         return True
+    try:
+        sys.stdout.flush()  # fails if it is closed at its other end: unwritten text is still in its buffer
+    except OSError:
+        return error.errno == errno.EINVAL
     return False
 
 
 def usage() -> str:
     """List all commands, one per line."""
     width = max(map(len, COMMANDS))
-    rows = [f"  {name:<{width}}  {command.words}" for name, command in COMMANDS.items()]
-    heading = (
-        f"Training PRO: train LoRAs on books, scripts and notes.\n\nUsage: {launch_command()} COMMAND [options]\n"
+    rows = [f"  {name:<{width}}  {description}" for name, description in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Training PRO: train LoRAs on books, scripts and notes.\n",
+            f"Usage: {launch_command()} COMMAND [options]\n",
+            *rows,
+            f"\n{launch_command()} COMMAND --help says what a command takes.",
+        ]
     )
-    return "\n".join([heading, *rows, "", f"{launch_command()} COMMAND --help says what a command takes."])
 
 
 def _set_encoding() -> None:
@@ -101,6 +96,5 @@ def _set_encoding() -> None:
 
 
 def _load_command(name: str) -> Run:
-    module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
-    run: Run = module.run
+    run: Run = importlib.import_module(f".{name}", __package__).run
     return run

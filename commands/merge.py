@@ -32,7 +32,6 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("merge", "A LoRA baked into a full model: safetensors, config and tokenizer.")
     options.add_model(parser)
     parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
-    parser.add_argument(
-        "--out", required=True, metavar="DIR", help="the folder of the new model; must not be there"
-    )
+    out_help = "the folder of the new model; must not be there"
+    parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
     return parser.parse_args(arguments)

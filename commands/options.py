@@ -35,31 +35,25 @@ class _SuggestingParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
-        similar = [
-            flag for argument in unknown for flag in get_close_matches(argument, self._option_string_actions, 1)
-        ]
+        known = self._option_string_actions
+        similar = [flag for argument in unknown for flag in get_close_matches(argument, known, 1)]
         super().error(message + (f". Did you mean {', '.join(similar)}?" if similar else ""))
 
 
 def make_parser(command: str, words: str) -> argparse.ArgumentParser:
     """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
-    arg_parser = _SuggestingParser(prog=f"{launch_command()} {command}", description=words, allow_abbrev=False)
-    arg_parser.add_argument(
-        "--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)"
-    )
-    arg_parser.add_argument(
-        "--torch", metavar="SPEC", help="which torch an environment of our own gets, e.g. torch==2.13.0"
-    )
-    return arg_parser
+    parser = _SuggestingParser(prog=f"{launch_command()} {command}", description=words, allow_abbrev=False)
+    parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
+    torch_help = "which torch an environment of our own gets, e.g. torch==2.13.0"
+    parser.add_argument("--torch", metavar="SPEC", help=torch_help)
+    return parser
 
 
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
-        "--model", metavar="M", required=required, help="a model under models/, or any folder or path"
-    )
-    parser.add_argument(
-        "--load", choices=tuple(LOADING_OPTIONS), default="auto", help="how it is loaded (default: auto)"
-    )
+    model_help = "a model under models/, or any folder or path"
+    parser.add_argument("--model", metavar="M", required=required, help=model_help)
+    load_help = "how it is loaded (default: auto)"
+    parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
 
 
 def find_user_data(requested: Path | None) -> Path:
@@ -71,9 +65,8 @@ def find_user_data(requested: Path | None) -> Path:
 
 def make_host(options: argparse.Namespace) -> StandaloneHost:
     """Make the standalone host for the parsed options."""
-    return StandaloneHost(
-        standalone_folders(find_user_data(options.user_data)), model=options.model or "", loading=options.load
-    )
+    folders = standalone_folders(find_user_data(options.user_data))
+    return StandaloneHost(folders, model=options.model or "", loading=options.load)
 
 
 @contextmanager
@@ -110,10 +103,9 @@ def find_lora(name: str, folders: Folders) -> str | Path:
     except SavingError as error:
         if loras.has_lora(Path(name)):
             return Path(name)
-        listed = ", ".join(loras.list_loras(folders.loras)) or "none"
-        raise SavingError(
-            f"There is no LoRA {name!r} in {folders.loras}, nor as a path. There are: {listed}."
-        ) from error
+        names = ", ".join(loras.list_loras(folders.loras)) or "none"
+        message = f"There is no LoRA {name!r} in {folders.loras}, nor as a path. There are: {names}."
+        raise SavingError(message) from error
     return name
 
 

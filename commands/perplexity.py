@@ -35,7 +35,8 @@ def run(arguments: Sequence[str]) -> int:
     console.print_events(job, say)
     results = [event for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]
     for result in results:
-        print(dump_json(_as_dict(result)) if args.json else "\n".join(_format_lines(result)))
+        figures = {name: value for name, value in asdict(result).items() if name != "at"}
+        print(dump_json(figures) if args.json else "\n".join(_format_lines(result)))
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
@@ -68,10 +69,6 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, with all figures")
     flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)
     return parser.parse_args(arguments)
-
-
-def _as_dict(result: PerplexityMeasured) -> dict[str, object]:
-    return {name: value for name, value in asdict(result).items() if name != "at"}
 
 
 def _format_lines(result: PerplexityMeasured) -> Iterator[str]:

@@ -12,7 +12,7 @@ from ..core.errors import SavingError, error_message
 from ..core.host import Folders
 from ..core.launcher import launch_command
 from ..data import arrow_store
-from ..hosts.standalone import standalone_folders as folders_of
+from ..hosts.standalone import standalone_folders
 from ..records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
 from ..train_utils import size
 from . import options
@@ -25,7 +25,7 @@ Action = Callable[[argparse.Namespace, Folders], None]
 def run(arguments: Sequence[str]) -> int:
     """List the runs or carry out the chosen action; needs no environment."""
     args = _parse_args(arguments)
-    folders = folders_of(options.find_user_data(args.user_data))
+    folders = standalone_folders(options.find_user_data(args.user_data))
     try:
         _ACTIONS[_chosen_action(args)](args, folders)
     except OSError as error:
@@ -68,11 +68,10 @@ def _chosen_action(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace, folders: Folders) -> None:
-    runs = (
-        [inventory.read_entry(_run_folder(args.name, folders), folders)]
-        if args.name
-        else inventory.list_entries(folders)
-    )
+    if args.name:
+        runs = [inventory.read_entry(_run_folder(args.name, folders), folders)]
+    else:
+        runs = inventory.list_entries(folders)
     if args.json:
         print(json.dumps(_as_json(runs, folders), indent=2, ensure_ascii=False))
         return
@@ -95,12 +94,12 @@ def _delete(args: argparse.Namespace, folders: Folders) -> None:
 
 
 def _restore(args: argparse.Namespace, folders: Folders) -> None:
-    thrown = trash.list_trash(folders)
-    match = next((entry for entry in thrown if entry.name == inventory.normalize_name(args.name)), None)
-    if match is None:
-        listed = ", ".join(dict.fromkeys(entry.name for entry in thrown)) or "nothing"
-        raise SavingError(f"There is no {args.name!r} in the trash. In it: {listed}.")
-    say(f"{_name_of(trash.restore_item(match, folders), folders)} is back.")
+    items = trash.list_trash(folders)
+    item = next((item for item in items if item.name == inventory.normalize_name(args.name)), None)
+    if item is None:
+        names = ", ".join(dict.fromkeys(item.name for item in items)) or "nothing"
+        raise SavingError(f"There is no {args.name!r} in the trash. In it: {names}.")
+    say(f"{_name_of(trash.restore_item(item, folders), folders)} is back.")
 
 
 def _empty_trash(args: argparse.Namespace, folders: Folders) -> None:
@@ -178,13 +177,9 @@ def _format_run(lora: LoraEntry) -> Iterator[str]:
     labels = {"checkpoint": "whole", "LoRA only": "the LoRA only", "backup": "timed backup"}
     for part in lora.parts:
         label = labels.get(part.kind, "what stood here before")
-        yield f"  {_relative_name(lora, part.folder)}  {label}  {size(part.size)}"
+        yield f"  {part.folder.relative_to(lora.folder).as_posix()}  {label}  {size(part.size)}"
     if lora.note:
         yield f"Note: {lora.note}"
-
-
-def _relative_name(lora: LoraEntry, folder: Path) -> str:
-    return folder.relative_to(lora.folder).as_posix()
 
 
 def _format_other(folders: Folders) -> Iterator[str]:

@@ -61,24 +61,14 @@ def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: Tra
 
 
 def _as_dict(file: str, text: str, block: Block) -> dict[str, object]:
-    return {
-        "file": file,
-        "start": block.start,
-        "end": block.end,
-        "text": text,
-        "tokens": block.tokens,
-        "kind": block.kind,
-        "section": block.section,
-        "ends_section": block.ends_section,
-    }
+    place = {"file": file, "start": block.start, "end": block.end, "text": text, "tokens": block.tokens}
+    return {**place, "kind": block.kind, "section": block.section, "ends_section": block.ends_section}
 
 
 def _format_block(block: dict[str, object]) -> str:
     ending = ", ends its part" if block["ends_section"] else ""
-    heading = (
-        f"--- {block['file']} {block['start']}-{block['end']}, {block['tokens']} tokens, {block['kind']}{ending}"
-    )
-    return f"{heading}\n{block['text']}"
+    place = f"{block['file']} {block['start']}-{block['end']}"
+    return f"--- {place}, {block['tokens']} tokens, {block['kind']}{ending}\n{block['text']}"
 
 
 def _summary(name: str, figures: SliceMap) -> str:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import BusyError, ModelError, first_line
@@ -45,51 +46,82 @@ def download_model(
 ) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
     folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
-    partial = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
+    partial_folder = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
     _refuse_existing(folder)
     emit(Stage(text=f"Asking the hub for {model.words}"))
-    plan = hub.plan_download(model)
-    _refuse_full_disk(plan, partial)
-    emit(Note(text=_start_message(plan, folder, _bytes_present(plan, partial))))
+    partial = PartialDownload(hub.plan_download(model), partial_folder)
+    _refuse_full_disk(partial)
+    emit(Note(text=_start_message(partial, folder)))
     started = time.monotonic()
     try:
-        _download_all(plan, folder, partial, ProgressMeter(plan, partial, emit, stopping))
+        _download_all(partial, folder, ProgressMeter(partial, emit, stopping))
     except (KeyboardInterrupt, _StopRequested):
-        return JobEnded(outcome="stopped", text=f"Stopped. {_rest_message(plan, partial)}")
+        return JobEnded(outcome="stopped", text=f"Stopped. {_rest_message(partial)}")
     except ModelError as error:
-        raise ModelError(f"{error} {_rest_message(plan, partial)}") from error
+        raise ModelError(f"{error} {_rest_message(partial)}") from error
     except OSError as error:
         reason = f"{models} cannot be written: {write_error_reason(error, models)}."
-        raise ModelError(f"{reason} {_rest_message(plan, partial)}") from error
-    figures = f"{size(plan.size)}, {duration(time.monotonic() - started)}"
+        raise ModelError(f"{reason} {_rest_message(partial)}") from error
+    figures = f"{size(partial.plan.size)}, {duration(time.monotonic() - started)}"
     return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
+
+
+@dataclass(frozen=True)
+class PartialDownload:
+    """The folder of a download until it is complete."""
+
+    plan: DownloadPlan
+    folder: Path
+
+    @property
+    def final_folder(self) -> Path:
+        """Folder of the finished model before its move; named by the commit, so that a later try finds it."""
+        return self.folder / self.plan.commit
+
+    def complete_path(self, file: HubFile) -> Path:
+        """Path of a complete file until all are; its name has its hash, because a branch may change meanwhile."""
+        return self.folder / f"{file.name}.{file.digest[:16]}"
+
+    def partial_path(self, file: HubFile) -> Path:
+        return self.folder / f"{file.name}.{file.digest[:16]}{PART_SUFFIX}"
+
+    def has_all_of(self, file: HubFile) -> bool:
+        return self.complete_path(file).is_file() or (self.final_folder / file.name).is_file()
+
+    def bytes_of(self, file: HubFile) -> int:
+        paths = (self.final_folder / file.name, self.complete_path(file), self.partial_path(file))
+        return sum(path.stat().st_size for path in paths if path.is_file())
+
+    @property
+    def size(self) -> int:
+        """Bytes that are already downloaded."""
+        return sum(map(self.bytes_of, self.plan.files))
 
 
 class ProgressMeter:
     """Counts the downloaded bytes, reports them, and checks for a request to stop."""
 
-    def __init__(self, plan: DownloadPlan, partial: Path, emit: EventSink, stopping: StopCheck) -> None:
+    def __init__(self, partial: PartialDownload, emit: EventSink, stopping: StopCheck) -> None:
         self.emit, self._stopping = emit, stopping
-        self._bytes_present = {part.name: _part_bytes(part, plan, partial) for part in plan.files}
-        self._done, self._total = sum(self._bytes_present.values()), plan.size
+        self._positions = {file.name: partial.bytes_of(file) for file in partial.plan.files}
+        self._total = partial.plan.size
         self._recent: deque[tuple[float, int]] = deque()
         self._last_report, self._last_done = float("-inf"), -1
 
-    def record(self, part: HubFile, position: int) -> None:
+    def record(self, file: HubFile, position: int) -> None:
         """Note that a file has been downloaded up to `position`."""
         self.check_stop()
-        self._done += position - self._bytes_present[part.name]
-        self._bytes_present[part.name] = position
-        now = time.monotonic()
-        if self._done == self._last_done or (
-            now - self._last_report < REPORT_SECONDS and self._done < self._total
-        ):
+        self._positions[file.name] = position
+        now, done = time.monotonic(), sum(self._positions.values())
+        if done == self._last_done or (now - self._last_report < REPORT_SECONDS and done < self._total):
             return
-        self._last_report, self._last_done = now, self._done
-        self._recent.append((now, self._done))
+        self._last_report, self._last_done = now, done
+        self._recent.append((now, done))
         while now - self._recent[0][0] > SPEED_SECONDS:
             self._recent.popleft()
-        self.emit(DownloadProgress(done=self._done, total=self._total, speed=self._speed()))
+        first_time, first_done = self._recent[0]
+        speed = (done - first_done) / (now - first_time) if now > first_time else 0.0
+        self.emit(DownloadProgress(done=done, total=self._total, speed=speed))
 
     def check_stop(self) -> None:
         if self._stopping():
@@ -100,10 +132,6 @@ class ProgressMeter:
         while (remaining := deadline - time.monotonic()) > 0:
             self.check_stop()
             time.sleep(min(0.1, remaining))
-
-    def _speed(self) -> float:
-        (first_time, first_bytes), (last_time, last_bytes) = self._recent[0], self._recent[-1]
-        return (last_bytes - first_bytes) / (last_time - first_time) if last_time > first_time else 0.0
 
 
 def _refuse_existing(folder: Path) -> None:
@@ -116,18 +144,19 @@ def _refuse_existing(folder: Path) -> None:
         raise ModelError(f"{folder} is there but holds no model: delete or rename it, then try again.")
 
 
-def _refuse_full_disk(plan: DownloadPlan, partial: Path) -> None:
-    missing, free = plan.size - _bytes_present(plan, partial), free_bytes(partial)
+def _refuse_full_disk(partial: PartialDownload) -> None:
+    missing, free = partial.plan.size - partial.size, free_bytes(partial.folder)
     if missing > free:
         raise ModelError(
-            f"{plan.model.words} needs {size(missing)} more on the disk of {partial.parent}, and {size(free)} "
-            "are free: make room, or choose a smaller model."
+            f"{partial.plan.model.words} needs {size(missing)} more on the disk of {partial.folder.parent}, and "
+            f"{size(free)} are free: make room, or choose a smaller model."
         )
 
 
-def _start_message(plan: DownloadPlan, folder: Path, present: int) -> str:
+def _start_message(partial: PartialDownload, folder: Path) -> str:
+    plan = partial.plan
     license_note = f", licence {plan.license}" if plan.license else ""
-    present_note = f" ({size(present)} are here already)" if present else ""
+    present_note = f" ({size(partial.size)} are here already)" if partial.size else ""
     return (
         f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "
         f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, for {folder}; "
@@ -135,113 +164,80 @@ def _start_message(plan: DownloadPlan, folder: Path, present: int) -> str:
     )
 
 
-def _download_all(plan: DownloadPlan, folder: Path, partial: Path, meter: ProgressMeter) -> None:
-    with lock(partial / LOCK_NAME) as acquired:
+def _download_all(partial: PartialDownload, folder: Path, meter: ProgressMeter) -> None:
+    with lock(partial.folder / LOCK_NAME) as acquired:
         if not acquired:
-            raise BusyError(f"Another program is bringing {plan.model.words} just now. Wait until it is done.")
-        for part in plan.files:
-            if not _is_complete(part, plan, partial):
-                _download_part(part, partial, plan, meter)
-            meter.record(part, part.size)
-        _assemble(plan, folder, partial)
-    shutil.rmtree(partial, ignore_errors=True)
+            raise BusyError(
+                f"Another program is bringing {partial.plan.model.words} just now. Wait until it is done."
+            )
+        for file in partial.plan.files:
+            if not partial.has_all_of(file):
+                _download_file(file, partial, meter)
+            meter.record(file, file.size)
+        _assemble(partial, folder)
+    shutil.rmtree(partial.folder, ignore_errors=True)
 
 
-def _is_complete(part: HubFile, plan: DownloadPlan, partial: Path) -> bool:
-    """Whether a file is completely downloaded."""
-    return _complete_path(partial, part).is_file() or (_final_folder(partial, plan) / part.name).is_file()
-
-
-def _final_folder(partial: Path, plan: DownloadPlan) -> Path:
-    """Folder of the finished model before its move; named by the commit, so that a later try finds it."""
-    return partial / plan.commit
-
-
-def _complete_path(partial: Path, part: HubFile) -> Path:
-    """Path of a complete file until all are; its name has its hash, because a branch may change meanwhile."""
-    return partial / f"{part.name}.{part.digest[:16]}"
-
-
-def _partial_path(partial: Path, part: HubFile) -> Path:
-    complete = _complete_path(partial, part)
-    return complete.with_name(complete.name + PART_SUFFIX)
-
-
-def _download_part(part: HubFile, partial: Path, plan: DownloadPlan, meter: ProgressMeter) -> None:
+def _download_file(file: HubFile, partial: PartialDownload, meter: ProgressMeter) -> None:
     """Download the rest of a file; a lost connection is retried for a while."""
-    file = _partial_path(partial, part)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()
+    path = partial.partial_path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
     pauses = iter(RETRY_PAUSES_SECONDS)
-    while (begin := file.stat().st_size) < part.size:
+    while (begin := path.stat().st_size) < file.size:
         try:
-            _append_stream(file, begin, part, plan, meter)
+            _append_stream(path, begin, file, partial.plan, meter)
             break
         except hub.hub_errors() as error:
-            if file.stat().st_size > begin:
+            if path.stat().st_size > begin:
                 pauses = iter(RETRY_PAUSES_SECONDS)
             pause = next(pauses, None) if hub.is_temporary(error) else None
             if pause is None:
-                with hub.explain_hub_errors(plan.model):
+                with hub.explain_hub_errors(partial.plan.model):
                     raise
             meter.emit(Note(text=f"The line broke ({first_line(error).rstrip('.')}); trying again in {pause} s."))
             meter.wait(pause)
-    _verify(part, file, meter)
-    move_atomically(file, _complete_path(partial, part))
+    _verify(file, path, meter)
+    move_atomically(path, partial.complete_path(file))
 
 
-def _append_stream(file: Path, begin: int, part: HubFile, plan: DownloadPlan, meter: ProgressMeter) -> None:
+def _append_stream(path: Path, begin: int, file: HubFile, plan: DownloadPlan, meter: ProgressMeter) -> None:
     """Append from byte `begin` on; starts over if the hub does not support ranges."""
-    with hub.open_stream(plan.model, plan.commit, part.name, begin=begin) as response:
+    with hub.open_stream(plan.model, plan.commit, file.name, begin=begin) as response:
         resumes = begin and response.status_code == PARTIAL_CONTENT
-        with file.open("ab" if resumes else "wb") as output:
+        with path.open("ab" if resumes else "wb") as output:
             for chunk in response.iter_bytes():
                 output.write(chunk)
-                meter.record(part, output.tell())
+                meter.record(file, output.tell())
 
 
-def _verify(part: HubFile, file: Path, meter: ProgressMeter) -> None:
+def _verify(file: HubFile, path: Path, meter: ProgressMeter) -> None:
     """Check the size of a file and, if the hub knows it, its SHA-256."""
-    is_valid = file.stat().st_size == part.size
-    if is_valid and part.is_sha256:
-        meter.emit(Stage(text=f"Checking {part.name}"))
-        with file.open("rb") as stream:
-            is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == part.digest
+    is_valid = path.stat().st_size == file.size
+    if is_valid and file.is_sha256:
+        meter.emit(Stage(text=f"Checking {file.name}"))
+        with path.open("rb") as stream:
+            is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == file.digest
     if not is_valid:
-        file.unlink()
-        raise ModelError(f"{part.name} came damaged, and is thrown away.")
+        path.unlink()
+        raise ModelError(f"{file.name} came damaged, and is thrown away.")
 
 
-def _assemble(plan: DownloadPlan, folder: Path, partial: Path) -> None:
-    final = _final_folder(partial, plan)
-    for part in plan.files:
-        if (complete := _complete_path(partial, part)).is_file():
-            target = final / part.name
+def _assemble(partial: PartialDownload, folder: Path) -> None:
+    for file in partial.plan.files:
+        if (complete := partial.complete_path(file)).is_file():
+            target = partial.final_folder / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
             move_atomically(complete, target)
-    move_new_folder(final, folder)
+    move_new_folder(partial.final_folder, folder)
 
 
-def _bytes_present(plan: DownloadPlan, partial: Path) -> int:
-    """Bytes that are already downloaded."""
-    return sum(_part_bytes(part, plan, partial) for part in plan.files)
-
-
-def _part_bytes(part: HubFile, plan: DownloadPlan, partial: Path) -> int:
-    paths = (
-        _final_folder(partial, plan) / part.name,
-        _complete_path(partial, part),
-        _partial_path(partial, part),
-    )
-    return sum(file.stat().st_size for file in paths if file.is_file())
-
-
-def _rest_message(plan: DownloadPlan, partial: Path) -> str:
+def _rest_message(partial: PartialDownload) -> str:
     """Describe what is left of an unfinished download; removes the folder if that is nothing."""
-    if not (present := _bytes_present(plan, partial)):
-        shutil.rmtree(partial, ignore_errors=True)
+    if not partial.size:
+        shutil.rmtree(partial.folder, ignore_errors=True)
         return "Nothing of it was kept."
     return (
-        f"{size(present)} of {size(plan.size)} are here: asked for again, it goes on from there. To give it up, "
-        f"delete {partial}."
+        f"{size(partial.size)} of {size(partial.plan.size)} are here: asked for again, it goes on from there. To "
+        f"give it up, delete {partial.folder}."
     )

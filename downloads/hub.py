@@ -22,7 +22,7 @@ def plan_download(model: HubModel) -> DownloadPlan:
         info = import_hub().HfApi().model_info(
             model.repository, revision=model.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
         )  # fmt: skip
-        files = {file.rfilename: _make_part(file) for file in info.siblings}
+        files = {file.rfilename: _hub_file(file) for file in info.siblings}
         model_card = info.card_data or {}
         base, read_json = _first_string(model_card.get("base_model")), partial(_read_json, model, info.sha)
         _raise_if(hub_models.not_a_model_reason(model.repository, files, base))
@@ -34,10 +34,9 @@ def plan_download(model: HubModel) -> DownloadPlan:
         _raise_if(
             f"{model.words} is not whole on the hub: it lacks {', '.join(missing_files)}. Choose another model."
         )
-    parts = sorted((files[name] for name in names), key=lambda part: part.size)
-    return DownloadPlan(
-        model, info.sha, config["model_type"], _first_string(model_card.get("license")), tuple(parts)
-    )
+    smallest_first = sorted((files[name] for name in names), key=lambda file: file.size)
+    license_name = _first_string(model_card.get("license"))
+    return DownloadPlan(model, info.sha, config["model_type"], license_name, tuple(smallest_first))
 
 
 @contextmanager
@@ -46,9 +45,9 @@ def open_stream(model: HubModel, commit: str, name: str, *, begin: int = 0) -> I
     from huggingface_hub.utils import build_hf_headers
 
     hub_library = import_hub()
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={begin}-"}
-    if not begin:
-        del headers["Range"]
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    if begin:
+        headers["Range"] = f"bytes={begin}-"
     address = hub_library.hf_hub_url(model.repository, name, revision=commit)
     with hub_library.get_session().stream("GET", address, headers=headers, timeout=TIMEOUT_SECONDS) as response:
         hub_library.hf_raise_for_status(response)
@@ -73,8 +72,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
 
 def is_temporary(error: Exception) -> bool:
     """Whether an error may be temporary: a lost connection or an overloaded hub."""
-    status = _status(error)
-    return status == 429 or status == 0 or status >= 500
+    return (status := _status(error)) in (0, 429) or status >= 500
 
 
 def import_hub() -> Any:
@@ -86,7 +84,7 @@ def import_hub() -> Any:
     return huggingface_hub
 
 
-def _make_part(file: Any) -> HubFile:
+def _hub_file(file: Any) -> HubFile:
     return HubFile(file.rfilename, file.size, file.lfs.sha256 if file.lfs else file.blob_id, bool(file.lfs))
 
 

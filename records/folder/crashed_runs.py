@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import safe_paths, write_json
+from ...core.files import read_json, safe_paths, write_json
 from ...core.host import Folders
 from ...train_utils import duration
 from . import loras
@@ -50,8 +49,8 @@ def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
     """Return the crashed runs that are not being trained now, the latest first."""
     parents = [parent for parent in (folders.loras, folders.models) if parent.is_dir()]
     paths = [path for parent in parents for path in parent.iterdir() if path.is_dir()]
-    candidates = [_crashed_run(path) for path in paths if not safe_paths.leads_out(path)]
-    runs = [run for run in candidates if run is not None and not is_in_progress(run.name, folders)]
+    candidates = [run for path in paths if not safe_paths.leads_out(path) and (run := _crashed_run(path))]
+    runs = [run for run in candidates if not is_in_progress(run.name, folders)]
     return sorted(runs, key=lambda run: -run.at)
 
 
@@ -60,15 +59,16 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
     checkpoints = loras.resumable_checkpoints(run.folder)
     if not checkpoints:
         raise SavingError(f"{run.name!r} was cut off before its first checkpoint: there is nothing to keep.")
-    state = _read_state(checkpoints[-1])
-    folder = RunFolder(run.folder, folders.logs)
-    (folder.partial_folder / "lora").mkdir(parents=True, exist_ok=True)
-    for file in loras.weight_files(checkpoints[-1].folder):
-        shutil.copyfile(file, folder.partial_folder / "lora" / file.name)
-    folder.move_into_place(folder.partial_folder / "lora")
+    checkpoint, folder = checkpoints[-1], RunFolder(run.folder, folders.logs)
+    state = read_json(checkpoint.folder / STATE, {})
+    partial = folder.partial_folder / "lora"
+    partial.mkdir(parents=True, exist_ok=True)
+    for file in loras.weight_files(checkpoint.folder):
+        shutil.copyfile(file, partial / file.name)
+    folder.move_into_place(partial)
     graph = state.get("graph") or [{}]
     write_json(run.folder / GRAPH, graph)
-    write_json(run.folder / LOG, log_entry(_log_values(run, checkpoints[-1], graph[-1])))
+    write_json(run.folder / LOG, log_entry(_log_values(run, checkpoint, graph[-1])))
     return run.folder
 
 
@@ -93,14 +93,6 @@ def _crashed_run(folder: Path) -> CrashedRun | None:
         return CrashedRun(folder.name, folder, last_seen, step, 0, step, 0.0)
     lost = beat.unsaved_seconds if beat.step > step else 0.0
     return CrashedRun(folder.name, folder, last_seen, max(step, beat.step), beat.steps, step, lost)
-
-
-def _read_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    try:
-        state = json.loads((checkpoint.folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return state if isinstance(state, dict) else {}
 
 
 def _log_values(run: CrashedRun, checkpoint: Checkpoint, last_entry: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from ...core.files import read_json, safe_paths
 from ...core.host import Folders
 from ...train_utils import checkpoint_step, natural_key
 from . import loras, retention
-from .filenames import BACKUP_FOLDER, BEST_SUFFIX, HIDDEN_SUFFIX, LOG, PARAMETERS, REPLACED_PREFIX, STATE
+from .filenames import BACKUP_FOLDER, BEST_SUFFIX, LOG, PARAMETERS, REPLACED_PREFIX, STATE, is_hidden
 from .loras import RunStatus
 from .run_files import read_note
 from .run_lock import is_in_progress
@@ -58,7 +58,8 @@ class LoraEntry:
     def as_json(self) -> dict[str, Any]:
         """Return plain values, for other programs."""
         parts = [{**asdict(part), "folder": str(part.folder)} for part in self.parts]
-        values = {**asdict(self), "folder": str(self.folder), "when": _iso_time(self.when), "parts": parts}
+        when = datetime.datetime.fromtimestamp(self.when).astimezone().isoformat(timespec="seconds")
+        values = {**asdict(self), "folder": str(self.folder), "when": when, "parts": parts}
         return {"standing" if key == "status" else key: value for key, value in values.items()}
 
 
@@ -72,8 +73,9 @@ def list_entries(folders: Folders) -> list[LoraEntry]:
 
 def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
-    log, state = read_json(folder / LOG, {}), _newest_state(folder)
-    values = log or state
+    log, checkpoints = read_json(folder / LOG, {}), loras.resumable_checkpoints(folder)
+    values = log or (read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {})
+    loss = values.get("smoothed_loss", values.get("smoothed", values.get("loss")))
     return LoraEntry(
         name=folder.name,
         folder=folder,
@@ -81,7 +83,7 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
         model=str(log.get("base_model_name") or _base_model_name(folder)),
         step=int(values.get("current_steps") or values.get("step") or 0),
         steps=int(log.get("steps") or 0),
-        loss=_float_or_none(values.get("smoothed_loss", values.get("smoothed", values.get("loss")))),
+        loss=float(loss) if isinstance(loss, (int, float)) else None,
         when=_end_time(folder, log),
         size=loras.size_on_disk(folder),
         parts=tuple(_parts(folder)),
@@ -97,16 +99,19 @@ def normalize_name(typed: str) -> str:
 def find_folder(name: str, folders: Folders) -> Path:
     """Return the folder of 'story' or 'story/checkpoint-40'; a SavingError suggests similar names."""
     lora, _, part = normalize_name(name).partition("/")
-    names = [p.name for p in folders.loras.iterdir() if p.is_dir()] if folders.loras.is_dir() else []
-    if lora not in [n for n in names if not n.endswith(HIDDEN_SUFFIX)]:
-        raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{_similar_names_hint(lora, names)}")
+    paths = folders.loras.iterdir() if folders.loras.is_dir() else ()
+    names = [path.name for path in paths if path.is_dir() and not is_hidden(path)]
+    if lora not in names:
+        similar = " or ".join(map(repr, difflib.get_close_matches(lora, names, n=3)))
+        hint = f" Did you mean {similar}?" if similar else ""
+        raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{hint}")
     folder = safe_paths.child(folders.loras, lora, "LoRA")
     if not part:
         return folder
     parts = {p.folder.relative_to(folder).as_posix(): p.folder for p in _parts(folder)}
     if part not in parts:
-        hint = f" There are: {', '.join(parts)}." if parts else " It has none."
-        raise SavingError(f"There is no checkpoint {part!r} of {lora!r}.{hint}")
+        hint = f"There are: {', '.join(parts)}." if parts else "It has none."
+        raise SavingError(f"There is no checkpoint {part!r} of {lora!r}. {hint}")
     return parts[part]
 
 
@@ -121,15 +126,18 @@ def _is_run_folder(folder: Path) -> bool:
     return loras.has_lora(folder) or (folder / PARAMETERS).is_file() or any(_parts(folder))
 
 
-def _parts(folder: Path) -> Iterator[LoraPart]:
-    """Yield checkpoints by their step, then backups, then replaced LoRAs."""
+def _parts(folder: Path) -> list[LoraPart]:
+    """Return checkpoints by their step, then backups, then replaced LoRAs."""
     subfolders = _subfolders(folder)
     backup_folder = folder / BACKUP_FOLDER
     subfolders += _subfolders(backup_folder) if backup_folder in subfolders else []
-    parts = [LoraPart(p.name, kind, checkpoint_step(p.name), 0, p) for p in subfolders if (kind := _kind(p))]
+    parts = [
+        LoraPart(p.name, kind, checkpoint_step(p.name), loras.size_on_disk(p), p)
+        for p in subfolders
+        if (kind := _kind(p))
+    ]
     kinds = ("checkpoint", "LoRA only", "backup", "earlier")
-    for part in sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name))):
-        yield LoraPart(part.name, part.kind, part.step, loras.size_on_disk(part.folder), part.folder)
+    return sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name)))
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -146,12 +154,6 @@ def _kind(folder: Path) -> PartKind | None:
     return "LoRA only" if loras.has_lora(folder) else None
 
 
-def _newest_state(folder: Path) -> dict[str, Any]:
-    """Return the state in the newest checkpoint or backup, for a run without a log."""
-    checkpoints = loras.resumable_checkpoints(folder)
-    return read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
-
-
 def _base_model_name(folder: Path) -> str:
     """Return the name of the base model of a LoRA or of one of its checkpoints."""
     for candidate in (folder, *(part.folder for part in _parts(folder))):
@@ -160,22 +162,9 @@ def _base_model_name(folder: Path) -> str:
     return ""
 
 
-def _float_or_none(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
-
-
 def _end_time(folder: Path, log: Mapping[str, Any]) -> float:
     """Return when the run ended, or else when something was last written to its folder."""
     try:
         return datetime.datetime.fromisoformat(str(log.get("ended_at"))).timestamp()
     except ValueError:
         return max((p.stat().st_mtime for p in (folder, *folder.iterdir())), default=0.0)
-
-
-def _iso_time(moment: float) -> str:
-    return datetime.datetime.fromtimestamp(moment).astimezone().isoformat(timespec="seconds")
-
-
-def _similar_names_hint(name: str, names: list[str]) -> str:
-    matches = difflib.get_close_matches(name, [n for n in names if not n.endswith(HIDDEN_SUFFIX)], n=3)
-    return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +17,8 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = ("adapter_config.json", *ADAPTER_WEIGHTS)
 MODEL_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TRAINING_STATE_PREFIXES = (
-    "optimizer.",
-    "scheduler.",
-    "scaler.",
-    "rng_state",
-    "trainer_state.",
-    "training_args.",
-    "run_state.",
+    *("optimizer.", "scheduler.", "scaler.", "rng_state"),
+    *("trainer_state.", "training_args.", "run_state."),
 )
 
 RunStatus = Literal["nothing", "finished", "stopped", "failed", "cut off", "made elsewhere"]
@@ -48,7 +45,7 @@ def list_loadable(loras: Path) -> list[str]:
     if not loras.is_dir():
         return []
     runs = sorted((p for p in loras.iterdir() if p.is_dir() and is_listed(p)), key=_natural_name)
-    folders = [folder for run in runs for folder in (run, *_checkpoint_folders(run))]
+    folders = [path for run in runs for path in (run, *sorted(checkpoint_folders(run), key=_natural_name))]
     return [p.relative_to(loras).as_posix() for p in folders if has_lora(p) and not safe_paths.leads_out(p)]
 
 
@@ -57,8 +54,9 @@ def is_listed(folder: Path) -> bool:
     return not is_hidden(folder) and not safe_paths.leads_out(folder)
 
 
-def _checkpoint_folders(run: Path) -> list[Path]:
-    return sorted((*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*")), key=_natural_name)
+def checkpoint_folders(run: Path, step: int | str = "") -> list[Path]:
+    """Return the folders of complete and slim checkpoints, then those of backups; with `step`, of such steps."""
+    return [*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*")]
 
 
 def _natural_name(path: Path) -> list[tuple[int, int, str]]:
@@ -70,11 +68,8 @@ def find_lora(name: str, loras: Path) -> Path:
     path = name.replace("\\", "/").rstrip("/")
     folder = safe_paths.descendant(loras, path, "LoRA")
     run = loras / path.partition("/")[0]
-    if (
-        not is_hidden(run)
-        and has_lora(folder)
-        and folder in (run, *_checkpoint_folders(run), *replaced_folders(run))
-    ):
+    known_folders = (run, *checkpoint_folders(run), *replaced_folders(run))
+    if not is_hidden(run) and has_lora(folder) and folder in known_folders:
         return folder
     names = ", ".join(list_loras(loras)) or "none"
     raise SavingError(f"There is no LoRA {name!r} in {loras}. There are: {names}.")
@@ -98,13 +93,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 def run_status(folder: Path) -> RunStatus:
     """Return the status of the run in this folder."""
-    if ended := _logged_status(folder):
+    ended: RunStatus | None = _read_log(folder).get("ended")
+    if ended in ("finished", "stopped", "failed"):
         return ended
     if resumable_checkpoints(folder):
         return "cut off"
-    if has_weights(folder):
-        return "made elsewhere"
-    return "nothing"
+    return "made elsewhere" if has_weights(folder) else "nothing"
 
 
 def output_kind(folder: Path) -> Literal["LoRA", "model"]:
@@ -138,21 +132,12 @@ def finished_steps(folder: Path) -> FinishedSteps | None:
     """Return the steps of a finished run, or None if it is not finished."""
     if run_status(folder) != "finished":
         return None
-    log = _log(folder)
+    log = _read_log(folder)
     steps = int(log.get("current_steps") or 0)
     return FinishedSteps(steps, int(log.get("steps") or steps))
 
 
-def _logged_status(folder: Path) -> RunStatus | None:
-    ended = _log(folder).get("ended")
-    if ended == "finished":
-        return "finished"
-    if ended == "failed":
-        return "failed"
-    return "stopped" if ended == "stopped" else None
-
-
-def _log(folder: Path) -> dict[str, Any]:
+def _read_log(folder: Path) -> dict[str, Any]:
     log: dict[str, Any] = read_json(folder / LOG, {})
     return log
 
@@ -161,11 +146,8 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the complete checkpoints of a run, oldest first. A folder gets its name only when it is complete."""
     if not folder.is_dir():
         return []
-    complete = [
-        Checkpoint(step, p)
-        for p in folder.iterdir()
-        if (step := checkpoint_step(p.name)) is not None and (p / STATE).is_file()
-    ]
+    steps = ((checkpoint_step(path.name), path) for path in folder.iterdir() if (path / STATE).is_file())
+    complete = [Checkpoint(step, path) for step, path in steps if step is not None]
     return sorted(complete, key=lambda c: (c.step, c.folder.name))
 
 
@@ -181,15 +163,12 @@ def resumable_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def folders_of_step(folder: Path, step: int) -> list[Path]:
     """Return the folders of this step: complete and slim checkpoints, and backups."""
-    folders = [*folder.glob(f"checkpoint-{step}*"), *folder.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*")]
-    return [path for path in folders if checkpoint_step(path.name) == step]
+    return [path for path in checkpoint_folders(folder, step) if checkpoint_step(path.name) == step]
 
 
 def checkpoints_with_weights(folder: Path) -> list[Path]:
     """Return complete and slim checkpoints and backups, oldest first."""
-    folders = [
-        p for p in (*folder.glob("checkpoint-*"), *folder.glob(f"{BACKUP_FOLDER}/checkpoint-*")) if has_weights(p)
-    ]
+    folders = [path for path in checkpoint_folders(folder) if has_weights(path)]
     return sorted(folders, key=lambda path: checkpoint_step(path.name) or 0)
 
 
@@ -222,20 +201,15 @@ def finish_interrupted(folder: Path) -> None:
 
 
 def size_on_disk(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a file that vanishes meanwhile counts as 0."""
-    return sum(_file_size(file) for file in folder.rglob("*"))
-
-
-def _file_size(file: Path) -> int:
-    try:
-        return file.lstat().st_size if not file.is_dir() else 0
-    except OSError:
-        return 0
+    """Return the bytes of all files below a folder; a file that vanishes meanwhile does not count."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):
+            total += 0 if file.is_dir() else file.lstat().st_size
+    return total
 
 
 def free_name(loras: Path, name: str) -> str:
     """Return `name` with the first number from 2 that is not taken."""
-    number = 2
-    while (loras / f"{name}-{number}").exists():
-        number += 1
-    return f"{name}-{number}"
+    names = (f"{name}-{number}" for number in count(2))
+    return next(free for free in names if not (loras / free).exists())

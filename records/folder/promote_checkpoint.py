@@ -49,15 +49,15 @@ def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
 
 
 def _copy(checkpoint: Path, partial: Path, name: str) -> None:
-    run = _records_folder(checkpoint)
+    has_records = (checkpoint / PARAMETERS).is_file()  # a backup of a whole LoRA has its own
+    run = checkpoint if has_records else run_folder_of(checkpoint)
     step = checkpoint_step(checkpoint.name) or int(read_json(run / LOG, {}).get("current_steps") or 0)
     partial.mkdir()
-    for file in [checkpoint / filename for filename in loras.ADAPTER_FILES] + [
-        run / filename for filename in COPIED_RECORDS
-    ]:
-        if file.is_file():
-            shutil.copy2(file, partial / file.name)
-    graph = [e for e in _read_graph(checkpoint, run) if int(e.get("current_steps") or 0) <= step]
+    files = [checkpoint / name for name in loras.ADAPTER_FILES] + [run / name for name in COPIED_RECORDS]
+    for file in filter(Path.is_file, files):
+        shutil.copy2(file, partial / file.name)
+    entries = read_json(checkpoint / STATE, {}).get("graph") or read_json(run / GRAPH, [])
+    graph = [entry for entry in entries if int(entry.get("current_steps") or 0) <= step]
     write_json(partial / LOG, _log_values(checkpoint, run, step, graph))
     if graph:
         write_json(partial / GRAPH, graph)
@@ -67,36 +67,16 @@ def _copy(checkpoint: Path, partial: Path, name: str) -> None:
         (partial / SAMPLES).write_text(samples, encoding="utf-8")
 
 
-def _records_folder(checkpoint: Path) -> Path:
-    """Return the folder with the records of its run; a backup of a whole LoRA has its own."""
-    if (checkpoint / PARAMETERS).is_file():
-        return checkpoint
-    return run_folder_of(checkpoint)
-
-
-def _read_graph(checkpoint: Path, run: Path) -> Sequence[Mapping[str, Any]]:
-    """Return the graph in the checkpoint, or else that of the run."""
-    graph: Sequence[Mapping[str, Any]] = read_json(checkpoint / STATE, {}).get("graph") or read_json(
-        run / GRAPH, []
-    )
-    return graph
-
-
 def _log_values(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the log of the run, if there is one, with the figures of this step."""
     run_log: dict[str, Any] = read_json(run / LOG, {})
-    steps = [entry for entry in graph if "loss" in entry]
-    last = steps[-1] if steps else {}
+    last: Mapping[str, Any] = next((entry for entry in reversed(graph) if "loss" in entry), {})
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
     is_last = run == checkpoint or step == run_log.get("current_steps")  # the last state of the run
     ended = run_log.get("ended", "stopped") if is_last else "stopped"
-    own_values = {"current_steps": step, "ended": ended, "made_from": _origin(checkpoint, run)}
-    return log_entry({**run_log, **figures, **own_values})
-
-
-def _origin(checkpoint: Path, run: Path) -> str:
     lora = run.parent if run == checkpoint else run
-    return f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"
+    origin = f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"
+    return log_entry({**run_log, **figures, "current_steps": step, "ended": ended, "made_from": origin})
 
 
 def _samples_until(path: Path, step: int) -> str:

@@ -96,7 +96,12 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self.clean_up()
             self._back_up_replaced()
-            self._begin(settings)
+            try:
+                self._set_records_aside()
+                self.write_settings(settings)
+            except OSError:
+                self.discard()
+                raise
         except OSError as error:
             reason = write_error_reason(error, self.path)
             raise SavingError(
@@ -116,14 +121,6 @@ class RunFolder:
             self.remove_partial_files()
             raise
 
-    def _begin(self, settings: TrainingSettings) -> None:
-        try:
-            self._move_records_aside()
-            self.write_settings(settings)
-        except OSError:
-            self.discard()
-            raise
-
     def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
         write_json(self.path / PARAMETERS, files.as_file(settings))
@@ -134,15 +131,11 @@ class RunFolder:
             write_json(folder / DATA_SAMPLE, list(sample))
 
     def _later_checkpoints(self) -> list[Path]:
-        """Return the checkpoints after the one that the run resumes from; which this run replaces."""
+        """Return the checkpoints after the one that the run resumes from, which this run replaces."""
         if self.start is None:
             return []
-        return [
-            path
-            for parent in (self.path, self.path / BACKUP_FOLDER)
-            for path in parent.glob("checkpoint-*")
-            if (checkpoint_step(path.name) or 0) > self.start.step
-        ]
+        folders = loras.checkpoint_folders(self.path)
+        return [path for path in folders if (checkpoint_step(path.name) or 0) > self.start.step]
 
     def move_into_place(self, written: Path) -> None:
         """Move complete files to their place, the weights first: if they are held open, nothing has changed."""
@@ -204,15 +197,13 @@ class RunFolder:
                 shutil.copyfile(self.path / name, place.path / name)
         self.remove_partial_files()
 
-    def _move_records_aside(self) -> None:
+    def _set_records_aside(self) -> None:
         """Keep the records from before the run was resumed, in case it is discarded."""
-        records = [self.path / name for name in RECORDS if (self.path / name).is_file()]
-        for file in records:
+        for file in [self.path / name for name in RECORDS if (self.path / name).is_file()]:
             (self.partial_folder / EARLIER_RECORDS).mkdir(parents=True, exist_ok=True)
             move_atomically(file, self.partial_folder / EARLIER_RECORDS / file.name)
 
     def remove_partial_files(self) -> None:
-        """Remove partial files."""
         shutil.rmtree(self.partial_folder, ignore_errors=True)
 
 
@@ -244,15 +235,15 @@ def with_final_name(settings: TrainingSettings, folders: Folders) -> TrainingSet
 
 def _find_start(path: Path, resume: str) -> Checkpoint | None:
     checkpoints = loras.resumable_checkpoints(path)
-    if resume not in ("", "newest"):
-        matches = [c for c in checkpoints if c.folder.name == Path(resume).name]
-        if not matches:
-            names = ", ".join(c.folder.name for c in checkpoints) or "none"
-            is_slim = Path(resume).name in [checkpoint.name for checkpoint in loras.checkpoints_with_weights(path)]
-            reason = "is slimmed to the LoRA itself and cannot be gone on from" if is_slim else "is not there"
-            raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. There are: {names}.")
+    if resume in ("", "newest"):
+        return checkpoints[-1] if checkpoints else None
+    name = Path(resume).name
+    if matches := [c for c in checkpoints if c.folder.name == name]:
         return matches[0]
-    return checkpoints[-1] if checkpoints else None
+    names = ", ".join(c.folder.name for c in checkpoints) or "none"
+    is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
+    reason = "is slimmed to the LoRA itself and cannot be gone on from" if is_slim else "is not there"
+    raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. There are: {names}.")
 
 
 def _exists_problem(path: Path) -> str:
@@ -275,14 +266,12 @@ def _move_into_backup(backup: Path, items: Sequence[Path]) -> None:
     """Move all items or none; on Windows a file that another program holds open cannot be moved."""
     path = backup.parent
     backup.mkdir()
-    moved_items: list[Path] = []
     try:
         for item in items:
             move_atomically(item, backup / item.name)
-            moved_items.append(item)
     except OSError as error:
-        for item in moved_items:
-            move_atomically(backup / item.name, item)
+        for item in list(backup.iterdir()):
+            move_atomically(item, path / item.name)
         backup.rmdir()
         raise SavingError(
             f"What stands in {path} cannot be moved into a backup: {write_error_reason(error, path)}. Close what "
@@ -297,7 +286,4 @@ def _remove_all(items: Sequence[Path]) -> None:
 
 def _free_backup_path(path: Path) -> Path:
     name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
-    number, backup = 2, path / name
-    while backup.exists():
-        backup, number = path / f"{name}-{number}", number + 1
-    return backup
+    return path / (loras.free_name(path, name) if (path / name).exists() else name)

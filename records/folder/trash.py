@@ -44,8 +44,11 @@ def list_trash(folders: Folders) -> list[TrashItem]:
         *trash.glob(f"*/{PART_FOLDER}/*/*"),
         *trash.glob(f"*/{PART_FOLDER}/*/{BACKUP_FOLDER}/*"),
     ]
-    paths = [p for p in paths if p.name != BACKUP_FOLDER]
-    items = [TrashItem(p.relative_to(trash).as_posix().split("/", 2)[2], _time_of(p, trash), p) for p in paths]
+    items = []
+    for path in paths:
+        if path.name != BACKUP_FOLDER:
+            time, _, name = path.relative_to(trash).as_posix().split("/", 2)
+            items.append(TrashItem(name, time, path))
     return sorted(items, key=lambda item: (item.when, item.name), reverse=True)
 
 
@@ -54,9 +57,11 @@ def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) 
     folder = inventory.find_folder(name, folders)
     name = folder.relative_to(folders.loras).as_posix()
     refuse_in_use(name, folders, loaded)
-    time_folder = _new_time_folder(safe_paths.child(folders.loras, TRASH_FOLDER, "Trash"))
-    target = time_folder / (PART_FOLDER if "/" in name else LORA_FOLDER) / name
-    return TrashItem(name, time_folder.name, _move(folder, target, folders))
+    trash = safe_paths.child(folders.loras, TRASH_FOLDER, "Trash")
+    time = datetime.datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    time = free_name(trash, time) if (trash / time).exists() else time
+    target = trash / time / (PART_FOLDER if "/" in name else LORA_FOLDER) / name
+    return TrashItem(name, time, _move(folder, target, folders))
 
 
 def refuse_in_use(name: str, folders: Folders, loaded: Collection[str] = ()) -> None:
@@ -86,18 +91,12 @@ def empty_trash(folders: Folders, name: str = "") -> int:
     freed = 0
     for item in [item for item in list_trash(folders) if name in ("", item.name)]:
         freed += item.size
-        _delete(item.folder)
+        try:
+            item.folder.unlink() if item.folder.is_symlink() else remove_folder(item.folder)
+        except OSError as error:
+            raise _in_use_error(item.folder, error) from error
         _remove_empty_folders(item.folder.parent, folders)
     return freed
-
-
-def _time_of(path: Path, trash: Path) -> str:
-    return path.relative_to(trash).parts[0]
-
-
-def _new_time_folder(trash: Path) -> Path:
-    time = datetime.datetime.now().strftime("%Y-%m-%d %H.%M.%S")
-    return trash / (free_name(trash, time) if (trash / time).exists() else time)
 
 
 def _move(folder: Path, target: Path, folders: Folders) -> Path:
@@ -106,13 +105,6 @@ def _move(folder: Path, target: Path, folders: Folders) -> Path:
         return move_atomically(folder, target)
     except OSError as error:
         _remove_empty_folders(target.parent, folders)
-        raise _in_use_error(folder, error) from error
-
-
-def _delete(folder: Path) -> None:
-    try:
-        folder.unlink() if folder.is_symlink() else remove_folder(folder)
-    except OSError as error:
         raise _in_use_error(folder, error) from error
 
 

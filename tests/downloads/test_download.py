@@ -119,12 +119,12 @@ def test_a_stop_is_heard_in_the_midst_and_keeps_what_came(offered, models):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_what_ends_it_from_outside_keeps_what_came(offered, models, monkeypatch, error):
-    at = download.ProgressMeter.record
+    record = download.ProgressMeter.record
 
-    def ends(self, part, position):
-        if part.name == SHARD:
+    def ends(self, file, position):
+        if file.name == SHARD:
             raise error
-        at(self, part, position)
+        record(self, file, position)
 
     monkeypatch.setattr(download.ProgressMeter, "record", ends)
     said = get(models)[0].text if error is KeyboardInterrupt else refusal(models)

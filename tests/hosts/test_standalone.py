@@ -133,8 +133,9 @@ def test_on_cards_that_only_imitate_bfloat16_quantized_models_compute_in_float16
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: major)
     monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
-    assert standalone._unquantized_dtype(True) == {"dtype": kind}
-    assert standalone._quantization_config("4bit", True).bnb_4bit_compute_dtype == kind
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    chosen = standalone._load_options("4bit")
+    assert (chosen["dtype"], chosen["quantization_config"].bnb_4bit_compute_dtype) == (kind, kind)
 
 
 @pytest.mark.parametrize("loading", KINDS)
