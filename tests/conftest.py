@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on shared cores: threads would wait for each other
+MODULES_OF_A_LIBRARY = 100
+modules_frozen = 0
 
 
 def load_script() -> None:
@@ -22,4 +25,13 @@ if "training_pro" not in sys.modules:
     load_script()
 
 from training_pro.tests.standin_hub import hub, served_hub  # noqa: E402, F401
-from training_pro.tests.tiny import lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test
+from training_pro.tests.tiny import empty_pictures, lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test
+
+
+def pytest_runtest_logfinish() -> None:
+    """Exclude the objects of libraries imported since from later garbage collections, which every run makes."""
+    global modules_frozen
+    if len(sys.modules) > modules_frozen + MODULES_OF_A_LIBRARY:
+        gc.collect()
+        gc.freeze()
+        modules_frozen = len(sys.modules)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny
+from training_pro.records.report import curve_png
 from training_pro.settings.definitions import TrainingSettings
 from training_pro.settings.parsing import training_settings
 
@@ -101,13 +101,17 @@ class Workspace:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = make_tiny(tmp_path_factory.mktemp("models") / "tiny")
-    gc.freeze()  # exclude half a million objects of the libraries from later collections
-    return path
+    return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
-def place(tmp_path: Path, tiny: Path) -> Workspace:
+def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs write their picture as an empty file: drawing it takes as long as the rest of a tiny run."""
+    monkeypatch.setattr(curve_png, "_draw_figure", lambda graph, title, path, marks: path.touch())
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny: Path, empty_pictures: None) -> Workspace:
     workspace = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
     workspace.write("story.txt", TRAINING_TEXT)
     return workspace

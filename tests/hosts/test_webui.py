@@ -46,7 +46,7 @@ def shared(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def webui(shared, tiny, tmp_path):
+def webui(shared, tiny, tmp_path, empty_pictures):
     """The same with the tiny model loaded, a story to learn from, and the host."""
     place = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
     place.write("story.txt", TRAINING_TEXT)
