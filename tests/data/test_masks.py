@@ -1,6 +1,7 @@
 """The learned tokens of rows: three families of templates, formats, flags, and markers in the text."""
 
 import random
+from functools import cache
 
 import pytest
 from training_pro.core.errors import DataError
@@ -23,6 +24,17 @@ from training_pro.tests.rowing import (
 STOPS = {"ChatML": "<|im_end|>", "Llama-3": "<|eot_id|>", "Mistral": "</s>"}
 CONVERSATION = ("What is the capital of France?", "Paris, of course.", "And of Italy?", "Rome. It is old.")
 PLAIN = {"instruction": "Name a colour.", "output": "Blue, like the sea."}
+
+
+@cache
+def without_template(kind):
+    """Made once: the largest of these tokenizers takes a second."""
+    return with_template(real_tokenizers.TOKENIZERS[kind](), None)
+
+
+@cache
+def mistrals_own():
+    return make_working_tokenizer(real_tokenizers.mistral_backend())
 
 
 def first_example(tmp_path, name, rows, **values):
@@ -112,7 +124,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", [*FAMILIES, "Mistral's own"])
 def test_the_learned_text_is_exactly_the_replies(tmp_path, name, shape):
     """With some tokenizers the first token of a reply includes the space before it; decoding may remove it."""
-    tokenizer = family(name) if name in FAMILIES else make_working_tokenizer(real_tokenizers.mistral_backend())
+    tokenizer = family(name) if name in FAMILIES else mistrals_own()
     (example,) = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": [SHAPES[shape]]}).examples
     stop = STOPS.get(name, "</s>")
     replies = REPLIES if "messages" in SHAPES[shape] or "conversations" in SHAPES[shape] else REPLIES[1:]
@@ -128,7 +140,7 @@ SPELLED_STOPS = {"ChatML-format": "<|im_end|>", "llama3-format": "<|eot_id|>"}  
 @pytest.mark.parametrize("tokens", ["small byte-level", "Metaspace with byte fallback", "byte-level"])
 @pytest.mark.parametrize("format", sorted(path.stem for path in prompt_formats.SHIPPED_FORMATS.glob("*.json")))
 def test_the_learned_text_of_a_format_is_exactly_the_reply(tmp_path, format, tokens):
-    tokenizer = with_template(real_tokenizers.TOKENIZERS[tokens](), None)
+    tokenizer = without_template(tokens)
     rows = [
         {"instruction": "Name it.", "output": REPLIES[1]},
         {"instruction": "Name it.", "input": "a b", "output": "No."},
@@ -193,7 +205,7 @@ def test_a_system_message_is_added_where_there_is_none(tmp_path):
     ],
 )
 def test_formats(tmp_path, format, text, reply):
-    tokenizer = with_template(real_tokenizers.small_byte_level(), None)
+    tokenizer = without_template("small byte-level")
     data = prepare_rows(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format)
     (example,) = data.examples
     assert text is None or example.text == f"{text}<|end|>"
@@ -202,7 +214,7 @@ def test_formats(tmp_path, format, text, reply):
 
 @pytest.mark.parametrize("format", ["mistral-format", "llama2-chat-format"])
 def test_bos_and_eos_once_where_the_format_spells_them_out(tmp_path, format):
-    tokenizer = with_template(real_tokenizers.metaspace(), None)
+    tokenizer = without_template("Metaspace with byte fallback")
     (example,) = prepare_rows(tmp_path, tokenizer, {"rows.json": [PLAIN]}, format=format).examples
     assert token_strings(tokenizer, example.ids).count("</s>") == 1
     assert token_strings(tokenizer, example.ids)[-1] == "</s>"
@@ -253,7 +265,7 @@ def test_only_after_a_text_in_a_thousand_rows(tmp_path, kind):
         return "".join(rng.choice(letters) for _ in range(rng.randrange(1, max_length)))
 
     rows = [{"text": f"Q{random_string(30)}{marker}{random_string(40)}A"} for _ in range(1000)]
-    tokenizer = with_template(real_tokenizers.TOKENIZERS[kind](), None)
+    tokenizer = without_template(kind)
     data = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": rows}, train_only_after=marker)
     assert len(data.examples) == 1000
     for row, example in zip(rows, data.examples, strict=True):
