@@ -12,8 +12,11 @@ from .environment import ROOT, ensure_environment, run_program
 
 WEBUI_PINS = ROOT / "tests" / "webui_pins"
 WITHOUT_LONG_TESTS = ["-m", "not long"]
-PARALLEL_OPTIONS = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile"]
-"""One process per core, at most 4; `-n 0` runs the tests in one process, for a debugger."""
+PARALLEL_OPTIONS = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""One process per core, at most 4; `-n 0` runs the tests in one process, for a debugger.
+
+Files go in order of their names: browser tests, the longest files, come first and many short files last.
+"""
 
 
 def run(arguments: list[str]) -> int:
