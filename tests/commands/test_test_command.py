@@ -63,7 +63,7 @@ def test_the_wished_torch_is_not_pytests(started):
     assert "--torch" not in started["words"]
 
 
-@pytest.mark.parametrize("own", [["-m", "long"], ["-mlong"], ["-qm", "long or browser"]])
+@pytest.mark.parametrize("own", [["-m", "long"], ["-mlong"], ["-qm", "long or browser"], ["-m", ""]])
 def test_marks_of_the_user_win(own):
     assert command.add_marks(own) == own
 
@@ -125,7 +125,7 @@ def ci(folder, *, fails="nothing", chromium=True):
     return done.returncode, (folder / "log").read_text().splitlines()
 
 
-BOTH = ["script.py test CI=true", "script.py test --webui-pins CI=true"]
+BOTH = ["script.py test -m  CI=true", "script.py test --webui-pins -m  CI=true"]  # no mark leaves anything out
 
 
 @posix
@@ -134,7 +134,7 @@ def test_ci_runs_both_kinds_of_tests(tmp_path):
 
 
 @posix
-@pytest.mark.parametrize("failing", ["script.py test", "*--webui-pins"])
+@pytest.mark.parametrize("failing", ["script.py test -m ", "*--webui-pins*"])
 def test_ci_fails_when_either_fails_and_still_runs_both(tmp_path, failing):
     assert ci(tmp_path, fails=failing) == (3, BOTH)
 

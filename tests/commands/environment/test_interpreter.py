@@ -22,6 +22,7 @@ from training_pro.commands.environment.torch_build import Gpu
 from training_pro.commands.environment.virtual_env import Environment, Marker, read_marker, write_marker
 from training_pro.core.errors import TrainingProError
 
+long = pytest.mark.long  # pip takes a second a call, on a busy machine three
 posix = pytest.mark.skipif(os.name == "nt", reason="leans on shell scripts and signals of POSIX")
 TRAIN, PAGE = ("torch", "train"), ("torch", "train", "page")
 TRAIN_MODULES = ("torch", "transformers", "peft")
@@ -317,12 +318,14 @@ def test_pins_that_changed_bring_the_difference(whole, registry):
     assert installed(whole) == {"torch 1.0+cpu", "transformers 1.0", "peft 1.1"}
 
 
+@long
 def test_with_a_card_the_registrys_cuda_build_is_taken(home, quickly, monkeypatch):
     monkeypatch.setattr(torch_build, "find_gpu", lambda: NEW)
     home.make(TRAIN)
     assert installed(home) == {"torch 1.0", "nvidia-cuda-runtime 13.0", "transformers 1.0", "peft 1.0"}
 
 
+@long
 def test_a_torch_of_the_users_choice_stays(home, quickly, registry):
     put_wheel(registry, "torch", "0.9")
     wish = Environment(home.folder, TRAIN_MODULES, "0.9")
@@ -334,6 +337,7 @@ def test_a_torch_of_the_users_choice_stays(home, quickly, registry):
     assert not Environment(home.folder, TRAIN_MODULES, "cpu").has_lists(TRAIN)
 
 
+@long
 def test_what_a_killed_installation_left_is_begun_again(whole, capfd):
     write_marker(whole.folder, Marker())  # as it stands while pip works
     packages = next(whole.folder.glob("**/site-packages"))
@@ -345,13 +349,17 @@ def test_what_a_killed_installation_left_is_begun_again(whole, capfd):
     assert whole.has_lists(TRAIN)
 
 
+@long
 def test_an_empty_folder_is_no_hindrance(home, quickly):
     home.folder.mkdir()
     home.make(TRAIN)
     assert installed(home) == WHOLE
 
 
-@pytest.mark.parametrize("harm", ["no interpreter", "package without its list", "no pip"])
+@pytest.mark.parametrize(
+    "harm",
+    ["package without its list", *(pytest.param(harm, marks=long) for harm in ("no interpreter", "no pip"))],
+)
 def test_a_broken_environment_is_mended(whole, harm):
     _harm(whole, next(whole.folder.glob("**/site-packages")), harm)
     whole.make(TRAIN)
@@ -433,6 +441,7 @@ def test_an_installation_that_fails_half_way_is_a_sentence(home, quickly, regist
     assert installed(home) == WHOLE
 
 
+@long
 def test_libraries_that_the_system_cannot_load_are_named(home, quickly, registry):
     put_wheel(registry, "peft", code="raise OSError('DLL load failed')")
     with pytest.raises(TrainingProError, match=r"(?s)DLL load failed.*cannot load them"):
@@ -506,6 +515,7 @@ def test_the_second_start_asks_nobody(bare, whole, monkeypatch):
         interpreter.ensure_environment({"train"})
 
 
+@long
 def test_a_library_that_vanished_is_put_back_at_the_next_start(bare, whole):
     (next(whole.folder.glob("**/site-packages")) / "peft").rename(bare / "peft")
     with pytest.raises(GoneOnError):
@@ -513,6 +523,7 @@ def test_a_library_that_vanished_is_put_back_at_the_next_start(bare, whole):
     assert whole.finds_modules()
 
 
+@long
 def test_the_webuis_pins_have_an_environment_of_their_own(bare, monkeypatch):
     monkeypatch.setattr(interpreter, "_has_module", lambda module: True)
     monkeypatch.setattr(interpreter, "NEEDED_MODULES", {"train": TRAIN_MODULES, "test": ()})
@@ -542,6 +553,7 @@ def test_inside_a_whole_environment_it_comes_back_at_once(bare, whole, monkeypat
     interpreter.ensure_environment({"train"})
 
 
+@long
 def test_on_windows_the_command_goes_on_as_a_child(bare, monkeypatch):
     monkeypatch.setattr(interpreter, "os", SimpleNamespace(name="nt"))
     (bare / "script.py").write_text("import sys; sys.exit(len(sys.argv))")
