@@ -8,12 +8,14 @@ import time
 import warnings
 
 import pytest
+from training_pro.core.jobs import log_capture
 from training_pro.core.jobs.events import EventLog, JobEnded, LibraryMessage
 from training_pro.core.jobs.log_capture import capture_library_logs
 from training_pro.core.jobs.session import Session
 from training_pro.tests.fakes import FakeHost
 
 LIBRARIES = ("transformers", "peft", "accelerate", "bitsandbytes", "torch", "huggingface_hub", "py.warnings")
+PATIENCE_SECONDS = 10
 
 
 class Ear(logging.Handler):
@@ -27,9 +29,17 @@ class Ear(logging.Handler):
         self.heard.append(record.getMessage())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def earlier_jobs_have_ended():
+    """A job of an earlier test would put its loggers back in the middle of a test here."""
+    logger, deadline = logging.getLogger(LIBRARIES[0]), time.monotonic() + PATIENCE_SECONDS
+    while isinstance(logger.handlers, log_capture._CapturedHandlers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 @pytest.fixture(autouse=True)
 def nothing_captured():
-    """A job of an earlier test that is still running holds Python's warnings."""
+    """A job that began in a fixture and ended in its test has left Python's warnings captured."""
     logging.captureWarnings(False)
 
 
