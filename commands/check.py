@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..core.engine import PreviewQuery
 from ..core.errors import SettingsError
-from ..data.report import DatasetReport
 from . import options
 from .environment import interpreter
 from .train import add_settings, read_settings
+
+if TYPE_CHECKING:
+    from ..data.report import DatasetReport
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,13 +40,14 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _make_report(args: argparse.Namespace) -> DatasetReport:
+    from ..data.report import DatasetReport
     from ..engine.peft_engine import PeftEngine
 
     host = options.make_host(args)
     try:
         settings = read_settings(args, host, args.settings)
     except SettingsError as error:
-        return DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=error.problems)
+        return DatasetReport.of_problems(error.problems)
     return PeftEngine().check(settings, host, show=_preview_query(args))
 
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..core import dist_env
 from ..core.errors import SettingsError, TrainingProError
 from ..core.jobs import Job, Request
-from ..data.report import DatasetReport
 from ..records.queue import Queue
 from ..settings.definitions import TrainingSettings
 from .options import say
+
+if TYPE_CHECKING:
+    from ..data.report import DatasetReport
+
+CheckFn = Callable[[TrainingSettings], "DatasetReport"]
 
 
 class TrainFn(Protocol):

@@ -6,13 +6,11 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..chunking import Block
 from ..core.host import Host
-from ..data import load
 from ..data.dataset_index import LOOKUP_ORDER
-from ..data.prepare import slicing_rules
-from ..data.text import SliceMap, build_slice_map, describe_units, slice_text, unit_name
 from ..settings import flags
 from ..settings.definitions import TrainingSettings
 from ..settings.parsing import training_settings
@@ -20,6 +18,9 @@ from ..train_utils import format_count
 from . import options
 from .environment import interpreter
 from .options import say
+
+if TYPE_CHECKING:
+    from ..data.text import SliceMap
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -45,12 +46,15 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
+    from ..data.load import read_texts
+    from ..data.resolve import slicing_rules
+    from ..data.text import build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 
     card = host.card()
     tokenizer = make_working_tokenizer(card.tokenizer)
     rules = slicing_rules(settings.text, card, tokenizer)
-    for text in load.read_texts(path, rules.hard_cut):
+    for text in read_texts(path, rules.hard_cut):
         for note in text.notes:
             say(note)
         sliced = slice_text(text.text, tokenizer.encode, rules)
@@ -72,6 +76,8 @@ def _format_block(block: dict[str, object]) -> str:
 
 
 def _summary(name: str, figures: SliceMap) -> str:
+    from ..data.text import describe_units, unit_name
+
     counts = ((figures.blocks, "block"), (figures.overlaps, "overlap block"), (figures.windows, "DEMENTOR window"))
     blocks = ", ".join(format_count(number, word) for number, word in counts if number)
     unit = unit_name(figures.sentences, figures.lines)

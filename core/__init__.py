@@ -6,6 +6,7 @@ __all__ = [
     "errors",
     "evaluations_table",
     "files",
+    "findings",
     "gguf_header",
     "host",
     "jobs",

@@ -8,6 +8,7 @@ __all__ = [
     "prepare",
     "readers",
     "report",
+    "resolve",
     "rows",
     "text",
 ]

@@ -22,7 +22,6 @@ from typing import Any
 from ..core.files import PART_SUFFIX, atomic_write
 from ..core.host import Folders
 from ..core.version import VERSION
-from .readers import text_files
 
 ARROW_SUFFIX = ".arrow"
 MAX_STORE_BYTES = 4 * 10**9  # bytes, of all files together
@@ -103,15 +102,6 @@ def cache_key(*parts: object) -> str:
     for part in (VERSION, _code_digest(), *parts):
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
-
-
-def file_digest(path: Path, name: str) -> str:
-    """A digest of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=20)
-    with text_files.open_binary(path, name) as stream:
-        while chunk := stream.read(READ_BYTES):
-            digest.update(chunk)
     return digest.hexdigest()
 
 

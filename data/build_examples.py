@@ -1,36 +1,33 @@
-"""Datasets to examples: slice texts, truncate rows, split off validation data, take the share asked for."""
+"""Datasets to examples: split off validation data, slice texts, truncate rows, take the share asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from ..chunking import SlicingRules
+from ..chunking import Ints, SlicingRules
+from ..core.findings import Finding, advice, note, problem
 from ..train_utils import format_count, plural
-from . import arrow_store, example_cache
-from .dataset_index import DatasetEntry
+from .dataset_index import WHOLE_DATASET, DatasetEntry, DatasetShare
 from .examples import (
-    WHOLE_DATASET,
-    DatasetShare,
     Examples,
     RowSource,
     Source,
     SplitText,
     TextSource,
+    TruncatedRows,
     as_split_texts,
-    dataset_share,
+    pick_examples,
     split_rows,
     split_texts,
-    truncation,
+    truncate_rows,
 )
 from .load import LoadedDataset, PrepareContext
-from .readers import LoadedText, unsupported
-from .report import RowReport, SourceReport, report_stats
-from .rows import RowDataset, TextInspector, load_refusal_phrases
-
-if TYPE_CHECKING:
-    from ..chunking import Ints
+from .readers import unsupported
+from .report import RowReport, SourceReport, report_source, report_texts
+from .rows import RowDataset, inspect_texts
+from .text import slice_texts
 
 MAX_DROPPED_SHARE = 0.05
 TRUNCATION_WORDS = {
@@ -44,73 +41,173 @@ TRUNCATION_WORDS = {
 
 @dataclass(frozen=True)
 class Split:
-    """The training data or the validation data of a run."""
+    """Training or validation data: the sources, the examples to take of each, and the texts they are made of."""
 
-    sources: list[Source] = field(default_factory=list)
-    picks: list[Ints | None] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    sources: tuple[Source, ...] = ()
+    picks: tuple[Ints | None, ...] = ()
+    texts: tuple[str, ...] = ()
 
-    def add(self, sources: Sequence[Source], share: DatasetShare, seed: int) -> Examples:
-        """Add sources, or a share of their examples, and return the examples that were added."""
-        picks = dataset_share.pick_examples(sources, share, seed)
-        self.sources.extend(sources)
-        self.picks.extend(picks)
-        return Examples(sources, picks)
+    @staticmethod
+    def of(sources: Sequence[Source], share: DatasetShare, seed: int, texts: Iterable[SplitText] = ()) -> Split:
+        """The share of one dataset."""
+        picks = pick_examples(sources, share, seed)
+        return Split(tuple(sources), tuple(picks), tuple(text.text for text in texts))
+
+    @staticmethod
+    def join(splits: Iterable[Split]) -> Split:
+        parts = list(splits)
+        return Split(
+            tuple(source for split in parts for source in split.sources),
+            tuple(pick for split in parts for pick in split.picks),
+            tuple(text for split in parts for text in split.texts),
+        )
 
     @property
     def examples(self) -> Examples:
         return Examples(self.sources, self.picks)
 
 
-@dataclass
-class PreparedData:
-    """The training and validation data of all datasets, with the figures and findings of the report."""
+@dataclass(frozen=True)
+class PreparedDataset:
+    """The examples of some datasets, their reports, and what Check says of them."""
 
-    training: Split = field(default_factory=Split)
-    validation: Split = field(default_factory=Split)
-    reports: list[SourceReport] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    advice: list[str] = field(default_factory=list)
-    longest_row: int = 0
+    training: Split = Split()
+    validation: Split = Split()
+    reports: tuple[SourceReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @staticmethod
+    def join(datasets: Sequence[PreparedDataset]) -> PreparedDataset:
+        return PreparedDataset(
+            Split.join(dataset.training for dataset in datasets),
+            Split.join(dataset.validation for dataset in datasets),
+            tuple(report for dataset in datasets for report in dataset.reports),
+            tuple(finding for dataset in datasets for finding in dataset.findings),
+        )
 
 
-def add_dataset(
-    prepared: PreparedData, context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules
-) -> None:
-    """Add one dataset: split off validation data if asked, and take its share of the rest."""
+def prepare_dataset(
+    context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules
+) -> Iterator[PreparedDataset]:
+    """Yield the texts of a dataset, then each of its files of rows."""
     if dataset.texts:
         context.say(f"Cutting {dataset.data.name}", 0.5)
-        _add_texts(prepared, context, dataset, rules)
+        yield _prepare_texts(context, dataset, rules)
     if skipped := unsupported.describe_unsupported(dataset.data.path):
-        prepared.advice.append(f"{dataset.data.name}: {skipped[0].lower()}{skipped[1:]}")
+        not_read = f"{dataset.data.name}: {skipped[0].lower()}{skipped[1:]}"
+        yield PreparedDataset(findings=(advice("data", not_read),))
     for rows in dataset.rows:
-        _add_rows(prepared, context, dataset.data, rows, rules)
+        yield _prepare_rows(context, dataset.data, rows, rules)
 
 
-def _add_texts(
-    prepared: PreparedData, context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules
-) -> None:
-    data, seed, share = dataset.data, context.settings.what.seed, context.settings.aside.eval_share
-    training, validation = as_split_texts(dataset.texts), list[SplitText]()
-    if share:
-        training, validation = split_texts(dataset.texts, share, rules, seed=seed, name=data.name)
-        prepared.problems.extend(_empty_split_problem(data.name, validation))
-    sources = _slice_texts(data, training, context, rules)
-    examples = prepared.training.add(sources, data.share, seed)
-    prepared.validation.add(_slice_texts(data, validation, context, rules), WHOLE_DATASET, seed)
-    for split, stretches in ((prepared.training, training), (prepared.validation, validation)):
-        split.texts.extend(stretch.text for stretch in stretches)
-    prepared.advice.extend(_inspect_texts(context, data.name, dataset.texts, rules))
-    kind = "raw text" + (" (an example of the project's)" if data.example else "")
-    notes = [
-        *(note for stretch in training for note in stretch.notes),
+def prepare_validation_dataset(
+    context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules
+) -> PreparedDataset:
+    """A dataset of which all is validation data."""
+    seed, share, truncate = context.settings.what.seed, dataset.data.share, _truncation(context, rules)
+    texts = as_split_texts(dataset.texts)
+    splits = [Split.of(_slice_texts(context, dataset.data, texts, rules), share, seed, texts)]
+    splits += [Split.of([truncate(rows.source).source], share, seed) for rows in dataset.rows]
+    problems = [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
+    return PreparedDataset(validation=Split.join(splits), findings=tuple(problems))
+
+
+def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules) -> PreparedDataset:
+    data, seed, eval_share = dataset.data, context.settings.what.seed, context.settings.aside.eval_share
+    learned, held_out = split_texts(dataset.texts, eval_share, rules, seed=seed, name=data.name)
+    sources = _slice_texts(context, data, learned, rules)
+    training = Split.of(sources, data.share, seed, learned)
+    validation = Split.of(_slice_texts(context, data, held_out, rules), WHOLE_DATASET, seed, held_out)
+    notes = (
+        *(text_note for text in learned for text_note in text.notes),
         *_line_units_note(sources, rules),
-        *_hard_cut_note(training, rules),
-        *_share_note(data.share, len(examples)),
-    ]
-    prepared.reports.append(
-        report_stats.report_texts(data.name, kind, len(dataset.texts), sources, examples, notes)
+        *_hard_cut_note(learned, rules),
+        *_share_note(data.share, training.examples),
     )
+    kind = "raw text" + (" (an example of the project's)" if data.example else "")
+    report = report_source(
+        data.name, kind, training.examples, notes, files=len(dataset.texts), text=report_texts(sources)
+    )
+    findings = tuple(_check_texts(context, dataset, validation, rules))
+    return PreparedDataset(training, validation, (report,), findings)
+
+
+def _check_texts(
+    context: PrepareContext, dataset: LoadedDataset, validation: Split, rules: SlicingRules
+) -> Iterator[Finding]:
+    name, settings, tokenizer = dataset.data.name, context.settings, context.tokenizer
+    if settings.aside.eval_share and not validation.sources:
+        yield _empty_split_problem(name)
+    yield from inspect_texts(
+        name, dataset.texts, rules.hard_cut, context.folders, tokenizer.fingerprint, context.store
+    )
+    if settings.rows.train_only_after:
+        yield note("train_only_after", "Learn only after: it is for rows; raw text is learned as a whole.")
+
+
+def _slice_texts(
+    context: PrepareContext, dataset: DatasetEntry, texts: Sequence[SplitText], rules: SlicingRules
+) -> list[TextSource]:
+    tokenizer, contents = context.tokenizer, [text.text for text in texts]
+    sliced_texts, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
+    if stored:
+        context.say(f"{dataset.name} was prepared before: nothing is done again", None)
+    return [
+        TextSource(dataset.name + text.name if dataset.name.endswith("/") else dataset.name, sliced, text.open_end)
+        for text, sliced in zip(texts, sliced_texts, strict=True)
+    ]
+
+
+def _prepare_rows(
+    context: PrepareContext, dataset: DatasetEntry, rows: RowDataset, rules: SlicingRules
+) -> PreparedDataset:
+    settings, seed, truncate = context.settings, context.settings.what.seed, _truncation(context, rules)
+    source, validation, findings = rows.source, Split(), list(rows.findings)
+    if settings.aside.eval_share:
+        source, held_out = split_rows(source, settings.aside.eval_share, seed=seed)
+        validation = Split.of([truncate(held_out).source], WHOLE_DATASET, seed)
+        findings += [] if len(held_out) else [_empty_split_problem(source.name)]
+    truncated = truncate(source)
+    training = Split.of([truncated.source], dataset.share, seed)
+    figures = RowReport(
+        rows=rows.counts.rows,
+        unreadable=len(rows.counts.bad),
+        without_marker=rows.counts.without_marker,
+        without_reply=rows.counts.no_reply,
+        too_long=truncated.too_long,
+        too_long_how=TRUNCATION_WORDS[settings.rows.too_long],
+        nothing_learned=truncated.nothing_learned,
+    )
+    notes = (*rows.notes, *_share_note(dataset.share, training.examples))
+    report = report_source(source.name, rows.what, training.examples, notes, rows=figures)
+    findings += _dropped_rows_problem(settings.rows.too_long, source, truncated.too_long, rules)
+    return PreparedDataset(training, validation, (report,), tuple(findings))
+
+
+def _truncation(context: PrepareContext, rules: SlicingRules) -> Callable[[RowSource], TruncatedRows]:
+    too_long, bos = context.settings.rows.too_long, context.tokenizer.bos
+    return partial(truncate_rows, cutoff=rules.cutoff, too_long=too_long, bos=bos)
+
+
+def _empty_split_problem(name: str) -> Finding:
+    return problem(
+        "eval_share",
+        f"{name} is too short to keep a part of it aside. Keep data sets of their own aside, or set the "
+        "share to 0.",
+    )
+
+
+def _dropped_rows_problem(
+    too_long: str, source: RowSource, long_rows: int, rules: SlicingRules
+) -> Iterator[Finding]:
+    count = len(source)
+    if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
+        yield problem(
+            "too_long",
+            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer than the "
+            f"cutoff of {rules.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
+            "choose under 'Rows too long' what to do with them.",
+        )
 
 
 def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iterator[str]:
@@ -122,121 +219,16 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
         )
 
 
-def _hard_cut_note(stretches: Sequence[SplitText], rules: SlicingRules) -> Iterator[str]:
+def _hard_cut_note(texts: Sequence[SplitText], rules: SlicingRules) -> Iterator[str]:
     """A note that a hard cut made of words is not learned: with CHAPTER, the model never sees that word."""
     if any(letter.isalnum() for letter in rules.hard_cut):
-        count = sum(stretch.text.count(rules.hard_cut) for stretch in stretches)
+        count = sum(text.text.count(rules.hard_cut) for text in texts)
         yield (
             f"The hard cut {rules.hard_cut!r} stands there {count} {plural(count, 'time')} and is left out of "
             "what is learned, as every hard cut is."
         )
 
 
-def _inspect_texts(
-    context: PrepareContext, name: str, texts: Sequence[LoadedText], rules: SlicingRules
-) -> list[str]:
-    """Findings on the words of a text, section by section."""
-    phrases = load_refusal_phrases(context.folders)
-
-    def inspect() -> list[str]:
-        inspector = TextInspector(phrases)
-        parts = [part for t in texts for part in (t.text.split(rules.hard_cut) if rules.hard_cut else [t.text])]
-        for number, part in enumerate((p for p in parts if p.strip()), start=1):
-            inspector.look(part, part, f"part {number}")
-        return list(inspector.said(name, "part"))
-
-    fingerprint = context.tokenizer.fingerprint  # without it nothing of this dataset is stored
-    cache_key = fingerprint and arrow_store.cache_key(
-        "words", name, rules.hard_cut, phrases, *(arrow_store.text_digest(t.text) for t in texts)
-    )
-    return example_cache.cached_findings(cache_key, context.store, inspect)
-
-
-def _slice_texts(
-    dataset: DatasetEntry, stretches: Sequence[SplitText], context: PrepareContext, rules: SlicingRules
-) -> list[TextSource]:
-    texts = [stretch.text for stretch in stretches]
-    tokenizer = context.tokenizer
-    sliced_texts, cached = example_cache.cached_slices(
-        texts, tokenizer.encode, tokenizer.fingerprint, rules, context.store
-    )
-    if cached:
-        context.say(f"{dataset.name} was prepared before: nothing is done again", None)
-    return [
-        TextSource(_source_name(dataset, stretch.name), sliced, stretch.open_end)
-        for stretch, sliced in zip(stretches, sliced_texts, strict=True)
-    ]
-
-
-def _source_name(dataset: DatasetEntry, file: str) -> str:
-    return f"{dataset.name}{file}" if dataset.name.endswith("/") else dataset.name
-
-
-def _empty_split_problem(name: str, validation: Sized) -> Iterator[str]:
-    if not len(validation):
-        yield (
-            f"{name} is too short to keep a part of it aside. Keep data sets of their own aside, or set the "
-            "share to 0."
-        )
-
-
-def _share_note(share: DatasetShare, count: int) -> Iterator[str]:
+def _share_note(share: DatasetShare, examples: Examples) -> Iterator[str]:
     if share.percent != 100:
-        yield f"{share.percent:g} % of it is used: {format_count(count, 'example')}."
-
-
-def _add_rows(
-    prepared: PreparedData, context: PrepareContext, dataset: DatasetEntry, rows: RowDataset, rules: SlicingRules
-) -> None:
-    too_long, counts, seed = context.settings.rows.too_long, rows.counts, context.settings.what.seed
-    source = rows.source
-    if context.settings.aside.eval_share:
-        source, validation = split_rows(source, context.settings.aside.eval_share, seed=seed)
-        prepared.problems.extend(_empty_split_problem(source.name, validation))
-        prepared.validation.add(
-            [truncation.truncate_rows(validation, rules.cutoff, too_long, context.tokenizer.bos).source],
-            WHOLE_DATASET,
-            seed,
-        )
-    result = truncation.truncate_rows(source, rules.cutoff, too_long, context.tokenizer.bos)
-    examples = prepared.training.add([result.source], dataset.share, seed)
-    report = RowReport(
-        rows=counts.rows,
-        unreadable=len(counts.bad),
-        without_marker=counts.without_marker,
-        without_reply=counts.no_reply,
-        too_long=result.too_long,
-        too_long_how=TRUNCATION_WORDS[too_long],
-        nothing_learned=result.nothing_learned,
-    )
-    notes = [*rows.notes, *_share_note(dataset.share, len(examples))]
-    prepared.reports.append(report_stats.report_rows(rows.what, result.source.name, examples, report, notes))
-    prepared.longest_row = max(prepared.longest_row, int(source.lengths.max(initial=0)))
-    prepared.advice.extend(rows.advice)
-    prepared.problems.extend([*rows.problems, *_dropped_rows_problem(too_long, source, result.too_long, rules)])
-
-
-def add_validation_dataset(
-    prepared: PreparedData, context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules
-) -> None:
-    """Add a dataset of which all is validation data."""
-    seed, share = context.settings.what.seed, dataset.data.share
-    stretches = as_split_texts(dataset.texts)
-    prepared.validation.add(_slice_texts(dataset.data, stretches, context, rules), share, seed)
-    prepared.validation.texts.extend(stretch.text for stretch in stretches)
-    for rows in dataset.rows:
-        result = truncation.truncate_rows(
-            rows.source, rules.cutoff, context.settings.rows.too_long, context.tokenizer.bos
-        )
-        prepared.validation.add([result.source], share, seed)
-        prepared.problems.extend(rows.problems)
-
-
-def _dropped_rows_problem(too_long: str, source: RowSource, long_rows: int, rules: SlicingRules) -> Iterator[str]:
-    count = len(source)
-    if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
-        yield (
-            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer than the "
-            f"cutoff of {rules.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
-            "choose under 'Rows too long' what to do with them."
-        )
+        yield f"{share.percent:g} % of it is used: {format_count(len(examples), 'example')}."

@@ -1,4 +1,4 @@
-"""The datasets that exist: the user's own, and the project's read-only examples."""
+"""The datasets that exist: the user's own, and the project's read-only examples; their names and shares."""
 
 from __future__ import annotations
 
@@ -6,19 +6,49 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.errors import DataError
 from ..core.files import safe_paths
 from ..core.host import Folders
+from ..settings.setting import comma_hint
 from ..train_utils import natural_key
-from .examples import WHOLE_DATASET, DatasetShare, dataset_share
 from .folder_files import is_hidden, visible_files
-from .readers import documents, unsupported
-from .rows import row_dataset
+from .readers import documents, row_files, unsupported
 
 TEXT_SUFFIXES = (".txt", ".md", *documents.READERS)
-ROW_SUFFIXES = (*row_dataset.READERS, *row_dataset.DATABASE_SUFFIXES)
+ROW_SUFFIXES = row_files.SUFFIXES
 DATA_SUFFIXES = TEXT_SUFFIXES + ROW_SUFFIXES
+NAME_AND_PERCENT = re.compile(r"(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.,]+)\s*%?")
+MAX_PERCENT = 10_000
+
+
+class DatasetShare(NamedTuple):
+    """A dataset's name, and the percentage of it to use."""
+
+    name: str
+    percent: float = 100.0
+
+
+WHOLE_DATASET = DatasetShare("")
+
+
+def parse_share(name: str) -> DatasetShare:
+    """Parse an entry such as 'notes.md:50' into name and percentage.
+
+    Raises ValueError with the reason where the number is invalid.
+    """
+    match = NAME_AND_PERCENT.fullmatch(name.strip())
+    if not match:
+        return DatasetShare(name)
+    try:
+        per_cent = float(match["per_cent"])
+    except ValueError:
+        per_cent = 0.0
+    if not 0 < per_cent <= MAX_PERCENT:
+        hint = comma_hint(match["per_cent"]) or f" Give a number above 0, up to {MAX_PERCENT}."
+        raise ValueError(f"{name!r} asks for {match['per_cent']} per cent.{hint}")
+    return DatasetShare(match["name"], per_cent)
 
 
 @dataclass(frozen=True)
@@ -59,7 +89,7 @@ def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
 
 def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
     try:
-        share = dataset_share.parse_share(name)
+        share = parse_share(name)
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
     stem = share.name.rstrip("/\\")
@@ -107,7 +137,7 @@ def absolute_path(name: str) -> Path:
 def dataset_name_at(name_with_share: str, folders: Folders) -> str:
     """The name of the dataset at this path, with its per cent: a run learns only from the datasets' folders."""
     try:
-        name = dataset_share.parse_share(name_with_share).name
+        name = parse_share(name_with_share).name
     except ValueError as error:
         raise DataError(f"Data: {error}") from error
     located_path = locate_dataset(name, folders)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ..core.engine import NO_PREVIEW, AnswerRequest, GgufRequest, MergeRequest, PerplexityRequest, PreviewQuery
 from ..core.errors import ModelError, SettingsError
+from ..core.findings import Finding, note, texts
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Note, Stage
 from ..data.report import DatasetReport
@@ -21,7 +21,7 @@ class PeftEngine:
 
     def check(self, settings: TrainingSettings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> DatasetReport:
         from ..data.prepare import check_datasets
-        from .checks import host_rounding_advice, run_problems
+        from .checks import check_run
         from .lora import add_param_count
         from .tokenizer import make_working_tokenizer
 
@@ -37,25 +37,20 @@ class PeftEngine:
             machine=host.memory(),
             keep=not host.read_only_reason,
         )
-        return replace(
-            report,
-            problems=(*report.problems, *run_problems(settings, host)),
-            advice=(*report.advice, *host_rounding_advice(settings, host)),
-            notes=(*report.notes, *_time_notes(report, settings, host)),
-        )
+        return report.with_findings([*check_run(settings, host), *_time_notes(report, settings, host)])
 
     def check_start(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
-        from .start_check import add_disk_problems
+        from .checks import check_run_folder
 
-        return add_disk_problems(self.check(settings, host), settings, host, resume)
+        return self.check(settings, host).with_findings(check_run_folder(settings, host, resume))
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         _start(host, job)
-        from .checks import run_problems
+        from .checks import check_run
         from .compute import free_memory_afterwards
         from .training import run, run_with_report
 
-        if blockers := run_problems(settings, host):
+        if blockers := texts(check_run(settings, host), "problem"):
             raise SettingsError(self._all_problems(blockers, settings, host, job, resume))
         with free_memory_afterwards():
             return run_with_report(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
@@ -129,12 +124,13 @@ class PeftEngine:
         return JobEnded(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
 
 
-def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[str]:
+def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     """Yield the expected time by earlier runs; none while there are problems."""
     if report.examples and not report.problems:
         tokens = report.tokens * report.steps / report.steps_per_epoch
         loras_folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
-        yield from estimate_time(tokens, host.card(), settings.lora.method, loras_folder)
+        sentences = estimate_time(tokens, host.card(), settings.lora.method, loras_folder)
+        yield from (note("", sentence) for sentence in sentences)
 
 
 def _start(host: Host, job: Job) -> None:

@@ -8,9 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from ..core.errors import SettingsError
+from ..core.findings import texts
 from . import other_names
 from .definitions import SECTIONS, SETTINGS, TrainingSettings
-from .rules import problems as rule_problems
+from .rules import check_settings
 
 ROW_SETTING_KEYS = (
     *("format", "columns", "system", "train_on", "train_only_after"),
@@ -28,7 +29,7 @@ def training_settings(values: Mapping[str, object]) -> TrainingSettings:
     """Return the settings in `values`, the rest at their defaults; raise SettingsError with every problem."""
     parsed, problems = _parse_all(values)
     settings = _assemble(parsed)
-    problems += rule_problems(settings)
+    problems += texts(check_settings(settings), "problem")
     if problems:
         raise SettingsError(problems)
     return settings

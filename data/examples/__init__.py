@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from . import batch_order, dataset_share, truncation
+from . import batch_order
 from .batch_order import BatchItem, IndexArray
-from .dataset_share import WHOLE_DATASET, DatasetShare
 from .example_source import ExampleDatasets, find_example_datasets
 from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
 from .split import (
@@ -13,17 +12,16 @@ from .split import (
     as_split_texts,
     count_shared_rows,
     find_shared_passages,
+    pick_examples,
     split_rows,
     split_texts,
 )
-from .truncation import TruncatedRows
+from .truncation import TruncatedRows, truncate_rows
 
 __all__ = [
     "IGNORE_INDEX",
     "NGRAM_WORDS",
-    "WHOLE_DATASET",
     "BatchItem",
-    "DatasetShare",
     "Example",
     "ExampleDatasets",
     "Examples",
@@ -36,10 +34,10 @@ __all__ = [
     "as_split_texts",
     "batch_order",
     "count_shared_rows",
-    "dataset_share",
     "find_example_datasets",
     "find_shared_passages",
+    "pick_examples",
     "split_rows",
     "split_texts",
-    "truncation",
+    "truncate_rows",
 ]

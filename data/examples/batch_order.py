@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 IndexArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
@@ -26,8 +25,6 @@ def shuffle(numbers: IndexArray, seed: int, epoch: int) -> IndexArray:
 
 def order_by_length(numbers: IndexArray, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> IndexArray:
     """Shuffle batches of similar length; the longest batch comes first, an incomplete one last."""
-    import numpy as np
-
     rng = _epoch_rng(seed, epoch)
     mixed = rng.permutation(numbers)  # examples of equal length meet others each epoch
     longest_first: IndexArray = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
@@ -55,8 +52,6 @@ def order_in_pairs(
     `successors` holds for each example the number of the one that begins where it ends (-1: none), `max_tokens`
     is how many tokens fit in a row (0: no limit).
     """
-    import numpy as np
-
     adjacent, single = find_pairs(numbers, successors, lengths, max_tokens)
     couples = [[BatchItem(a), BatchItem(b, joins=True)] for a, b in adjacent]
     couples += [[BatchItem(a), BatchItem(b)] for a, b in zip(single[::2], single[1::2], strict=False)]
@@ -86,6 +81,4 @@ def find_pairs(
 
 
 def _epoch_rng(seed: int, epoch: int) -> np.random.Generator:
-    import numpy as np
-
     return np.random.Generator(np.random.PCG64([seed, epoch]))

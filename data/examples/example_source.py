@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...settings.definitions import TrainingSettings
-from . import dataset_share
+from ..dataset_index import parse_share
 from .examples import Example, Examples
 
 
@@ -28,10 +28,7 @@ class ExampleDatasets:
 
 def find_example_datasets(examples: Examples, settings: TrainingSettings) -> ExampleDatasets:
     """Group the sources by the datasets that the user named."""
-    requested = [
-        dataset_share.parse_share(name).name.rstrip("/\\")
-        for name in (*settings.what.data, *settings.aside.eval_data)
-    ]
+    requested = [parse_share(name).name.rstrip("/\\") for name in (*settings.what.data, *settings.aside.eval_data)]
     names = [_dataset_of(source.name, requested) for source in examples.sources]
     datasets = tuple(dict.fromkeys(names))
     numbers = {id(source): datasets.index(name) for source, name in zip(examples.sources, names, strict=True)}

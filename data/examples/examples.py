@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ...chunking import Flags, Ids, Ints, SlicedText
+import numpy as np
+
+from ...chunking import Flags, Ids, Ints, SlicedText
 
 ROWS_AT_ONCE = 10_000
 IGNORE_INDEX = -100
@@ -97,8 +98,6 @@ class TextSource:
 
     @property
     def successors(self) -> Ints:
-        import numpy as np
-
         starts, ends, sections = self.sliced.starts, self.sliced.ends, np.asarray(self.sections)
         positions: Ints = np.searchsorted(starts, ends)
         candidates = np.minimum(positions, max(len(self) - 1, 0))
@@ -143,8 +142,6 @@ class RowSource:
 
     @cached_property
     def learned(self) -> Ints:
-        import numpy as np
-
         totals: Ints = np.zeros(len(self), np.int64)
         for start in range(
             0, len(self), ROWS_AT_ONCE
@@ -159,8 +156,6 @@ class RowSource:
     @cached_property
     def last_learned_ids(self) -> Ints:
         """The last learned id of each row; -1 where no id is learned."""
-        import numpy as np
-
         last_ids: Ints = np.full(len(self), -1, np.int64)
         for start in range(0, len(self), ROWS_AT_ONCE):
             bounds = self.first[start : start + ROWS_AT_ONCE + 1]
@@ -182,8 +177,6 @@ class RowSource:
 
         -1 where a row between the two was left out.
         """
-        import numpy as np
-
         continues = np.append(self.follows[1:], [False])[: len(self)]
         return np.where(continues, np.arange(1, len(self) + 1), -1)
 
@@ -212,8 +205,6 @@ class Example:
     @property
     def labels(self) -> Ids:
         """The labels, not shifted; the first id is ignored, since nothing comes before it to predict it from."""
-        import numpy as np
-
         labels = (
             self.ids.copy()
             if self.loss_mask is None
@@ -238,8 +229,6 @@ class Examples:
     """
 
     def __init__(self, sources: Sequence[Source], picks: Sequence[Ints | None] | None = None) -> None:
-        import numpy as np
-
         self._sources = sources
         self._picks = [
             np.arange(len(source)) if pick is None else pick
@@ -251,8 +240,6 @@ class Examples:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, number: int) -> Example:
-        import numpy as np
-
         if not 0 <= number < len(self):
             raise IndexError(number)
         index = int(np.searchsorted(self._ends, number, side="right"))
@@ -310,8 +297,6 @@ class Examples:
         return digest.hexdigest()
 
     def _concatenate(self, column: str) -> Ints:
-        import numpy as np
-
         arrays = [
             getattr(source, column)[pick]
             for source, pick in zip(self._sources, self._picks, strict=True)

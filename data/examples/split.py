@@ -1,26 +1,26 @@
-"""Validation split: whole sections, rows or conversations, taken out before the texts are cut into blocks.
+"""Which part of a dataset is used: its share, and the validation split.
 
-Parts with the same words stay on one side, so that nothing that is learned is also measured.
+Whole sections, rows or conversations are split off before the texts are cut into blocks. Parts with the same
+words stay on one side, so that nothing that is learned is also measured.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
-from ...chunking import SlicingRules, find_sections, places_inside
+import numpy as np
+
+from ...chunking import Ints, SlicingRules, find_sections, places_inside
+from ..dataset_index import DatasetShare
 from ..readers import LoadedText
 from ..text import find_bounds
-from .dataset_share import dataset_rng
 from .examples import RowSource, Source
 from .truncation import select_rows
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ...chunking import Ints
 
 MIN_PARTS = 10
 NGRAM_WORDS = 20
@@ -45,6 +45,34 @@ class TextPart(NamedTuple):
     ends_section: bool
 
 
+def dataset_rng(seed: int, name: str) -> np.random.Generator:
+    """Random generator for one dataset: independent of the other datasets of the run."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def pick_examples(sources: Sequence[Source], share: DatasetShare, seed: int) -> list[Ints | None]:
+    """Choose the examples of each source of a dataset; above 100 percent they repeat.
+
+    None stands for all examples of a source, each once.
+    """
+    if share.percent == 100:
+        return [None] * len(sources)
+    sizes = [len(source) for source in sources]
+    ends = np.cumsum([0, *sizes])
+    chosen = _choose(int(ends[-1]), share.percent / 100, dataset_rng(seed, share.name))
+    return [chosen[(chosen >= a) & (chosen < b)] - a for a, b in pairwise(ends.tolist())]
+
+
+def _choose(count: int, share: float, rng: np.random.Generator) -> Ints:
+    """Repeat all numbers as often as they fit; draw the rest at random, one from each of equal intervals."""
+    repeats, remainder = divmod(round(share * count), count) if count else (0, 0)
+    if count and not repeats:
+        remainder = max(remainder, 1)
+    edges = np.linspace(0, count, remainder + 1)
+    drawn = (edges[:-1] + rng.random(remainder) * np.diff(edges)).astype(np.int64)
+    return np.concatenate([np.tile(np.arange(count), repeats), np.minimum(drawn, max(count - 1, 0))])
+
+
 def as_split_texts(texts: Iterable[LoadedText]) -> list[SplitText]:
     """Wrap texts that have no validation part."""
     return [SplitText(text.name, text.text, text.notes) for text in texts]
@@ -53,7 +81,9 @@ def as_split_texts(texts: Iterable[LoadedText]) -> list[SplitText]:
 def split_texts(
     texts: Sequence[LoadedText], share: float, cut: SlicingRules, *, seed: int, name: str
 ) -> tuple[list[SplitText], list[SplitText]]:
-    """Split texts into a training part and a validation part."""
+    """Split texts into a training part and a validation part, which is empty for a share of 0."""
+    if not share:
+        return as_split_texts(texts), []
     parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, cut.hard_cut)]
     if len(parts) < MIN_PARTS:
         parts = _tenths(texts, parts, cut)
@@ -69,8 +99,6 @@ def split_texts(
 
 def split_rows(source: RowSource, share: float, *, seed: int) -> tuple[RowSource, RowSource]:
     """Split rows into a training part and a validation part."""
-    import numpy as np
-
     contents = [source.ids(number).tobytes() for number in range(len(source))]
     validation = _choose_parts(contents, [1] * len(contents), share, dataset_rng(seed, source.name))
     held_out = np.array(sorted(validation), np.int64)
@@ -150,8 +178,6 @@ def _words(text: str) -> list[str]:
 
 def find_shared_passages(validation: Iterable[str], learned: Iterable[str]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
-    import numpy as np
-
     word_numbers: dict[str, int] = {}
     known_ngrams = np.unique(
         np.concatenate(
@@ -171,8 +197,6 @@ def find_shared_passages(validation: Iterable[str], learned: Iterable[str]) -> l
 
 def _hash_ngrams(words: Sequence[str], word_numbers: dict[str, int]) -> Ints:
     """Hash each run of twenty words to 64 bits (a rolling polynomial hash)."""
-    import numpy as np
-
     if len(words) < NGRAM_WORDS:
         return np.zeros(0, np.uint64)
     numbers = np.fromiter(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ...chunking import Flags, Ints
 from .examples import RowSource
 
-if TYPE_CHECKING:
-    from ...chunking import Flags, Ints
-
-    RowPiece = tuple[int, int, int, bool]  # row, first id, one past the last id, whether BOS goes before it
-
-CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048
+RowPiece = tuple[int, int, int, bool]  # row, first id, one past the last id, whether BOS goes before it
 
 
 @dataclass(frozen=True)
@@ -25,16 +22,8 @@ class TruncatedRows:
     nothing_learned: int  # examples left out because no token of them would be learned
 
 
-def auto_cutoff(longest: int, context: int) -> int:
-    """The length of the longest row, rounded up to a multiple of 32; at most 2048 and the model's context."""
-    rounded = min(-(-max(longest, 1) // CUTOFF_STEP) * CUTOFF_STEP, MAX_AUTO_CUTOFF)
-    return min(rounded, context) if context else rounded
-
-
 def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
     """Truncate rows to `cutoff` ids; `too_long` is the value of that setting."""
-    import numpy as np
-
     long = np.flatnonzero(source.lengths > cutoff)
     shortened = source if not len(long) else _cut(source, long, cutoff, too_long, bos)
     learned = shortened.learned > 0
@@ -43,8 +32,6 @@ def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None
 
 
 def _cut(source: RowSource, long: Ints, cutoff: int, too_long: str, bos: int | None) -> RowSource:
-    import numpy as np
-
     if too_long in ("drop", "drop_any"):
         return select_rows(source, np.flatnonzero(source.lengths <= cutoff))
     long_rows = set(long.tolist())
@@ -76,8 +63,6 @@ def _pieces(source: RowSource, row: int, cutoff: int, too_long: str, bos: int | 
 
 
 def _concatenate(source: RowSource, pieces: list[RowPiece], bos: int | None) -> RowSource:
-    import numpy as np
-
     bos_id = np.array([bos or 0], np.int32)
     not_learned: Flags = np.zeros(1, bool)
     ids = [
@@ -102,8 +87,6 @@ def _concatenate(source: RowSource, pieces: list[RowPiece], bos: int | None) -> 
 
 def select_rows(source: RowSource, numbers: Ints) -> RowSource:
     """Return a source with only these rows."""
-    import numpy as np
-
     selected: Flags = np.zeros(len(source), bool)
     selected[numbers] = True
     lengths = source.lengths

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from . import chat_exports, csv_rows, documents, parquet, sqlite_rows, text_files, unsupported
-from .column_names import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, TEXT_COLUMNS, find_pair
-from .json_rows import Row, Table, describe_value, read_json, read_jsonl
+from . import documents, row_files, sqlite_rows, text_files, unsupported
+from .json_rows import (
+    CHAT_COLUMNS,
+    COMPLETION_PAIR,
+    CONTEXT_COLUMNS,
+    TEXT_COLUMNS,
+    Row,
+    Table,
+    describe_value,
+    find_pair,
+)
 from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
@@ -15,15 +23,11 @@ __all__ = [
     "LoadedText",
     "Row",
     "Table",
-    "chat_exports",
-    "csv_rows",
     "describe_value",
     "documents",
     "find_pair",
     "normalize_line_ends",
-    "parquet",
-    "read_json",
-    "read_jsonl",
+    "row_files",
     "sqlite_rows",
     "text_files",
     "unsupported",

@@ -13,8 +13,7 @@ from typing import Any, TextIO
 
 from ...core.errors import DataError
 from . import text_files
-from .column_names import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS
-from .json_rows import Row, Table
+from .json_rows import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, Row, Table
 
 SEPARATORS = ",;\t|"
 SEPARATOR_WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}

@@ -1,4 +1,4 @@
-"""JSON and JSONL files to rows: each row a dict of columns, each broken row a message with its place."""
+"""Rows, the names of their columns, and their reader from JSON and JSONL; a broken row is a message."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ from typing import Any, NamedTuple
 from ...core.errors import DataError
 from . import text_files
 
+CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
+TEXT_COLUMNS = ("text", "content", "document", "story", "body")
+PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
+    *(("instruction", answer) for answer in ("output", "response", "answer", "completion")),
+    ("input", "output"),
+    *(("question", answer) for answer in ("answer", "response", "output")),
+    *(("query", answer) for answer in ("answer", "response")),
+    *(("prompt", answer) for answer in ("response", "output", "answer")),
+    ("user", "assistant"),
+    ("human", "assistant"),
+    ("q", "a"),
+)
+COMPLETION_PAIR = ("prompt", "completion")
+CONTEXT_COLUMNS = ("input", "context")
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 TOO_MANY_DIGITS = "a number of thousands of digits. Put it in quotes, as a text, or take it out."
@@ -294,3 +308,8 @@ def describe_value(value: Any) -> str:
         bytes: "binary data, not text",
     }
     return type_names.get(type(value), type(value).__name__)
+
+
+def find_pair(columns: Mapping[str, str]) -> tuple[str, str] | None:
+    """The first known pair of question and answer among the columns."""
+    return next((pair for pair in (*PAIR_COLUMNS, COMPLETION_PAIR) if set(pair) <= columns.keys()), None)

@@ -13,8 +13,7 @@ from urllib.parse import quote
 from ...core.errors import DataError
 from ...settings.columns import Columns
 from . import text_files
-from .column_names import CHAT_COLUMNS, TEXT_COLUMNS, find_pair
-from .json_rows import Row, Table
+from .json_rows import CHAT_COLUMNS, TEXT_COLUMNS, Row, Table, find_pair
 
 LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
 MAX_ROW_SECONDS = 120  # from one row to the next

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import importlib
 import re
 import unicodedata
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 
 from ...core.errors import DataError
 
+READ_BYTES = 1 << 22
 SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
 BYTE_ORDER_MARKS = (
@@ -87,6 +89,15 @@ def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
         if isinstance(error, PermissionError):  # Word and Excel lock their files
             remedy = "Close the program that has it open, or see to it that you may read it."
         raise DataError(f"{name} cannot be read ({error.strerror}). {remedy}") from error
+
+
+def file_digest(file: Path, name: str) -> str:
+    """A digest of a file's bytes."""
+    digest = hashlib.blake2b(digest_size=20)
+    with open_binary(file, name) as stream:
+        while chunk := stream.read(READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def import_library(module: str, package: str, name: str, kind: str) -> Any:

@@ -1,21 +1,24 @@
-"""The report of Check: statistics, suggestions, and estimates of memory, disk and steps."""
+"""The report of Check: statistics, findings, suggestions, and estimates of memory and disk."""
 
 from __future__ import annotations
 
-from . import plan_checks, report_stats
-from .disk_estimate import DiskEstimate, estimate_disk
-from .known_architectures import is_known_architecture
-from .memory_estimate import (
+from . import plan_checks
+from .data_checks import check_leaks, check_model, check_stops, count_learned_stops, suggest_hard_cuts
+from .estimates import (
     TARGET_CHOICES,
+    DiskEstimate,
     MemoryModel,
     apply_changes,
+    estimate_disk,
     find_remedies,
     fit_to_memory,
+    is_known_architecture,
     largest_batch,
     target_layers,
+    uses_checkpointing,
     weight_precision,
 )
-from .plan_checks import count_evaluations, count_sample_rounds
+from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_by_plan
 from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (
     DatasetReport,
@@ -26,8 +29,7 @@ from .report import (
     describe_mixture,
     exclusion_counts,
 )
-from .stop_tokens import count_learned_stops, stop_token_advice
-from .suggestions import padding_shares, suggest_hard_cuts, suggest_settings
+from .report_stats import report_examples, report_source, report_texts
 
 __all__ = [
     "TARGET_CHOICES",
@@ -41,6 +43,10 @@ __all__ = [
     "SourceReport",
     "TextReport",
     "apply_changes",
+    "check_leaks",
+    "check_model",
+    "check_plan",
+    "check_stops",
     "count_evaluations",
     "count_learned_stops",
     "count_sample_rounds",
@@ -51,13 +57,14 @@ __all__ = [
     "fit_to_memory",
     "is_known_architecture",
     "largest_batch",
-    "padding_shares",
     "plan_checks",
     "preview_examples",
-    "report_stats",
-    "stop_token_advice",
+    "report_examples",
+    "report_source",
+    "report_texts",
+    "suggest_by_plan",
     "suggest_hard_cuts",
-    "suggest_settings",
     "target_layers",
+    "uses_checkpointing",
     "weight_precision",
 ]

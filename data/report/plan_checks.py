@@ -1,14 +1,21 @@
-"""Checks of the settings against the steps of the run: contradictions, and settings without effect."""
+"""What the steps of a run show: contradictions, settings without effect, and settings that would fit better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
+from ...core.findings import Finding, Suggestion, advice, note, problem
 from ...schedulers import Phase, ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count, format_times
+from ...train_utils import StepPlan, format_count, format_times, plural
 from ..examples import Examples, batch_order
+
+MIN_STEPS, MAX_EPOCHS = 30, 10
+LONG_EPOCH_STEPS = 500
+SAVES_PER_EPOCH = 5
 
 
 def planned_phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
@@ -17,23 +24,25 @@ def planned_phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
     return get_schedule(settings.learning.schedule).phases(ScheduleSteps(plan.steps, plan.steps_per_epoch, warmup))
 
 
-def problems(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
-    """Yield what prevents the run."""
+def check_plan(
+    settings: TrainingSettings, plan: StepPlan, examples: Examples, validation: Examples, context: int
+) -> Iterator[Finding]:
+    """Yield the findings on the steps of a run; `context` is the most tokens that the model takes."""
     steps = ScheduleSteps(plan.steps, plan.steps_per_epoch)
-    yield from (f"LR Scheduler: {crossed}" for crossed in find_crossed_points(settings.learning.schedule, steps))
-
-
-def advice(settings: TrainingSettings, plan: StepPlan, examples: Examples, context: int) -> Iterator[str]:
-    """Yield settings that would have no effect."""
+    for crossed in find_crossed_points(settings.learning.schedule, steps):
+        yield problem("schedule", f"LR Scheduler: {crossed}")
+    yield from _check_accumulation(plan)
     yield from _check_warmup(settings, plan)
     yield from _check_stop_epoch(settings, plan)
     yield from _check_early_stopping(settings, plan)
     if settings.steps.batching == "length_then_order":
         yield from _check_order_switches(settings, plan)
         yield from _check_pairs(settings, examples, context)
+    yield from _note_activities(settings, plan, validation)
+    yield from _note_processes(plan)
 
 
-def notes(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[str]:
+def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
     """Note how often a run evaluates and samples."""
     activities = []
     if rounds := count_sample_rounds(settings, plan):
@@ -43,7 +52,24 @@ def notes(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> I
             f"the {sum(validation.lengths()):,} tokens kept aside are gone through {format_times(count)}"
         )
     if activities:
-        yield f"Beside its steps: {', '.join(activities)}."
+        yield note("sample_every" if rounds else "eval_every", f"Beside its steps: {', '.join(activities)}.")
+
+
+def _note_processes(plan: StepPlan) -> Iterator[Finding]:
+    """Note the size of a step over several processes, and an epoch that does not divide evenly."""
+    if plan.processes == 1:
+        return
+    yield note(
+        "batch_size",
+        f"{plan.processes} processes: a step takes {plan.batch_size} x {plan.effective_accumulation} x "
+        f"{plan.processes} = {plan.examples_per_step} examples.",
+    )
+    if plan.repeated_examples:
+        yield note(
+            "batch_size",
+            f"The {plan.examples} examples do not fill the batches of all processes: at the end of each epoch "
+            f"{plan.repeated_examples} of its first ones come again.",
+        )
 
 
 def count_evaluations(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
@@ -69,7 +95,17 @@ def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
     return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
 
 
-def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+def _check_accumulation(plan: StepPlan) -> Iterator[Finding]:
+    if plan.effective_accumulation < plan.accumulation:
+        yield advice(
+            "accumulation",
+            f"Gradient Accumulation {plan.accumulation} is more than the "
+            f"{format_count(plan.batches, 'batch', 'batches')} of an epoch: it is lowered to "
+            f"{plan.effective_accumulation}.",
+        )
+
+
+def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     warmup, steps = settings.learning.warmup_steps, plan.steps
     if warmup < max(1, steps) or steps == 1:
         return
@@ -77,19 +113,23 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
         ScheduleSteps(steps, plan.steps_per_epoch, int(warmup))
     )[0]
     if first.words == "warm-up":  # some schedules have none
-        yield (
+        yield advice(
+            "warmup_steps",
             f"Warm-up {warmup:g}: the run has {format_count(steps, 'step')}, and the rate rises until step "
-            f"{first.end}. Use 0.05: below 1 it is a share of the run."
+            f"{first.end}. Use 0.05: below 1 it is a share of the run.",
         )
 
 
-def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     stop, epochs = settings.stopping.stop_at_epoch, plan.steps / plan.steps_per_epoch
     if stop > epochs:
-        yield f"Stop at epoch {stop:g}: the run ends by itself before that, after {epochs:.3g}. Leave it off (0)."
+        yield advice(
+            "stop_at_epoch",
+            f"Stop at epoch {stop:g}: the run ends by itself before that, after {epochs:.3g}. Leave it off (0).",
+        )
 
 
-def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     patience, validation = settings.stopping.early_stopping, settings.aside
     if not patience or not (validation.eval_data or validation.eval_share):
         return
@@ -97,14 +137,15 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
     possible = (plan.steps - 1) // every
     if possible < patience:
         better = (plan.steps - 1) // patience
-        yield (
+        yield advice(
+            "early_stopping",
             f"Early stopping {patience}: a run of {format_count(plan.steps, 'step')} with an evaluation every "
             f"{every} has {possible} before its end, so it is never ended early. "
-            + (f"Set Evaluate every to {better} or less." if better else "Leave it off (0).")
+            + (f"Set Evaluate every to {better} or less." if better else "Leave it off (0)."),
         )
 
 
-def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterator[str]:
+def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     """Check that each change of the order comes before the end of the run."""
     switching = settings.switching
     if switching.switch_after == "loss":
@@ -112,15 +153,17 @@ def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterato
     count = plan.steps if switching.switch_after == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
     run_length = f"the run has {count} {switching.switch_after if count > 1 else switching.switch_after[:-1]}"
     if switching.switch_at >= count:
-        yield (
+        yield advice(
+            "switch_at",
             f"Change over at {switching.switch_at}: {run_length}, so the order stays by length to its end. "
-            + _earlier_switch(settings, plan, count - 1)
+            + _earlier_switch(settings, plan, count - 1),
         )
     elif switching.switch_pairs and switching.second_switch_at >= count:
         last = count - 1 if count - 1 > switching.switch_at else 0
-        yield (
+        yield advice(
+            "second_switch_at",
             f"Second change at {switching.second_switch_at}: {run_length}, so pairs stay to its end. "
-            + _earlier_switch(settings, plan, last)
+            + _earlier_switch(settings, plan, last),
         )
 
 
@@ -135,21 +178,47 @@ def _earlier_switch(settings: TrainingSettings, plan: StepPlan, last: int) -> st
     return f"Let it change over after steps, for example at {steps}, or take more epochs."
 
 
-def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[str]:
-    import numpy as np
-
+def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[Finding]:
     if not settings.switching.switch_pairs:
         return
     successors, lengths = examples.successors(), examples.lengths()
     if batch_order.find_pairs(np.arange(len(examples)), successors, lengths, context)[0]:
         return
     if max(successors) < 0:
-        yield (
+        yield advice(
+            "switch_pairs",
             f"Pairs in between: none of the {len(examples)} examples begins where another one ends, so there is "
-            "no pair. Leave pairs off, or lower the cutoff for more blocks."
+            "no pair. Leave pairs off, or lower the cutoff for more blocks.",
         )
     else:
-        yield (
+        yield advice(
+            "switch_pairs",
             f"Pairs in between: two neighbours have more than the {context} tokens that the model takes, so there "
-            f"is no pair. Leave pairs off, or use a cutoff of {context // 2}."
+            f"is no pair. Leave pairs off, or use a cutoff of {context // 2}.",
         )
+
+
+def suggest_by_plan(settings: TrainingSettings, plan: StepPlan) -> Iterator[Suggestion]:
+    """Yield settings that would fit the number of steps better."""
+    if plan.effective_accumulation < plan.accumulation:
+        yield Suggestion(
+            "accumulation",
+            plan.effective_accumulation,
+            f"An epoch has {plan.batches} {plural(plan.batches, 'batch', 'batches')}.",
+        )
+    if plan.warmup(settings.learning.warmup_steps) > plan.steps / 2:
+        yield Suggestion(
+            "warmup_steps",
+            0.05,
+            f"The warm-up takes more than half of the {plan.steps} {plural(plan.steps, 'step')}.",
+        )
+    if not settings.steps.max_steps and plan.steps < MIN_STEPS:
+        epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
+        if epochs > settings.steps.epochs:
+            steps = f"{plan.steps} {plural(plan.steps, 'step')}"
+            yield Suggestion(
+                "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to learn from."
+            )
+    if not settings.saving.save_every and min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
+        every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
+        yield Suggestion("save_every", every, f"An epoch is {plan.steps_per_epoch:,} steps long.")

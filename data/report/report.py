@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import MemoryEstimate, format_count, format_times_range, plural
+from ..resolve import ResolvedSettings
 from ..text import SliceMap, describe_ends, describe_units, unit_name
-from .disk_estimate import DiskEstimate
+from .estimates import DiskEstimate
 from .preview import ExamplePreview
-from .suggestions import Suggestion
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
 
@@ -123,18 +124,15 @@ class ValidationSplit:
 class DatasetReport:
     """Everything that Check shows; a run computes the same figures with the same code."""
 
-    examples: int
-    tokens: int
-    trained_tokens: int
-    longest: int
-    cutoff: int
-    steps_per_epoch: int
-    steps: int
+    examples: int = 0
+    tokens: int = 0
+    trained_tokens: int = 0
+    longest: int = 0
+    steps_per_epoch: int = 0
+    steps: int = 0
     sources: tuple[SourceReport, ...] = ()
-    problems: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    resolved: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    resolved: ResolvedSettings | None = None
     lengths: LengthHistogram = LengthHistogram()
     kept_aside: ValidationSplit | None = None
     suggestions: tuple[Suggestion, ...] = ()
@@ -145,6 +143,33 @@ class DatasetReport:
     tokens_known: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[ExamplePreview, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "findings", sort_findings(self.findings))
+
+    @staticmethod
+    def of_problems(sentences: Iterable[str]) -> DatasetReport:
+        """A report that only says why nothing could be prepared."""
+        return DatasetReport(findings=tuple(Finding("problem", "", sentence) for sentence in sentences))
+
+    def with_findings(self, findings: Iterable[Finding]) -> DatasetReport:
+        return replace(self, findings=(*self.findings, *findings))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return texts(self.findings, "problem")
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        return texts(self.findings, "advice")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return texts(self.findings, "note")
+
+    @property
+    def cutoff(self) -> int:
+        return self.resolved.cutoff if self.resolved else 0
+
     @property
     def verdict(self) -> Verdict:
         if self.problems:
@@ -154,7 +179,15 @@ class DatasetReport:
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON, without the slice maps, which are only for drawing."""
         without_maps = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
-        content = {"verdict": self.verdict, **asdict(without_maps)}
+        content: dict[str, Any] = {"verdict": self.verdict}
+        for key, value in asdict(without_maps).items():
+            if key == "findings":
+                content |= {"problems": self.problems, "advice": self.advice, "notes": self.notes}
+            elif key == "steps_per_epoch":
+                content |= {"cutoff": self.cutoff, key: value}
+            else:
+                content[key] = value
+        content["resolved"] = self.resolved.as_json() if self.resolved else {}
         if self.memory:
             content["memory"]["total"] = self.memory.total
         if self.disk:

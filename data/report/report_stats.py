@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ..examples import Examples, TextSource
+import numpy as np
+
+from ..examples import Examples, TextSource, batch_order
 from ..text import build_slice_map, combine_coverage
-from .report import LengthHistogram, RowReport, SourceReport, TextReport, ValidationSplit
+from .report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport, ValidationSplit
 
 MAX_COLUMNS = 32  # of the histogram
 
 
 def length_histogram(values: Sequence[int]) -> LengthHistogram:
     """Make a histogram of lengths; the width of its columns is a power of two."""
-    import numpy as np
-
     if not len(values):
         return LengthHistogram()
     two_longest = sorted(values)[-2:]
@@ -27,24 +28,34 @@ def length_histogram(values: Sequence[int]) -> LengthHistogram:
     )
 
 
-def report_texts(
-    name: str, what: str, files: int, sources: Sequence[TextSource], examples: Examples, notes: Sequence[str]
+def report_source(
+    name: str,
+    what: str,
+    examples: Examples,
+    notes: tuple[str, ...],
+    *,
+    files: int = 1,
+    text: TextReport | None = None,
+    rows: RowReport | None = None,
 ) -> SourceReport:
-    """Report on a dataset of raw text: how it was sliced, and the examples that are used."""
+    """Report on a dataset: how its texts were sliced, or its rows read, and the examples that are used."""
+    lengths = examples.lengths()
     return SourceReport(
         name=name,
         what=what,
         files=files,
         examples=len(examples),
-        tokens=sum(examples.lengths()),
+        tokens=sum(lengths),
         trained_tokens=sum(examples.learned()),
-        lengths=length_histogram(examples.lengths()),
-        text=_text_report(sources),
-        notes=tuple(notes),
+        lengths=length_histogram(lengths),
+        text=text,
+        rows=rows,
+        notes=notes,
     )
 
 
-def _text_report(sources: Sequence[TextSource]) -> TextReport:
+def report_texts(sources: Sequence[TextSource]) -> TextReport:
+    """Report on how texts were sliced into blocks."""
     maps = [build_slice_map(source.sliced) for source in sources]
     combined = combine_coverage(maps)
     return TextReport(
@@ -65,24 +76,43 @@ def _text_report(sources: Sequence[TextSource]) -> TextReport:
     )
 
 
-def report_rows(what: str, name: str, examples: Examples, report: RowReport, notes: Sequence[str]) -> SourceReport:
-    """Report on a dataset of rows."""
-    return SourceReport(
-        name=name,
-        what=what,
-        files=1,
+def report_examples(examples: Examples, validation: Examples, batch: int, seed: int) -> DatasetReport:
+    """Report the figures of all examples; the steps of the run are still missing in it."""
+    lengths = examples.lengths()
+    return DatasetReport(
         examples=len(examples),
-        tokens=sum(examples.lengths()),
+        tokens=sum(lengths),
         trained_tokens=sum(examples.learned()),
-        lengths=length_histogram(examples.lengths()),
-        rows=report,
-        notes=tuple(notes),
+        longest=max(lengths),
+        lengths=length_histogram(lengths),
+        kept_aside=_validation_split(validation),
+        padding=padding_shares(lengths, batch, seed),
     )
 
 
-def report_validation_split(examples: Examples) -> ValidationSplit | None:
+def _validation_split(examples: Examples) -> ValidationSplit | None:
     """Report on the validation split; None where there is none."""
     if not examples.sources:
         return None
     parts = sum(len(set(source.sections)) for source in examples.sources)
     return ValidationSplit(parts, len(examples), sum(examples.lengths()), sum(examples.learned()))
+
+
+def padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
+    """Return the share of padding for each order of the examples, and with packing."""
+    numbers = np.arange(len(lengths))
+    orders = {
+        "shuffled": batch_order.shuffle(numbers, seed, 0),
+        "by_length": batch_order.order_by_length(numbers, lengths, batch, seed, 0),
+        "sequential": numbers,
+    }
+    array = np.asarray(lengths)
+    return {name: _padding_share(array[order], batch) for name, order in orders.items()} | {"packed": 0.0}
+
+
+def _padding_share(lengths: Any, batch: int) -> float:
+    starts = np.arange(0, len(lengths), batch)
+    widest = np.maximum.reduceat(lengths, starts)
+    counts = np.diff(np.append(starts, len(lengths)))
+    computed = int((widest * counts).sum())
+    return round(1 - int(lengths.sum()) / computed, 4) if computed else 0.0

@@ -7,7 +7,7 @@ from .chat_templates import CHATML
 from .encoding import RowCounts, RowTokenizer
 from .prompts_from_data import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from .row_dataset import RowDataset, load_row_dataset
-from .text_quality import TextInspector, load_refusal_phrases
+from .text_quality import inspect_texts
 
 __all__ = [
     "CHATML",
@@ -16,10 +16,9 @@ __all__ = [
     "RowCounts",
     "RowDataset",
     "RowTokenizer",
-    "TextInspector",
     "chat_prompt_style",
     "detect_prompt_style",
-    "load_refusal_phrases",
+    "inspect_texts",
     "load_row_dataset",
     "make_prompts",
     "row_dataset",

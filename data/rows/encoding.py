@@ -6,22 +6,19 @@ before it is not, even where the tokenizer merged characters across the border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ...chunking import EncodedText, Encoder
+import numpy as np
+
+from ...chunking import EncodedText, Encoder, Flags, Ids
 from ..examples import RowSource
 from ..readers import Row, Table, normalize_line_ends
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .row_schema import BadRowError, Chat, FixedText, RowSchema
 from .text_quality import TextInspector
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ...chunking import Flags, Ids
 
 BATCH_ROWS = 1000
 BATCH_CHARS = 4_000_000
@@ -114,8 +111,6 @@ class RowEncoder:
 
     def encoded(self, table: Table, report_progress: Callable[[int], None]) -> RowSource:
         """Encode all rows that can be learned; the others are counted."""
-        import numpy as np
-
         ids: list[Ids] = []
         flags: list[Flags] = []
         numbers: list[int] = []
@@ -212,8 +207,6 @@ class RowEncoder:
 
     def _add_bos_eos(self, row: RowText, encoded: EncodedText, mask: Flags) -> tuple[Ids, Flags]:
         """Make BOS and EOS stand exactly once where they belong."""
-        import numpy as np
-
         bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, encoded.ids
         while bos is not None and len(ids) > 1 and ids[0] == ids[1] == bos:
             ids, mask = ids[1:], mask[1:]
@@ -276,8 +269,6 @@ def _check_text(text: str) -> None:
 
 def _loss_mask(row: RowText, encoded: EncodedText) -> Flags:
     """Mark the tokens that begin inside a learned span."""
-    import numpy as np
-
     mask: Flags = np.full(len(encoded.ids), row.spans is None)
     for spans, learned in ((row.spans or (), True), (row.ignored_spans, False)):
         for start, end in spans:

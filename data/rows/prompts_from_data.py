@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from ...chunking import Encoder
 from ...core.errors import DataError
 from ...core.host import Folders
 from ...settings.definitions import TrainingSettings
@@ -15,9 +16,6 @@ from . import prompt_formats
 from .encoding import RowTokenizer
 from .prompt_formats import FormatSchema, FormatTemplate
 from .row_dataset import bos_eos_texts
-
-if TYPE_CHECKING:
-    from ...chunking import Encoder
 
 MESSAGE_PLACEHOLDER = "%message%"
 PLACEHOLDER = "\ue0f00\ue0f1"  # private-use characters that no text has

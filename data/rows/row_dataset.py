@@ -1,21 +1,23 @@
-"""Datasets of rows: read a file, choose its row schema, encode it, and collect notes, advice and problems."""
+"""Datasets of rows: read a file, choose its row schema, encode it, and collect notes and findings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from ...core.errors import DataError
+from ...core.findings import Finding, advice, problem, texts
 from ...core.host import Folders
 from ...settings import columns as naming
 from ...settings.columns import Columns
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import format_count, plural
 from .. import arrow_store
+from ..arrow_store import Store, StoreEntry
 from ..examples import RowSource
-from ..readers import Row, Table, chat_exports, csv_rows, parquet, read_json, read_jsonl, sqlite_rows
+from ..readers import Row, Table, row_files, sqlite_rows, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .encoding import LossMaskSpec, RowCounts, RowEncoder, RowTokenizer
@@ -26,16 +28,9 @@ FIRST_ROWS = 200  # read to detect the row schema
 MAX_LISTED = 10
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
-READERS: dict[str, Callable[[Path, str], Table]] = {
-    ".json": read_json,
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".csv": csv_rows.read_table,
-    ".tsv": csv_rows.read_table,
-    ".parquet": parquet.read_table,
-}
-JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
-DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
+Arguments = tuple[Path, str, TrainingSettings, Folders, RowTokenizer]
+"""What the rows of a file depend on: the file, its name for users, settings, folders and tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +41,40 @@ class RowDataset:
     counts: RowCounts
     what: str
     notes: tuple[str, ...]
-    problems: tuple[str, ...]
-    advice: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
-def is_row_file(path: Path) -> bool:
-    return path.suffix.lower() in (*READERS, *DATABASE_SUFFIXES)
+def load_or_restore(
+    arguments: Arguments, report_progress: Callable[[int], None], store: Store
+) -> tuple[RowDataset, bool]:
+    """The rows of a file, read now or stored before, and whether they were stored; without problems they are."""
+    key = cache_key(*arguments)
+    if entry := store.load(key):
+        return _restore(entry, arguments[-1]), True
+    rows = load_row_dataset(*arguments, report_progress)
+    if not texts(rows.findings, "problem"):
+        store.save(key, _store_entry(rows))
+    return rows, False
+
+
+def _store_entry(rows: RowDataset) -> StoreEntry:
+    metadata = {
+        "source": {"name": rows.source.name, "unit": rows.source.unit},
+        "counts": asdict(rows.counts),
+        "what": rows.what,
+        "notes": rows.notes,
+        "findings": list(map(astuple, rows.findings)),
+    }
+    return StoreEntry({name: getattr(rows.source, name) for name in ROW_ARRAYS}, metadata)
+
+
+def _restore(entry: StoreEntry, tokenizer: RowTokenizer) -> RowDataset:
+    metadata = entry.metadata
+    source = RowSource(**metadata["source"], **entry.arrays, decode=tokenizer.decode)
+    bad = [(int(number), str(reason)) for number, reason in metadata["counts"]["bad"]]
+    counts = RowCounts(**{**metadata["counts"], "bad": bad})
+    findings = tuple(Finding(*values) for values in metadata["findings"])
+    return RowDataset(source, counts, metadata["what"], tuple(metadata["notes"]), findings)
 
 
 def load_row_dataset(
@@ -64,7 +87,7 @@ def load_row_dataset(
 ) -> RowDataset:
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
     requested = naming.parse_columns(settings.rows.columns)
-    table, column_advice = _rename_columns(_read_table(path, name, requested), requested)
+    table, column_advice = _rename_columns(row_files.read_table(path, name, requested), requested)
     schema = _choose_schema(table, settings, folders, tokenizer, requested)
     inspector = TextInspector(load_refusal_phrases(folders))
     encoder = RowEncoder(table.unit, schema, tokenizer, _loss_mask_spec(settings), inspector)
@@ -75,9 +98,9 @@ def load_row_dataset(
         *_unused_columns(table, schema, requested),
         *_notes(schema, counts, settings, tokenizer),
     )
-    problems = tuple(_problems(table, counts, settings))
-    advice = (*column_advice, *inspector.said(name, "row"))
-    return RowDataset(source, counts, _description(table, schema), notes, problems, advice)
+    findings = (*_unreadable_rows(table, counts, settings), *column_advice, *inspector.findings(name, "row"))
+    what = f"rows ({table.what}): {schema.reason}" if table.what else f"rows: {schema.reason}"
+    return RowDataset(source, counts, what, notes, findings)
 
 
 def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> str:
@@ -91,31 +114,21 @@ def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folder
     rows = replace(settings.rows, too_long="drop")  # truncation comes after the cache
     templates = prompt_formats.load_templates(rows.format, folders) if _is_prompt_format(rows.format) else {}
     spec = _loss_mask_spec(settings)
-    content = arrow_store.file_digest(path, name)
+    content = text_files.file_digest(path, name)
     return arrow_store.cache_key(
         "rows", tokenizer.fingerprint, content, name, rows, spec, templates, load_refusal_phrases(folders)
     )
 
 
-def _description(table: Table, schema: RowSchema) -> str:
-    return f"rows ({table.what}): {schema.reason}" if table.what else f"rows: {schema.reason}"
-
-
-def _read_table(path: Path, name: str, requested: Columns) -> Table:
-    if path.suffix.lower() in DATABASE_SUFFIXES:
-        return sqlite_rows.read_table(path, name, requested)
-    table = READERS[path.suffix.lower()](path, name)
-    return chat_exports.unpack_export(table) if path.suffix.lower() in JSON_SUFFIXES else table
-
-
-def _rename_columns(table: Table, requested: Columns) -> tuple[Table, tuple[str, ...]]:
+def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Finding]]:
     """Rename columns as the setting Columns says; with advice where the table has none of them."""
     if not requested.names:
-        return table, ()
+        return table, []
     existing = {str(column) for row in _first_rows(table) for column in row.columns}
     missing = [theirs for theirs in requested.names.values() if theirs not in existing]
     if len(missing) == len(requested.names):
-        return table, (f"{table.name} has no column {', '.join(missing)}: Columns is not used for it.",)
+        unused = f"{table.name} has no column {', '.join(missing)}: Columns is not used for it."
+        return table, [advice("columns", unused)]
     if missing:
         listed = ", ".join(sorted(existing)[:12])
         raise DataError(f"{table.name} has no column {', '.join(missing)} (Columns). It has: {listed}.")
@@ -127,7 +140,7 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, tuple[str,
             }
             yield row._replace(columns={**row.columns, **renamed})
 
-    return replace(table, rows=rows), ()
+    return replace(table, rows=rows), []
 
 
 def _loss_mask_spec(settings: TrainingSettings) -> LossMaskSpec:
@@ -235,26 +248,25 @@ def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tok
     return notes
 
 
-def _problems(table: Table, counts: RowCounts, settings: TrainingSettings) -> list[str]:
-    """List the first rows that cannot be read, where they are too many to skip."""
-    bad = counts.bad
-    if not bad or (settings.rows.bad_rows == "skip" and len(bad) <= MAX_SKIPPED_SHARE * counts.rows):
-        return []
-    problems = [
-        f"{table.name}, {table.unit} {number}: {_as_sentence(reason)}" for number, reason in bad[:MAX_LISTED]
-    ]
+def _unreadable_rows(table: Table, counts: RowCounts, settings: TrainingSettings) -> Iterator[Finding]:
+    """Yield the first rows that cannot be read, where they are too many to skip."""
+    bad, skip = counts.bad, settings.rows.bad_rows == "skip"
+    few = len(bad) <= MAX_SKIPPED_SHARE * counts.rows
+    if not bad or (skip and few):
+        return
+    for number, reason in bad[:MAX_LISTED]:
+        yield problem("data", f"{table.name}, {table.unit} {number}: {_as_sentence(reason)}")
     if len(bad) > MAX_LISTED:
-        problems.append(f"{table.name}: {format_count(len(bad) - MAX_LISTED, 'more row')} cannot be read.")
-    if settings.rows.bad_rows == "skip":
-        problems.append(
+        yield problem("data", f"{table.name}: {format_count(len(bad) - MAX_LISTED, 'more row')} cannot be read.")
+    if skip:
+        yield problem(
+            "data",
             f"{table.name}: {len(bad)} of {counts.rows} rows cannot be read, more than a tenth. "
-            "Mend them, or choose another format."
+            "Mend them, or choose another format.",
         )
-    elif len(bad) <= MAX_SKIPPED_SHARE * counts.rows:
-        problems.append(
-            f"{SETTINGS['bad_rows'].label}: {len(bad)} of {counts.rows}. Mend them, or choose: skip them."
-        )
-    return problems
+    elif few:
+        label = SETTINGS["bad_rows"].label
+        yield problem("bad_rows", f"{label}: {len(bad)} of {counts.rows}. Mend them, or choose: skip them.")
 
 
 def _as_sentence(problem: str) -> str:

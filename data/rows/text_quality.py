@@ -6,17 +6,20 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ...chunking import Ints
 from ...core.errors import DataError
+from ...core.findings import Finding, advice
 from ...core.host import Folders
 from ...train_utils import plural
-
-if TYPE_CHECKING:
-    from ...chunking import Ints
+from .. import arrow_store
+from ..arrow_store import Store, StoreEntry
+from ..readers import LoadedText
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
 MOJIBAKE = re.compile(
@@ -95,26 +98,47 @@ class TextInspector:
         """The texts that are nearly the same as an earlier one."""
         return _find_near_duplicates(self._compared)
 
-    def said(self, name: str, unit: str) -> Iterator[str]:
-        """Yield one sentence for each kind of issue."""
+    def findings(self, name: str, unit: str) -> Iterator[Finding]:
+        """Yield one finding for each kind of issue."""
+        yield from (advice("data", f"{name}: {sentence}") for sentence in self._sentences(unit))
+
+    def _sentences(self, unit: str) -> Iterator[str]:
         for kind, description in DESCRIPTIONS.items():
             finding = self.found.get(kind)
             if finding:
                 yield (
-                    f"{name}: {finding.count} of {self.text_count} {unit}s {description}; the first is "
+                    f"{finding.count} of {self.text_count} {unit}s {description}; the first is "
                     f"{finding.place} ({finding.what!r})."
                 )
         if self.duplicates.count:
             yield (
-                f"{name}: {self.duplicates.count} of {self.text_count} {unit}s are there already; "
+                f"{self.duplicates.count} of {self.text_count} {unit}s are there already; "
                 f"{self.duplicates.place} is the same as {self.duplicates.what}."
             )
         if self.near_duplicates.count:
             yield (
-                f"{name}: {self.near_duplicates.count} "
+                f"{self.near_duplicates.count} "
                 f"{plural(self.near_duplicates.count, f'{unit} is', f'{unit}s are')} nearly the same "
                 f"as earlier ones; {self.near_duplicates.place} is like {self.near_duplicates.what}."
             )
+
+
+def inspect_texts(
+    name: str, texts: Sequence[LoadedText], hard_cut: str, folders: Folders, fingerprint: str, store: Store
+) -> list[Finding]:
+    """Findings on the words of a dataset of texts, section by section; stored or worked out now."""
+    phrases = load_refusal_phrases(folders)
+    digests = (arrow_store.text_digest(text.text) for text in texts)
+    key = fingerprint and arrow_store.cache_key("words", name, hard_cut, phrases, *digests)
+    if entry := store.load(key):
+        return [Finding(*values) for values in entry.metadata]
+    inspector = TextInspector(phrases)
+    sections = [s for text in texts for s in (text.text.split(hard_cut) if hard_cut else [text.text])]
+    for number, section in enumerate((s for s in sections if s.strip()), start=1):
+        inspector.look(section, section, f"part {number}")
+    findings = list(inspector.findings(name, "part"))
+    store.save(key, StoreEntry({}, list(map(astuple, findings))))
+    return findings
 
 
 def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:
@@ -129,8 +153,6 @@ def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:
 
 def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> TextIssue:
     """Find near duplicates by MinHash; texts that agree in a band are compared by their shingles."""
-    import numpy as np
-
     rng = np.random.default_rng(7)
     factors = rng.integers(1, 2**61, (BANDS * ROWS_PER_BAND, 1), dtype=np.uint64) | np.uint64(1)
     buckets: dict[bytes, tuple[str, Ints]] = {}
@@ -147,8 +169,6 @@ def _compare(
     place: str, shingles: Ints, least: Ints, buckets: dict[bytes, tuple[str, Ints]], finding: TextIssue
 ) -> None:
     """Compare a text with the first text of each band that agrees."""
-    import numpy as np
-
     like = ""
     for band in range(BANDS):
         key = bytes([band]) + least[band * ROWS_PER_BAND : (band + 1) * ROWS_PER_BAND].tobytes()
@@ -162,8 +182,6 @@ def _compare(
 
 def _shingles(text: str, word_hashes: dict[str, int]) -> Ints:
     """Hash all shingles of a text; each hash once."""
-    import numpy as np
-
     words = WORD.findall(text.lower())
     if len(words) < MIN_WORDS:
         return np.zeros(0, np.uint64)  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .slice_map import Bar, SliceMap, build_slice_map, combine_coverage, describe_ends, describe_units, unit_name
-from .slicing import slice_text
+from .slicing import slice_text, slice_texts
 from .text_units import find_bounds
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "describe_units",
     "find_bounds",
     "slice_text",
+    "slice_texts",
     "unit_name",
 ]

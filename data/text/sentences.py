@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from ...chunking import Flags, Ints
+import numpy as np
+
+from ...chunking import Flags, Ints
 
 STRETCH_CHARS = 1 << 20  # text processed at a time
 GROUP_LINES = 64  # lines that are judged together as wrapped or not
@@ -71,8 +72,6 @@ class Lines(NamedTuple):
 
 def find_sentence_ends(text: str) -> Ints:
     """Where the sentences of a text end: after the last dot, quote or bracket, or after the line end."""
-    import numpy as np
-
     parts: list[Ints] = [np.zeros(0, np.int64)]
     for start, end in split_stretches(text):
         part = text[start:end]
@@ -82,8 +81,6 @@ def find_sentence_ends(text: str) -> Ints:
 
 def merge_ends(lines: Lines, stops: Ints) -> Ints:
     """The ends of the sentences in a stretch: at line ends, at stops, and at the end of the stretch."""
-    import numpy as np
-
     length = int(lines.lengths.sum()) + len(lines.texts) - 1
     ends: Ints = np.unique(np.concatenate([_line_ends(lines), stops]))
     ends = ends[~_is_after_speaker(lines, ends)]
@@ -112,14 +109,10 @@ def _is_speaker(line: str) -> bool:
 
 def find_stop_ends(text: str) -> Ints:
     """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
-    import numpy as np
-
     return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
 
 
 def split_lines(text: str) -> Lines:
-    import numpy as np
-
     lines = text.split("\n")
     initials = [line.lstrip(OPENERS)[:1] for line in lines]
     return Lines(
@@ -149,8 +142,6 @@ def split_stretches(text: str) -> Iterator[tuple[int, int]]:
 
 def _line_ends(lines: Lines) -> Ints:
     """Line ends that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
-    import numpy as np
-
     _, width, prose = find_wrapped(lines)
     full = lines.lengths > width - RAGGED_CHARS
     continued = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
@@ -163,8 +154,6 @@ def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
 
     Prose is a group about as wide as a page whose lines do not all begin with capitals, as those of verse do.
     """
-    import numpy as np
-
     lengths, blank, capital = lines.lengths, lines.blank, lines.capital
     line_number = np.arange(len(lengths))
     group = np.cumsum(blank | (line_number % GROUP_LINES == 0)) - 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ...chunking import BLOCK_KINDS
+import numpy as np
+
+from ...chunking import BLOCK_KINDS, BlockKind, Ints, SlicedText
 from ...train_utils import format_count, plural
-
-if TYPE_CHECKING:
-    from ...chunking import BlockKind, Ints, SlicedText
 
 MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
 MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
@@ -132,8 +131,6 @@ def build_slice_map(sliced: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
 
 
 def _counts(values: Ints, size: int) -> list[int]:
-    import numpy as np
-
     counts: list[int] = np.bincount(values, minlength=size).tolist()
     return counts
 
@@ -156,8 +153,6 @@ def _bars(sliced: SlicedText) -> tuple[Bar, ...]:
 
 def _coverage_by_column(sliced: SlicedText, columns: int) -> tuple[float, ...]:
     """The mean number of blocks over each column of the map."""
-    import numpy as np
-
     edges = np.linspace(0, len(sliced.text), columns + 1)
     starts, ends = np.sort(sliced.starts), np.sort(sliced.ends)
     covered = _distance_sums(edges, starts) - _distance_sums(edges, ends)
@@ -167,16 +162,12 @@ def _coverage_by_column(sliced: SlicedText, columns: int) -> tuple[float, ...]:
 
 def _distance_sums(edges: Ints, places: Ints) -> Ints:
     """For each edge, the sum of its distances to all places before it."""
-    import numpy as np
-
     before = np.searchsorted(places, edges, side="right")
     sums = np.concatenate([[0.0], np.cumsum(places)])
     return before * edges - sums[before]
 
 
 def _coverage(sliced: SlicedText) -> Coverage:
-    import numpy as np
-
     if not len(sliced.units):
         return Coverage(0, 0.0, 0)
     steps: Ints = np.zeros(len(sliced.units) + 1, np.int64)

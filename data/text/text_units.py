@@ -10,14 +10,13 @@ judged by itself, a short one by the whole text.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ...chunking import UnitBounds
+import numpy as np
+
+from ...chunking import BlockEnds, Flags, Ints, Sections, UnitBounds
 from . import sentences
 from .sentences import RAGGED_CHARS, WIDEST_LINE
-
-if TYPE_CHECKING:
-    from ...chunking import BlockEnds, Flags, Ints, Sections
 
 MIN_LINES = 8  # a section with fewer lines is judged by the whole text
 WRAPPED_SHARE = 0.7  # in wrapped prose, at least this share of the continued lines is full
@@ -35,8 +34,6 @@ TAG = re.compile(
 
 def find_bounds(text: str, sections: Sections, block_ends: BlockEnds = "auto") -> UnitBounds:
     """Where blocks may end: at sentences or lines by the setting, or by the lines and stops of each section."""
-    import numpy as np
-
     results = [_read_stretch(text[start:end], start, block_ends) for start, end in sentences.split_stretches(text)]
     by_lines = np.full(len(sections), block_ends == "lines")
     if block_ends == "auto":
@@ -68,8 +65,6 @@ def _read_stretch(text: str, start: int, block_ends: BlockEnds) -> tuple[Ints, L
 
 
 def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
-    import numpy as np
-
     next_starts = np.cumsum(lines.lengths + 1)
     non_blank = np.flatnonzero(~lines.blank)
     ends = np.minimum(next_starts[np.append(non_blank[1:], len(next_starts)) - 1], next_starts[-1] - 1)[
@@ -88,8 +83,6 @@ def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
 
 def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
     """Lines of wrapped prose that end because the next word did not fit; most lines around them must do so too."""
-    import numpy as np
-
     group, width, prose = sentences.find_wrapped(lines)
     full: Flags = continued & prose & (lines.lengths > width - RAGGED_CHARS)
     undecided = np.flatnonzero(continued & ~full & (prose | (width > WIDEST_LINE)))
@@ -114,7 +107,6 @@ def _first_word_length(line: str) -> int:
 
 def _sections_by_lines(stats: list[LineStats], sections: Sections) -> Flags:
     """For each section, whether its lines are its units."""
-    import numpy as np
 
     def count_by_section(column: list[Ints]) -> Ints:
         all_places: Ints = np.concatenate([np.zeros(0, np.int64), *column])
@@ -137,7 +129,5 @@ def _are_units(lines: Ints, stops: Ints, open_: Ints, full: Ints, tagged: Ints) 
 
 def _places_by_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:
     """The places inside sections whose lines are their units."""
-    import numpy as np
-
     section = np.searchsorted(sections.start, places - 1, side="right") - 1
     return places[(section >= 0) & by_lines[np.maximum(section, 0)]]

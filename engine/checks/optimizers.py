@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
+from ...core.findings import Finding, problem
 from ...settings.definitions import SETTINGS
 
 _BITSANDBYTES = ("8bit", "paged_", "lion", "ademamix", "bnb")
@@ -34,18 +35,21 @@ _UNSUPPORTED = {
 }
 
 
-def optimizer_problems(name: str, device: str) -> Iterator[str]:
-    """Problem with an optimizer on a device ('cpu' or 'cuda'), with the remedy; at most one."""
+def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
+    """Yield why an optimizer does not work on a device ('cpu' or 'cuda'), with the remedy; at most one reason."""
     package = _required_package(name)
-    if name not in SETTINGS["optimizer"].choices and (message := _unknown_name_message(name)):
-        yield message
+    message = ""
+    if name not in SETTINGS["optimizer"].choices and (unknown := _unknown_name_message(name)):
+        message = unknown
     elif reason := next((reason for pattern, reason in _UNSUPPORTED.items() if pattern in name), ""):
-        yield f"Optimizer: {name} does not work here: {reason}. Choose adamw_torch."
+        message = f"{name} does not work here: {reason}. Choose adamw_torch."
     elif package and importlib.util.find_spec(package) is None:
         hint = _INSTALL_HINTS.get(package, f"pip install {package}")
-        yield f"Optimizer: {name} needs the package {package} ({hint}). Install it, or choose adamw_torch."
+        message = f"{name} needs the package {package} ({hint}). Install it, or choose adamw_torch."
     elif package == "bitsandbytes" and device == "cpu" and not _runs_on_cpu(name):
-        yield f"Optimizer: {name} wants a graphics card here. Choose adamw_torch or adafactor."
+        message = f"{name} wants a graphics card here. Choose adamw_torch or adafactor."
+    if message:
+        yield problem("optimizer", f"Optimizer: {message}")
 
 
 def _unknown_name_message(optimizer: str) -> str:
@@ -57,7 +61,7 @@ def _unknown_name_message(optimizer: str) -> str:
         return ""
     matches = difflib.get_close_matches(optimizer, names, n=1)
     hint = f"Did you mean {matches[0]}?" if matches else f"It knows {', '.join(names)}."
-    return f"Optimizer: transformers knows no {optimizer!r}. {hint}"
+    return f"transformers knows no {optimizer!r}. {hint}"
 
 
 def _required_package(optimizer: str) -> str:

@@ -1,20 +1,22 @@
-"""Problems of model and machine in words; Check, the probe and a run all begin with these functions.
+"""What model, machine and run folder say to a run; Check, the probe and a run all begin with these functions.
 
 What is only known of a loaded model is checked again, by the same functions, after loading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from ...core import dist_env
-from ...core.errors import ModelError, SettingsError
+from ...core.errors import ModelError, SettingsError, TrainingProError
+from ...core.findings import Finding, advice, problem, texts
 from ...core.host import Host, ModelCard
 from ...core.launcher import launch_command
 from ...data.report import weight_precision
+from ...records.folder import choose_run_folder
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
 from ...train_utils import ModelShape
 from .optimizers import optimizer_problems
@@ -24,6 +26,10 @@ REPORTERS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
 }
+
+
+SAFE_LR = 1e-4
+"""Smallest learning rate without notable loss in bfloat16; measured, see docs/engine.md."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +68,29 @@ def _model_card_or_none(host: Host) -> ModelCard | None:
         return None
 
 
-def run_problems(settings: TrainingSettings, host: Host) -> list[str]:
-    """All problems that prevent a run."""
-    device_info = DeviceInfo.of(host)
-    messages = [message for rule in _RULES for message in rule(settings, device_info)]
-    return [*problems(settings, host), *messages, *_target_layer_problems(settings, host)]
+def check_run(settings: TrainingSettings, host: Host) -> list[Finding]:
+    """Check the settings against the model and the machine."""
+    device = DeviceInfo.of(host)
+    findings = list(_check_method(settings, host))
+    findings += [finding for rule in _RULES for finding in rule(settings, device)]
+    if not settings.lora.whole_model and _needs_layer_check(settings.lora, host):
+        from ..lora import lora_problems
+
+        findings += lora_problems(settings.lora, host)
+    return findings
 
 
-def _target_layer_problems(settings: TrainingSettings, host: Host) -> Iterator[str]:
-    if settings.lora.whole_model or not _needs_layer_check(settings.lora, host):
-        return
-    from ..lora import lora_problems
+def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Iterator[Finding]:
+    """Yield the problems of the run's name and folder."""
+    try:
+        folder = choose_run_folder(settings, host.folders, resume)
+        folder.refuse_without_start()
+        if folder.initial_lora is not None:
+            from ..lora import refuse_shape_mismatch
 
-    yield from lora_problems(settings.lora, host)
+            refuse_shape_mismatch(settings.lora, folder.initial_lora)
+    except TrainingProError as error:
+        yield from (problem("name", line) for line in str(error).splitlines())
 
 
 def _needs_layer_check(lora: LoraSettings, host: Host) -> bool:
@@ -88,15 +104,10 @@ def _has_experts(host: Host) -> bool:
     return shape is not None and shape.experts is not None
 
 
-def raise_run_problems(settings: TrainingSettings, host: Host) -> None:
-    """Raise SettingsError with all problems that prevent a run."""
-    raise_problems(run_problems(settings, host))
-
-
-def raise_problems(problems: Iterator[str] | list[str]) -> None:
+def raise_problems(findings: Iterable[Finding]) -> None:
     """Raise SettingsError if there are any problems."""
-    if messages := list(problems):
-        raise SettingsError(messages)
+    if problems := texts(findings, "problem"):
+        raise SettingsError(problems)
 
 
 def is_offloaded(model: Any) -> bool:
@@ -104,13 +115,14 @@ def is_offloaded(model: Any) -> bool:
     return any(parameter.device.type == "meta" for parameter in model.parameters())
 
 
-def offloaded_problems(offloaded: bool) -> Iterator[str]:
+def offloaded_problems(offloaded: bool) -> Iterator[Finding]:
     """Offloaded weights cannot be trained, and no LoRA can be put on them."""
     if offloaded:
-        yield (
+        yield problem(
+            "",
             "Model: it did not fit on the graphics card, so some of its layers were put into the system's memory "
             "or on the disk, and nothing can be trained there. Free memory on the card and load it again, load it "
-            "in 4 bits, or choose a smaller one."
+            "in 4 bits, or choose a smaller one.",
         )
 
 
@@ -120,111 +132,144 @@ def only_gpu_index(model: Any) -> int:
     return (devices.pop().index or 0) if len(devices) == 1 else 0
 
 
-def gpu_index_problems(card: int) -> Iterator[str]:
+def gpu_index_problems(card: int) -> Iterator[Finding]:
     """HF's Trainer uses the first GPU and would move the host's model there."""
     if card and dist_env.world_size() == 1:  # with several processes, each has its own GPU
-        yield (
+        yield problem(
+            "",
             f"Model: it lies on graphics card {card} alone, and a run trains on card 0 or on all that a model is "
-            f"spread over. Load it on card 0, or start the program with CUDA_VISIBLE_DEVICES={card}."
+            f"spread over. Load it on card 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
         )
 
 
-def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[str]:
+def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding]:
     """In float16 the optimizer's epsilon rounds to 0, and dividing by it gives NaN."""
     if dtype != "float16":
         return
     if settings.lora.whole_model:
-        yield (
+        yield problem(
+            "method",
             "Method full: the model is held in float16, in which a step of the optimizer makes its weights NaN. "
-            "Load it in bfloat16 or float32."
+            "Load it in bfloat16 or float32.",
         )
     elif settings.lora.train_head:
-        yield (
+        yield problem(
+            "train_head",
             "Train Head: the model is held in float16, in which a step of the optimizer makes embeddings and head "
-            "NaN. Load it in bfloat16 or float32, or leave Train Head off."
+            "NaN. Load it in bfloat16 or float32, or leave Train Head off.",
         )
 
 
-def dora_problems(dora: bool, quantization: str) -> Iterator[str]:
+def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]:
+    """Advice for training weights of this dtype; a LoRA itself is always float32."""
+    rate = settings.learning.learning_rate * (settings.lora.head_rate if settings.lora.train_head else 1)
+    if dtype != "bfloat16" or rate >= SAFE_LR:
+        return
+    cause = (
+        "the model is held in bfloat16, and a step that changes a weight by less than 1/256 is rounded away. At a "
+        f"learning rate of {rate:g}"
+    )
+    if settings.lora.whole_model:
+        yield advice(
+            "learning_rate",
+            f"Method full: {cause} many of them are. Load the model in float32, or use {SAFE_LR:g} or more.",
+        )
+    elif settings.lora.train_head:
+        yield advice(
+            "head_rate",
+            f"Train Head: {cause} many steps of embeddings and head are; the LoRA is not concerned. Let them "
+            f"learn at {SAFE_LR:g} or more (Train Head, rate), load the model in float32, or leave Train Head "
+            "off.",
+        )
+
+
+def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
     if dora and quantization == "8bit":
-        yield "DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."
+        yield problem(
+            "dora", "DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."
+        )
 
 
-def attention_problems(attention: str, device: str, compute_dtype: str) -> Iterator[str]:
+def attention_problems(attention: str, device: str, compute_dtype: str) -> Iterator[Finding]:
     """`compute_dtype` is empty if the compute dtype is only known after loading."""
     if attention != "flash_attention_2":
         return
     if device != "cuda":
-        yield "Attention: flash_attention_2 wants an NVIDIA card. Choose auto."
+        yield problem("attention", "Attention: flash_attention_2 wants an NVIDIA card. Choose auto.")
     elif find_spec("flash_attn") is None:
-        yield (
+        yield problem(
+            "attention",
             "Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
-            "--no-build-isolation), or choose auto."
+            "--no-build-isolation), or choose auto.",
         )
     elif compute_dtype == "float32":
-        yield (
+        yield problem(
+            "attention",
             "Attention: flash_attention_2 works in bfloat16 and float16 only, and this model in float32. Load it "
-            "in one of these, or choose auto."
+            "in one of these, or choose auto.",
         )
 
 
-def liger_problems(requested: bool, device: str) -> Iterator[str]:
+def liger_problems(requested: bool, device: str) -> Iterator[Finding]:
     if not requested:
         return
     if find_spec("liger_kernel") is None:
-        yield "Liger: the package is missing: pip install liger-kernel. Or leave it off."
+        yield problem("liger", "Liger: the package is missing: pip install liger-kernel. Or leave it off.")
     elif device != "cuda":
-        yield "Liger: its kernels want a graphics card. Leave it off."
+        yield problem("liger", "Liger: its kernels want a graphics card. Leave it off.")
 
 
-def _report_to_problems(settings: TrainingSettings, device_info: DeviceInfo) -> Iterator[str]:
+def _report_to_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
     reporter = settings.records.report_to
     packages = REPORTERS.get(reporter, ())
     if packages and not any(find_spec(package) for package in packages):
-        yield f"Report to: {reporter} is not installed. Install it (pip install {packages[0]}), or choose none."
-
-
-def _workers_problems(settings: TrainingSettings, device_info: DeviceInfo) -> Iterator[str]:
-    if settings.machine.workers and not device_info.owns_process:
-        yield (
-            "Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0."
+        yield problem(
+            "report_to",
+            f"Report to: {reporter} is not installed. Install it (pip install {packages[0]}), or choose none.",
         )
 
 
-_RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[str]], ...] = (
-    lambda settings, device_info: offloaded_problems(device_info.offloaded),
-    lambda settings, device_info: gpu_index_problems(device_info.card),
-    lambda settings, device_info: optimizer_problems(settings.learning.optimizer, device_info.device),
-    lambda settings, device_info: float16_problems(settings, device_info.kind),
-    lambda settings, device_info: dora_problems(
-        settings.lora.dora and not settings.lora.whole_model, device_info.held
-    ),
-    lambda settings, device_info: attention_problems(
-        settings.machine.attention, device_info.device, device_info.held
-    ),
-    lambda settings, device_info: liger_problems(settings.machine.liger, device_info.device),
+def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
+    if settings.machine.workers and not device.owns_process:
+        yield problem(
+            "workers",
+            "Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0.",
+        )
+
+
+_RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] = (
+    lambda settings, device: offloaded_problems(device.offloaded),
+    lambda settings, device: gpu_index_problems(device.card),
+    lambda settings, device: optimizer_problems(settings.learning.optimizer, device.device),
+    lambda settings, device: float16_problems(settings, device.kind),
+    lambda settings, device: rounding_advice(settings, device.kind),
+    lambda settings, device: dora_problems(settings.lora.dora and not settings.lora.whole_model, device.held),
+    lambda settings, device: attention_problems(settings.machine.attention, device.device, device.held),
+    lambda settings, device: liger_problems(settings.machine.liger, device.device),
     _report_to_problems,
     _workers_problems,
 )
 
 
-def problems(settings: TrainingSettings, host: Host) -> list[str]:
-    """Problems with full fine-tuning, known before anything is loaded."""
+def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
+    """Yield problems with full fine-tuning, known before anything is loaded."""
     if not settings.lora.whole_model:
-        return []
+        return
     if not host.owns_process:
-        return [
+        yield problem(
+            "method",
             "Method full: inside the webui the model is only lent, and would not come back as it was. Train a "
-            f"LoRA, or run it on its own: {launch_command()} train --method full"
-        ]
-    card, messages = host.card(), []
+            f"LoRA, or run it on its own: {launch_command()} train --method full",
+        )
+        return
+    card, lora = host.card(), settings.lora
     if card.loading in ("8bit", "4bit"):
-        messages.append(
-            f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits."
+        yield problem(
+            "method", f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits."
         )
     if card.name == settings.what.name:
-        messages.append(f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
-    lora = settings.lora
+        yield problem("name", f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
     if lora.dora or lora.rslora or lora.train_head or lora.lora_plus != 1:
-        messages.append("Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off.")
-    return messages
+        yield problem(
+            "method", "Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off."
+        )

@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.findings import texts
 from ...core.jobs import RowScores, Segment
-from ...data.examples import IGNORE_INDEX, Example, Examples, TruncatedRows, truncation
+from ...data.examples import IGNORE_INDEX, Example, Examples, TruncatedRows, truncate_rows
 from ...data.load import PrepareContext
 from ...data.rows import PromptStyle, RowDataset, RowTokenizer, detect_prompt_style
 from ...train_utils import format_count, plural
@@ -25,21 +26,20 @@ PRIOR_TOKENS = 16
 
 def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, length: int) -> PerplexityInput:
     """Return the rows as input: only tokens that a run would learn count, and longer rows are cut."""
-    if problems := [problem for row_set in sets for problem in row_set.problems]:
+    if problems := [problem for row_set in sets for problem in texts(row_set.findings, "problem")]:
         raise DataError("\n".join(problems))
-    truncated = [
-        truncation.truncate_rows(row_set.source, length, "cut_end", context.tokenizer.bos) for row_set in sets
-    ]
+    truncated = [truncate_rows(row_set.source, length, "cut_end", context.tokenizer.bos) for row_set in sets]
     examples = Examples([row_set.source for row_set in truncated])
     if not len(examples):
         raise DataError(
             f"{name}: nothing in its rows counts. {_nothing_counts_advice(context.settings.rows.train_only_after)}"
         )
     style = detect_prompt_style(context.settings, context.folders, context.tokenizer, examples)
-    texts = RowTexts(examples, style, context.tokenizer, names=len(sets) > 1)
+    row_texts = RowTexts(examples, style, context.tokenizer, names=len(sets) > 1)
     groups = range(len(examples))
     notes = (*_reading_notes(sets), *_truncation_notes(truncated, length))
-    return PerplexityInput(name, examples, groups, len(groups), 0, length, partial(_scores, texts=texts), notes)
+    score = partial(_scores, texts=row_texts)
+    return PerplexityInput(name, examples, groups, len(groups), 0, length, score, notes)
 
 
 def _nothing_counts_advice(marker: str) -> str:
@@ -53,7 +53,7 @@ def _reading_notes(sets: Sequence[RowDataset]) -> Iterator[str]:
     for row_set in sets:
         rows = format_count(row_set.counts.rows, "row")
         yield f"{row_set.source.name}: {rows}, read as {row_set.what.removeprefix('rows: ')}."
-        yield from (*row_set.notes, *row_set.advice)
+        yield from (*row_set.notes, *texts(row_set.findings, "advice"))
 
 
 def _truncation_notes(truncated: Sequence[TruncatedRows], length: int) -> Iterator[str]:

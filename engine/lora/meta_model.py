@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ...core.errors import ModelError, SettingsError
+from ...core.findings import Finding, problem
 from ...core.host import Host, ModelCard, unwrap_peft
 from ...settings.definitions import LoraSettings
 from ...train_utils import ModelShape, ParamCounts
@@ -19,7 +20,7 @@ from .adapter import inject_lora, lora_config
 from .targets import is_linear, refuse_misplaced_targets, resolve_targets
 
 
-def lora_problems(lora: LoraSettings, host: Host) -> Iterator[str]:
+def lora_problems(lora: LoraSettings, host: Host) -> Iterator[Finding]:
     """Problems with the target layers, and settings that PEFT does not support on experts.
 
     Empty if that can only be known after the model is loaded.
@@ -32,9 +33,9 @@ def lora_problems(lora: LoraSettings, host: Host) -> Iterator[str]:
         if _has_experts(model):
             _try_injection(lora, host)
     except SettingsError as error:
-        yield from error.problems
+        yield from (problem("targets", sentence) for sentence in error.problems)
     except ModelError as error:
-        yield str(error)
+        yield problem("targets", str(error))
 
 
 def _has_experts(model: Any) -> bool:

@@ -47,7 +47,7 @@ class RunPlan:
     def remedies(self, machine: DeviceMemory) -> list[Remedy]:
         """Changes to the settings that would take less memory."""
         estimate = MemoryModel.of(self.card, self.data.examples, machine)
-        return find_remedies(estimate, self.settings, self.data.report.cutoff) if estimate else []
+        return find_remedies(estimate, self.settings, self.data.resolved.cutoff) if estimate else []
 
     def sample(self) -> list[dict[str, str]]:
         """Text of the first examples, as trained."""
@@ -65,7 +65,7 @@ class RunPlan:
             DATA_KEY: self.data.examples.digest(),
             "model": self.card.name,
             **fixed,
-            "accumulation": self.plan.effective_accumulation * self.plan.processes,
+            "accumulation": self.data.resolved.accumulation * self.plan.processes,
         }
 
 

@@ -232,7 +232,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "schedule": f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}",
         "learning_rate_factor": trained.controller.rates.factor,
         "loaded_as": run_plan.card.loading,
-        "resolved": dict(report.resolved),
+        "resolved": run_plan.data.resolved.as_json(),
         "data": report.as_json(),
         "seed": run_plan.settings.what.seed,
         "data_fingerprint": run_plan.data.examples.digest(),
@@ -275,5 +275,5 @@ def _title(run_plan: RunPlan) -> str:
     shape = "whole model" if lora.whole_model else shape
     return (
         f"{run_plan.folder.name} on {run_plan.card.name} - {shape}, "
-        f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run_plan.data.report.cutoff}"
+        f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run_plan.data.resolved.cutoff}"
     )

@@ -112,15 +112,18 @@ def _check_trainable_dtypes(model: Any, settings: TrainingSettings, job: Job) ->
     """Refuse dtypes of trained weights that no optimizer can step in; advise on those that lose small steps."""
     trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
     dtypes = [dtype.removeprefix("torch.") for dtype in trained]
-    raise_problems(message for dtype in dtypes for message in float16_problems(settings, dtype))
-    for advice in (message for dtype in dtypes for message in rounding_advice(settings, dtype)):
-        job.log.append(Advice(text=advice))
+    raise_problems(finding for dtype in dtypes for finding in float16_problems(settings, dtype))
+    for finding in (finding for dtype in dtypes for finding in rounding_advice(settings, dtype)):
+        job.log.append(Advice(text=finding.text))
 
 
 def _uses_gradient_checkpointing(run_plan: RunPlan, base: Any) -> bool:
-    """Whether to checkpoint gradients: as set, or for auto as resolved from the memory estimate."""
-    setting, resolved = run_plan.settings.machine.gradient_checkpointing, run_plan.data.report.resolved
-    is_supported = bool(getattr(base, "supports_gradient_checkpointing", False))
-    if setting == "on" and not is_supported:
+    """Whether to checkpoint gradients; where only auto would, a model without support trains without."""
+    enabled, is_supported = run_plan.data.resolved.gradient_checkpointing, _supports_checkpointing(base)
+    if enabled and not is_supported and run_plan.settings.machine.gradient_checkpointing == "on":
         raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
-    return is_supported and (resolved["gradient_checkpointing"] if setting == "auto" else setting) == "on"
+    return enabled and is_supported
+
+
+def _supports_checkpointing(base: Any) -> bool:
+    return bool(getattr(base, "supports_gradient_checkpointing", False))

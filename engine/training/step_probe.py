@@ -27,7 +27,7 @@ from ...data.report import (
 )
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
-from ..checks import raise_run_problems
+from ..checks import check_run, raise_problems
 from ..compute import (
     BatchSplitter,
     ModelCapabilities,
@@ -60,7 +60,7 @@ class ProbeResult:
 
 def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
-    raise_run_problems(settings, host)
+    raise_problems(check_run(settings, host))
     card = add_param_count(get_model_card(host), settings)
     run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
     job.log.append(Stage(text="Getting the model"))
@@ -153,7 +153,9 @@ def _compare_with_estimate(
     event: ProbeDone, result: ProbeResult, run_plan: RunPlan, memory_model: MemoryModel
 ) -> ProbeDone:
     """Add Check's estimate, and to the peak what a run takes on top of the measured step."""
-    checkpointing = run_plan.data.report.resolved["gradient_checkpointing"]  # as resolved for the whole batch
+    checkpointing = (
+        "on" if run_plan.data.resolved.gradient_checkpointing else "off"
+    )  # as resolved for the whole batch
     changes = {"batch_size": result.batch, "gradient_checkpointing": checkpointing}
     estimate = memory_model.memory(apply_changes(run_plan.settings, changes))
     event = replace(

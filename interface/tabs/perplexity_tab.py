@@ -14,7 +14,7 @@ from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
 from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Request
 from ...data import dataset_index
-from ...data.rows import row_dataset
+from ...data.readers import row_files
 from ...records.folder import loras
 from ...settings import presets
 from ...settings.definitions import SETTINGS
@@ -143,7 +143,7 @@ class PerplexityTab:
         """Whether this dataset has rows; false for an unknown or half-typed name."""
         try:
             (data,) = dataset_index.find_datasets([str(name or "")], self._context.host.folders)
-            return any(map(row_dataset.is_row_file, dataset_index.dataset_files(data.path)))
+            return any(map(row_files.is_row_file, dataset_index.dataset_files(data.path)))
         except (TrainingProError, OSError):
             return False
 

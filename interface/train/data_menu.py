@@ -13,7 +13,6 @@ from ...core.errors import DataError, TrainingProError
 from ...core.files import PART_SUFFIX, atomic_write
 from ...core.host import Folders
 from ...data import dataset_index
-from ...data.examples import dataset_share
 from ...data.readers import unsupported
 from ...train_utils import size
 from ..base import PageContext
@@ -40,7 +39,7 @@ def set_share(chosen: Sequence[str], name: str, per_cent: str) -> list[str]:
 def dataset_name(entry: str) -> str:
     """The name of the dataset in an entry such as 'notes.md:50'."""
     try:
-        return dataset_share.parse_share(entry).name
+        return dataset_index.parse_share(entry).name
     except ValueError:
         return entry.rpartition(":")[0]
 

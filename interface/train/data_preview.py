@@ -9,7 +9,6 @@ from typing import Any
 
 from ...core.errors import TrainingProError
 from ...data import dataset_index
-from ...data.examples import dataset_share
 from ...data.readers import unsupported
 from ...data.report import DatasetReport, SourceReport
 from ...settings.parsing import training_settings
@@ -97,11 +96,11 @@ def _share_field(entry: str) -> str:
     """A number field for the share of a dataset."""
     name = data_menu.dataset_name(entry)
     try:
-        per_cent = f"{dataset_share.parse_share(entry).percent:g}"
+        per_cent = f"{dataset_index.parse_share(entry).percent:g}"
     except ValueError:
         per_cent = ""
     return (
-        f'<label class="tp-share">use <input type="number" min="1" max="{dataset_share.MAX_PERCENT}" '
+        f'<label class="tp-share">use <input type="number" min="1" max="{dataset_index.MAX_PERCENT}" '
         f'value="{per_cent}" data-tp-share="{escape(name)}"> % of {escape(name)}</label>'
     )
 

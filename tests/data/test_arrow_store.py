@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.host import ModelCard
-from training_pro.data import arrow_store, build_examples, example_cache, prepare
-from training_pro.data.rows import row_dataset
+from training_pro.data import arrow_store, prepare
+from training_pro.data.readers import documents
+from training_pro.data.rows import row_dataset, text_quality
+from training_pro.data.text import slicing
 from training_pro.engine.tokenizer import tokenizer as tokenizing
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import make_folders
@@ -134,9 +136,9 @@ def test_the_second_start_encodes_nothing(folders, monkeypatch):
         raise AssertionError("prepared again")
 
     monkeypatch.setattr(row_dataset, "load_row_dataset", refused)
-    monkeypatch.setattr(example_cache, "slice_text", refused)
-    monkeypatch.setattr(example_cache.documents, "read_document", refused)
-    monkeypatch.setattr(build_examples, "TextInspector", refused)
+    monkeypatch.setattr(slicing, "slice_text", refused)
+    monkeypatch.setattr(documents, "read_document", refused)
+    monkeypatch.setattr(text_quality, "TextInspector", refused)
     assert len(prepare_data(folders, data=data)[1]) == len(data)
 
 

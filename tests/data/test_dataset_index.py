@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.dataset_index import (
+    WHOLE_DATASET,
     DatasetEntry,
     absolute_path,
     dataset_files,
@@ -15,7 +16,6 @@ from training_pro.data.dataset_index import (
     list_datasets,
     locate_dataset,
 )
-from training_pro.data.examples.dataset_share import WHOLE_DATASET
 from training_pro.tests.fakes import make_folders
 
 

@@ -70,7 +70,7 @@ def test_the_report_counts_what_is_trained(folders):
     text = source.text
     assert (text.parts, text.sentences, text.blocks, text.overlaps) == (2, 5, 2, 0)
     assert (text.characters, text.left_out, text.characters_lost) == (len(STORY), 0, 0)
-    assert dict(result.resolved)["cutoff"] == 16
+    assert result.resolved.cutoff == 16
 
 
 def test_examples_can_be_indexed(folders):
@@ -127,7 +127,7 @@ def test_progress_is_reported_by_dataset(folders):
 @pytest.mark.parametrize(("context", "cutoff"), [(0, 256), (100, 100), (4096, 256)])
 def test_the_automatic_cutoff_is_at_most_the_models_context(folders, context, cutoff):
     result = check_story(folders, context=context, cutoff="auto")
-    assert (result.cutoff, dict(result.resolved)["cutoff"]) == (cutoff, cutoff)
+    assert (result.cutoff, result.resolved.cutoff) == (cutoff, cutoff)
 
 
 def test_a_cutoff_beyond_the_context_is_not_ready(folders):
@@ -140,7 +140,7 @@ def test_a_cutoff_beyond_the_context_is_not_ready(folders):
 
 def test_accumulation_beyond_the_batches_is_lowered_with_a_note(folders):
     result = check_story(folders, accumulation=5)
-    assert (result.steps_per_epoch, dict(result.resolved)["accumulation"]) == (1, 2)
+    assert (result.steps_per_epoch, result.resolved.accumulation) == (1, 2)
     assert "Gradient Accumulation 5 is more than the 2 batches of an epoch: it is lowered to 2." in result.advice
     assert result.verdict == "ready with advice"
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
-from training_pro.data.report.memory_estimate import target_layers
+from training_pro.data.report.estimates import target_layers
 from training_pro.engine.lora import adapter
 from training_pro.engine.lora.adapter import inject_lora, lora_config
 from training_pro.engine.lora.targets import PEFT_LAYER_TYPES, is_linear, resolve_targets

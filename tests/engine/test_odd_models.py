@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
-from training_pro.data.report.memory_estimate import trained_layers
+from training_pro.data.report.estimates import target_layers
 from training_pro.engine.lora.adapter import inject_lora, lora_config
 from training_pro.engine.lora.targets import count_layer_names, refuse_misplaced_targets, resolve_targets
 from training_pro.engine.peft_engine import PeftEngine
@@ -177,7 +177,7 @@ def test_the_estimate_counts_the_loras_on_experts(place, name, selections):
         place.train(host, targets=targets, max_steps=1, if_exists="replace")
         weights = load_file(place.lora() / "adapter_model.safetensors").values()
         settings = place.settings(targets=targets)
-        assert shape.lora_weights(settings.lora.rank, trained_layers(settings)) == sum(
+        assert shape.lora_weights(settings.lora.rank, target_layers(settings.lora.targets)) == sum(
             weight.numel() for weight in weights
         )
 

@@ -8,6 +8,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from training_pro.core.findings import Suggestion
 from training_pro.core.jobs.console import EventFormatter
 from training_pro.core.jobs.events import (
     DownloadProgress,
@@ -23,7 +24,6 @@ from training_pro.core.jobs.events import (
 from training_pro.core.jobs.job import Job
 from training_pro.data.report.preview import ExamplePreview
 from training_pro.data.report.report import DatasetReport, SourceReport
-from training_pro.data.report.suggestions import Suggestion
 from training_pro.interface.base import markup
 from training_pro.interface.page.download_panel import DownloadView
 from training_pro.interface.page.quick_demo import Demo, DemoView
@@ -138,7 +138,7 @@ def test_a_report_of_data_is_drawn(report):
 def test_each_part_of_a_report_is_drawn(kind, data):
     field = {SourceReport: "sources", ExamplePreview: "shown", Suggestion: "suggestions"}[kind]
     parts = tuple(data.draw(st.lists(instances_of(kind), min_size=1, max_size=3)))
-    report = DatasetReport(3, 9, 9, 24, 64, 1, 1, **{field: parts})
+    report = DatasetReport(3, 9, 9, 24, 1, 1, **{field: parts})
     assert_escaped(report_view.html(report))
     assert report.text()
     if kind is Suggestion:

@@ -1,8 +1,21 @@
 """Rules between settings, notes and advice."""
 
 import pytest
+from training_pro.core.findings import texts
 from training_pro.settings.parsing import training_settings
-from training_pro.settings.rules import advice, notes, problems
+from training_pro.settings.rules import check_settings
+
+
+def problems(settings):
+    return list(texts(check_settings(settings), "problem"))
+
+
+def advice(settings):
+    return list(texts(check_settings(settings), "advice"))
+
+
+def notes(settings):
+    return list(texts(check_settings(settings), "note"))
 
 
 def settings(**values):

@@ -6,8 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from training_pro.core.findings import texts
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.data.report.disk_estimate import estimate_disk
+from training_pro.data.report.estimates import estimate_disk
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.settings.parsing import training_settings
@@ -64,8 +65,8 @@ def test_a_whole_model_is_written_in_its_own_dtype(tmp_path, machine, loading, b
     assert disk.made == pytest.approx(bytes_each * 8.03e9, rel=0.01)
     assert disk.checkpoint == 3 * disk.made
     assert disk.words().startswith("model ")
-    assert list(replace(disk, free=round(disk.made * 1.1)).problems()) == []
-    (problem,) = replace(disk, free=disk.made).problems()
+    assert texts(replace(disk, free=round(disk.made * 1.1)).findings(), "problem") == ()
+    (problem,) = texts(replace(disk, free=disk.made).findings(), "problem")
     assert problem.startswith("Disk: the model that the run makes takes ") and "train a LoRA" in problem
 
 
@@ -106,7 +107,7 @@ def test_check_refuses_a_full_disk_and_advises_where_space_is_short(place, monke
 
 def test_an_inexact_estimate_never_refuses(tmp_path):
     disk = estimate(tmp_path, targets=["special_proj"])
-    assert not list(replace(disk, free=0).problems())
+    assert not texts(replace(disk, free=0).findings(), "problem")
 
 
 def test_an_unwritable_folder_is_a_problem_before_the_run(place, monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.data.report.memory_estimate import MemoryModel, fit_to_memory, largest_batch
+from training_pro.data.report.estimates import MemoryModel, fit_to_memory, largest_batch, uses_checkpointing
 from training_pro.settings.parsing import training_settings
 
 GB = 10**9
@@ -47,13 +47,13 @@ def settings(**more):
 
 @pytest.mark.parametrize(("free", "on"), [(80, False), (24, True), (0, True)])
 def test_auto_checkpointing_is_on_where_a_run_would_not_fit_without(free, on):
-    assert memory_model(free).checkpoints(settings()) is on
-    assert memory_model(free).checkpoints(settings(gradient_checkpointing="off")) is False
-    assert memory_model(free).checkpoints(settings(gradient_checkpointing="on")) is True
+    assert uses_checkpointing(memory_model(free), settings()) is on
+    assert uses_checkpointing(memory_model(free), settings(gradient_checkpointing="off")) is False
+    assert uses_checkpointing(memory_model(free), settings(gradient_checkpointing="on")) is True
 
 
 def test_auto_checkpointing_is_off_on_a_cpu():
-    assert memory_model(1, device="CPU").checkpoints(settings()) is False
+    assert uses_checkpointing(memory_model(1, device="CPU"), settings()) is False
 
 
 def test_memory_that_the_model_holds_counts_as_free():

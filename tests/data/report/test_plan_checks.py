@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from training_pro.core.errors import DataError
+from training_pro.core.findings import texts
 from training_pro.data.examples.examples import Examples, RowSource
 from training_pro.data.report import plan_checks
 from training_pro.engine.peft_engine import PeftEngine
@@ -39,7 +40,12 @@ def settings_of(**values):
 def advice(epochs, examples=None, context=64, **values):
     """The advice for a run of five steps per epoch."""
     plan = StepPlan(20, 4, 1, epochs)
-    return list(plan_checks.advice(settings_of(**values), plan, examples or rows(20), context))
+    return sentences("advice", plan, examples or rows(20), context=context, **values)
+
+
+def sentences(level, plan, examples=None, validation=None, context=64, **values):
+    arguments = (settings_of(**values), plan, examples or rows(20), validation or Examples([]), context)
+    return list(texts(plan_checks.check_plan(*arguments), level))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,7 @@ def advice(epochs, examples=None, context=64, **values):
     ],
 )
 def test_schedule_points_that_are_out_of_order_in_steps(points, epochs, crossed):
-    problems = list(plan_checks.problems(settings_of(schedule=points), StepPlan(20, 4, 1, epochs)))
+    problems = sentences("problem", StepPlan(20, 4, 1, epochs), schedule=points)
     assert len(problems) == len(crossed)
     for sentence, expected in zip(problems, crossed, strict=True):
         assert sentence.startswith("LR Scheduler: the point ")
@@ -198,11 +204,6 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
     ],
 )
 def test_notes_say_how_often_a_run_samples_and_evaluates(values, validation_rows, expected):
-    notes = list(
-        plan_checks.notes(
-            settings_of(**values),
-            StepPlan(20, 4, 1, 2),
-            rows(validation_rows) if validation_rows else Examples([]),
-        )
-    )
+    validation = rows(validation_rows) if validation_rows else None
+    notes = sentences("note", StepPlan(20, 4, 1, 2), validation=validation, **values)
     assert notes == [f"Beside its steps: {activities}" for activities in expected]

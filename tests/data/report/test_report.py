@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from training_pro.core.findings import advice, note, problem
 from training_pro.data.report.report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport
+from training_pro.data.resolve import ResolvedSettings
 
 TEXT = TextReport(
     parts=2,
@@ -22,7 +24,9 @@ TEXT = TextReport(
 STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
 ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="left out")
 CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=LengthHistogram(8, (4, 5), 16, 15), rows=ROWS)
-REPORT = DatasetReport(7, 150, 143, 30, 32, 2, 4, sources=(STORY,), advice=("Mind this.",), notes=("By the way.",))
+RESOLVED = ResolvedSettings(32, 1, False)
+FINDINGS = (note("", "By the way."), advice("", "Mind this."), note("", "By the way."))
+REPORT = DatasetReport(7, 150, 143, 30, 2, 4, sources=(STORY,), findings=FINDINGS, resolved=RESOLVED)
 KEYS = [
     "verdict",
     "examples",
@@ -53,7 +57,7 @@ def test_the_report_in_lines():
 
 
 def test_rows_in_lines_and_the_mixture():
-    report = DatasetReport(16, 240, 220, 30, 32, 4, 8, sources=(STORY, CHATS))
+    report = DatasetReport(16, 240, 220, 30, 4, 8, sources=(STORY, CHATS), resolved=RESOLVED)
     assert report.text().splitlines()[4:6] == [
         "chats.jsonl: chats; 12 rows -> 9 examples; 1 cannot be read; 2 too long (left out); 90 tokens, 77 "
         "learned from; longest 16, then 15",
@@ -66,13 +70,21 @@ def test_the_report_as_json():
     assert [key for key in content if key in KEYS] == KEYS
     assert content["sources"][0]["name"] == "story.txt"
     assert content["sources"][0]["text"]["blocks"] == 4
+    assert (content["problems"], content["advice"], content["notes"]) == ([], ["Mind this."], ["By the way."])
+    assert content["resolved"] == {"cutoff": 32, "accumulation": 1, "gradient_checkpointing": "off"}
+    assert DatasetReport().as_json()["resolved"] == {}
 
 
 @pytest.mark.parametrize(
-    ("problems", "advice", "verdict"),
-    [((), (), "ready"), ((), ("a",), "ready with advice"), (("p",), ("a",), "not ready")],
+    ("findings", "verdict"),
+    [
+        ((), "ready"),
+        ((note("", "n"),), "ready"),
+        ((advice("", "a"),), "ready with advice"),
+        ((advice("", "a"), problem("", "p")), "not ready"),
+    ],
 )
-def test_the_verdict(problems, advice, verdict):
-    report = DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=problems, advice=advice)
+def test_the_verdict(findings, verdict):
+    report = DatasetReport(findings=findings)
     assert (report.verdict, report.as_json()["verdict"]) == (verdict, verdict)
     assert report.text().splitlines()[0] == f"Verdict: {verdict}"

@@ -45,7 +45,7 @@ def test_auto_cutoff_is_the_rounded_length_of_the_longest_row(tmp_path, count, c
     data = prepare_rows(tmp_path, CHATML, {"rows.json": [pair(words(count))]}, too_long="cut_end")
     longest = data.report.longest if count < 3000 else 2048
     assert data.report.cutoff == (cutoff or -(-longest // 32) * 32)
-    assert data.report.resolved["cutoff"] == data.report.cutoff
+    assert data.resolved.cutoff == data.report.cutoff
 
 
 def test_auto_cutoff_with_raw_text_and_within_the_models_context(tmp_path):

@@ -17,7 +17,7 @@ def inspect_texts(*texts):
     inspector = TextInspector(("as an ai language model",))
     for number, text in enumerate(texts, start=1):
         inspector.look(text, text, f"row {number}")
-    return list(inspector.said("a.jsonl", "row"))
+    return [finding.text for finding in inspector.findings("a.jsonl", "row")]
 
 
 def test_clean_texts_have_no_issues():

@@ -180,7 +180,7 @@ def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
 def test_flash_attention_needs_half_precision(monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
     (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "float32")
-    assert problem.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
+    assert problem.text.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
     for half in ("bfloat16", "float16", "4bit", ""):
         assert not list(requirements.attention_problems("flash_attention_2", "cuda", half))
 
@@ -204,7 +204,7 @@ def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeyp
     problems = list(requirements.gpu_index_problems(card))
     assert len(problems) == bool(card)
     if problems:
-        assert "graphics card 1 alone" in problems[0] and "CUDA_VISIBLE_DEVICES=1" in problems[0]
+        assert "graphics card 1 alone" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
         monkeypatch.setattr(requirements.dist_env, "world_size", lambda: 2)
         assert not list(requirements.gpu_index_problems(card))
 

@@ -12,8 +12,7 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from training_pro.data.report.known_architectures import KNOWN_MODEL_TYPES, is_known_architecture
-from training_pro.data.report.memory_estimate import target_layers
+from training_pro.data.report.estimates import KNOWN_MODEL_TYPES, is_known_architecture, target_layers
 from training_pro.engine.lora import meta_model
 from training_pro.engine.lora.adapter import inject_lora, lora_config
 from training_pro.engine.lora.targets import resolve_targets

@@ -57,13 +57,13 @@ def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
 
 
 def test_the_histogram_of_lengths_fills_its_width():
-    html = report_view.html(DatasetReport(3, 9, 9, 24, 64, 1, 1, lengths=LengthHistogram(8, (1, 0, 2), 24, 20)))
+    html = report_view.html(DatasetReport(3, 9, 9, 24, 1, 1, lengths=LengthHistogram(8, (1, 0, 2), 24, 20)))
     bars = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]
     assert len(bars) == 3 and 290 < sum(bars[-1]) < 320
 
 
 def test_a_report_without_data():
-    page = report_view.html(DatasetReport(0, 0, 0, 0, 0, 0, 0, problems=("a < b",)))
+    page = report_view.html(DatasetReport.of_problems(["a < b"]))
     assert "Check: not ready" in page
     assert "a &lt; b" in page
 

@@ -1,16 +1,30 @@
-"""Estimate of the memory that a run takes, from config.json, the settings and the lengths of the examples."""
+"""Estimates of the memory and the disk space that a run takes, from config.json, settings and examples."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from ...core.errors import Remedy
+from ...core.files import free_bytes, nearest_existing
+from ...core.findings import Finding, advice, problem
 from ...core.host import DeviceMemory, ModelCard
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ...train_utils import BITS_OF_WEIGHTS, MemoryEstimate, MemoryInputs, ModelShape, memory_estimate, size
+from ...train_utils import (
+    BITS_OF_WEIGHTS,
+    MemoryEstimate,
+    MemoryInputs,
+    ModelShape,
+    StepPlan,
+    memory_estimate,
+    optimizer_bytes,
+    plural,
+    size,
+)
 from ..examples import Examples
 
 TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -25,6 +39,18 @@ ADAM_STATE_BYTES = 8.0
 MIN_CUTOFF = 32
 USABLE_SHARE = 0.95  # of the free memory: drivers and fragmentation take the rest
 CHECKPOINTING_SLOWDOWN, SMALLER_BATCH_SLOWDOWN, ADAMW_8BIT_SLOWDOWN = 1.25, 1.03, 1.01
+RECORD_BYTES = 2_000_000
+"""About the size of the graph, its picture, the log and the samples."""
+MAX_BACKUPS = 2
+KNOWN_MODEL_TYPES = frozenset(
+    [
+        *("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "gemma"),
+        *("gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "granite", "helium", "llama", "minimax_m2"),
+        *("ministral3", "mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "qwen2", "qwen3"),
+        *("qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
+    ]
+)
+"""Model types whose LoRA weights can be computed exactly from the config; others have to be counted."""
 
 
 @dataclass(frozen=True)
@@ -48,28 +74,21 @@ class MemoryModel:
         longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
         return MemoryModel(shape, card, tuple(longest), tuple(most), is_gpu(machine), free)
 
-    def checkpoints(self, settings: TrainingSettings) -> bool:
-        """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
-        setting = settings.machine.gradient_checkpointing
-        if setting != "auto":
-            return setting == "on"
-        return self.on_card and not self.fits(self._memory(settings, checkpointing=False))
-
     def memory(self, settings: TrainingSettings) -> MemoryEstimate:
-        return self._memory(settings, checkpointing=self.checkpoints(settings))
+        return self.estimate(settings, checkpointing=uses_checkpointing(self, settings))
 
     def fits(self, estimate: MemoryEstimate) -> bool:
         """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
         return estimate.total <= USABLE_SHARE * self.free if self.free else not self.on_card
 
-    def _memory(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
+    def estimate(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
         lora, batch = settings.lora, settings.steps.batch_size
         longest = self.lengths[:batch]
         packed = settings.machine.packing != "off"
         load = MemoryInputs(
             weights_as=weight_precision(self.card, on_card=self.on_card),
             rank=lora.rank,
-            parts=trained_layers(settings),
+            parts=target_layers(lora.targets),
             tokens=sum(longest) if packed else len(longest) * longest[0],
             learned=sum(self.learned[:batch]),
             checkpointing=checkpointing,
@@ -80,6 +99,14 @@ class MemoryModel:
             graphics_card=self.on_card,
         )
         return memory_estimate(self.shape, load)
+
+
+def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> bool:
+    """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
+    setting = settings.machine.gradient_checkpointing
+    if setting != "auto" or model is None:
+        return setting == "on"
+    return model.on_card and not model.fits(model.estimate(settings, checkpointing=False))
 
 
 def is_gpu(machine: DeviceMemory | None) -> bool:
@@ -185,13 +212,126 @@ def optimizer_state_bytes(settings: TrainingSettings) -> float:
     return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_STATE_BYTES)
 
 
-def trained_layers(settings: TrainingSettings) -> frozenset[str] | None:
-    return target_layers(settings.lora.targets)
-
-
 def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:
     """Return the layers of a targets setting, None for all; a list with unknown names counts as all."""
     if isinstance(targets, str):
         return frozenset(TARGET_CHOICES[targets]) if targets in TARGET_CHOICES else None
     names = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
     return names if names <= LAYER_NAMES else None
+
+
+def is_known_architecture(config: Mapping[str, Any], targets: str | tuple[str, ...]) -> bool:
+    """Whether the weights of a LoRA on these layers can be computed from the config."""
+    text_config = config.get("text_config")
+    model_type = (text_config if isinstance(text_config, Mapping) else config).get("model_type")
+    return model_type in KNOWN_MODEL_TYPES and _are_usual_layers(targets)
+
+
+def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
+    """Whether all targets are modules that every decoder layer has; a full path means only one module."""
+    if isinstance(targets, str):
+        return targets == SETTINGS["targets"].default or targets in TARGET_CHOICES
+    return {name.removesuffix("_proj") for name in targets} <= LAYER_NAMES
+
+
+@dataclass(frozen=True)
+class DiskEstimate:
+    """Sizes in bytes: `written` is the sum of all writes, `most` the most that is on disk at once."""
+
+    made: int  # the LoRA, or the model
+    checkpoint: int
+    checkpoints: int
+    written: int
+    most: int
+    free: int
+    whole: bool = False
+    """Whether the result is a whole model."""
+    exact: bool = True
+    """Whether the size is known exactly; a run is never refused for an inexact size."""
+    unwritable: str = ""
+    """The folder, if it is not writable."""
+
+    def words(self) -> str:
+        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB ..., 20 GB free'."""
+        made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
+        count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
+        return (
+            f"{made}, {count}; {size(self.written)} are written beside the timed backups, at most "
+            f"{size(self.most)} lie there at once, {size(self.free)} free"
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        fits = not self.exact or self.free >= self.made + RECORD_BYTES
+        if self.unwritable:
+            yield problem(
+                "", f"Disk: {self.unwritable} may not be written. Mend that, or choose another --user-data."
+            )
+        if not fits:
+            model_or_lora = "model that the run makes" if self.whole else "LoRA alone"
+            remedy = "train a LoRA" if self.whole else "choose a lower rank or fewer layers"
+            yield problem(
+                "method" if self.whole else "rank",
+                f"Disk: the {model_or_lora} takes {size(self.made + RECORD_BYTES)}, and "
+                f"{size(self.free)} are free. Free some space, or {remedy}.",
+            )
+        if self.free < self.most and fits and not self.unwritable:
+            yield advice(
+                "keep_checkpoints",
+                f"Disk: the run may take {size(self.most)} at once, and {size(self.free)} are free. Free some "
+                "space, keep fewer full checkpoints, or save less often.",
+            )
+
+
+def estimate_disk(
+    settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: DeviceMemory | None = None
+) -> DiskEstimate | None:
+    """Estimate the disk space of a run; None where the config does not give the model's size."""
+    shape = ModelShape.of(card.config, card.param_counts)
+    if shape is None:
+        return None
+    precision = weight_precision(card, on_card=is_gpu(machine))
+    result, state = _result_and_state_bytes(settings, shape, 4 if precision == "float32" else 2)
+    estimate = _estimate(
+        settings, result, result + state, len(set(_saved_steps(settings, plan))), free_bytes(folder)
+    )
+    exact = card.param_counts is not None or is_known_architecture(card.config, settings.lora.targets)
+    unwritable = "" if os.access(parent := nearest_existing(folder), os.W_OK) else str(parent)
+    return replace(estimate, exact=exact, unwritable=unwritable)
+
+
+def _result_and_state_bytes(settings: TrainingSettings, shape: ModelShape, weight_bytes: int) -> tuple[int, int]:
+    """Bytes of the result and of the optimizer state; a LoRA is float32, other weights have the model's dtype."""
+    state = optimizer_state_bytes(settings)
+    if settings.lora.whole_model:
+        weights = shape.linear_weights + shape.other_weights
+        return weight_bytes * weights, round(optimizer_bytes(state, weight_bytes) * weights)
+    lora = shape.lora_weights(settings.lora.rank, target_layers(settings.lora.targets))
+    head = shape.vocabulary * shape.hidden if settings.lora.train_head else 0
+    trained = head * (1 if shape.tied else 2)  # tied weights are one tensor, but are written twice
+    result = 4 * lora + weight_bytes * 2 * head
+    return result, round(state * lora + optimizer_bytes(state, weight_bytes) * trained)
+
+
+def _estimate(settings: TrainingSettings, result: int, full: int, checkpoints: int, free: int) -> DiskEstimate:
+    saving = settings.saving
+    full_checkpoints = min(checkpoints, saving.keep_checkpoints) + 1  # and the one being written
+    backups = MAX_BACKUPS if saving.backup_minutes else 0
+    slimmed = max(0, checkpoints - saving.keep_checkpoints)
+    return DiskEstimate(
+        made=result,
+        checkpoint=full,
+        checkpoints=checkpoints,
+        written=checkpoints * full + result + RECORD_BYTES,
+        most=(full_checkpoints + backups) * full + slimmed * result + result + RECORD_BYTES,
+        free=free,
+        whole=settings.lora.whole_model,
+    )
+
+
+def _saved_steps(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
+    """Yield the steps whose checkpoints are certain from the settings."""
+    if settings.saving.save_each_epoch:
+        yield from range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch)
+        yield plan.steps
+    if settings.saving.save_every:
+        yield from range(settings.saving.save_every, plan.steps + 1, settings.saving.save_every)

@@ -1,0 +1,58 @@
+"""Findings: the sentences of Check, each with its level and the setting it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Level = Literal["problem", "advice", "note"]
+"""A problem prevents a run, advice should be weighed before one, and a note asks for nothing."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about a run; `key` is the setting it is about, or empty."""
+
+    level: Level
+    key: str
+    text: str
+
+
+def problem(key: str, text: str) -> Finding:
+    return Finding("problem", key, text)
+
+
+def advice(key: str, text: str) -> Finding:
+    return Finding("advice", key, text)
+
+
+def note(key: str, text: str) -> Finding:
+    return Finding("note", key, text)
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Put problems before advice and advice before notes; each sentence once, otherwise in the given order."""
+    unique = {(finding.level, finding.text): finding for finding in findings}
+    return tuple(sorted(unique.values(), key=lambda finding: get_args(Level).index(finding.level)))
+
+
+def texts(findings: Iterable[Finding], level: Level) -> tuple[str, ...]:
+    """The sentences of one level."""
+    return tuple(finding.text for finding in findings if finding.level == level)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A setting that would fit better, with the value to use and the reason."""
+
+    key: str
+    value: int | float | str
+    why: str
+
+    @property
+    def words(self) -> str:
+        """The value as the page and the console show it: unprintable characters escaped, a line break as \\n."""
+        if isinstance(self.value, str):
+            return "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.value) or "nothing"
+        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)

@@ -1,0 +1,118 @@
+"""What the model and the examples show: text that is learned and measured, stop tokens, and missing hard cuts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from ...core.findings import Finding, Suggestion, advice, problem
+from ...core.host import ModelCard
+from ...train_utils import plural
+from ..examples import NGRAM_WORDS, RowSource, Source, TextSource, count_shared_rows, find_shared_passages
+from .report import StopTokenCount
+
+LONG_TEXT_BLOCKS = 20
+ORNAMENT_LINE = re.compile(r"^[ \t]*((?:[*#=~_•-][ \t]?){3,}|⁂)[ \t]*$", re.MULTILINE)
+HEADING_WORDS = (
+    "chapter|kapitel|chapitre|cap[ií]tulo|capitolo|hoofdstuk|rozdział|глава|part|teil|partie|parte|act|scene"
+)
+HEADING_NUMBERS = r"\d+|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+HEADING = re.compile(rf"^({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b.{{0,60}}$", re.MULTILINE | re.IGNORECASE)
+ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
+MIN_MATCHES, MAX_CHARS = 2, 10**7
+
+
+def check_model(card: ModelCard) -> Iterator[Finding]:
+    if not card.is_causal_lm:
+        architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
+        yield problem(
+            "",
+            f"{card.name} ({architectures}) does not write text on: nothing in it predicts a next token. Choose a "
+            "model for text generation.",
+        )
+
+
+def check_leaks(
+    learned: Sequence[Source], validation: Sequence[Source], learned_texts: Sequence[str], texts: Sequence[str]
+) -> Iterator[Finding]:
+    """Yield text and rows that stand in both the training and the validation data."""
+    if validation and (passages := find_shared_passages(texts, learned_texts)):
+        verb = plural(len(passages), "passage stands", "passages stand")
+        yield advice(
+            "eval_data",
+            f"Kept aside: {len(passages)} {verb} in the training text too, {NGRAM_WORDS} words and longer, "
+            f"since the text repeats itself; one begins {passages[0][:60]!r}.",
+        )
+    if shared := count_shared_rows(validation, learned):
+        yield advice(
+            "eval_data",
+            f"Kept aside: {shared} of its rows stand in the training data too. Take them out of one of the two.",
+        )
+
+
+def count_learned_stops(sources: Sequence[Source], ids: Collection[int]) -> StopTokenCount:
+    """Count the ends of rows and sections that are learned with a stop token."""
+    counts = [_count_rows(s, ids) if isinstance(s, RowSource) else _count_text(s) for s in sources if len(s)]
+    return StopTokenCount(sum(s.stopping for s in counts), sum(s.of for s in counts))
+
+
+def _count_rows(source: RowSource, ids: Collection[int]) -> StopTokenCount:
+    is_stop = np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64))
+    return StopTokenCount(int(is_stop.sum()), len(source))
+
+
+def _count_text(source: Source) -> StopTokenCount:
+    assert isinstance(source, TextSource)
+    parts = len(source.sliced.sections) - source.open_end
+    learns_ends = source.sliced.rules.eos is not None and source.sliced.rules.add_eos != "never"
+    return StopTokenCount(parts if learns_ends else 0, parts)
+
+
+def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Finding]:
+    """Yield advice on sources with few learned stop tokens."""
+    for source in sources:
+        if isinstance(source, RowSource) and len(source):
+            count = _count_rows(source, ids)
+            if count.stopping < count.of:
+                yield advice(
+                    "data",
+                    f"{source.name}: only {count.stopping} of {count.of} examples end in a stop token that is "
+                    "learned: the model may not learn to stop.",
+                )
+    texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
+    blocks, parts = Counter[str](), Counter[str]()
+    for text in texts:  # the validation split may divide one text into several
+        blocks[text.name] += len(text)
+        parts[text.name] += len(text.sliced.sections) - text.open_end
+    for name in blocks:
+        if blocks[name] >= LONG_TEXT_BLOCKS and parts[name] in _FEW_ENDS_ADVICE:
+            yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]}")
+
+
+_GOES_ON = "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."
+_FEW_ENDS_ADVICE = {
+    0: f"no hard cut was found, and its end is kept aside, so no end token is learned: {_GOES_ON}",
+    1: f"no hard cut was found, so an end token stands only at the end of the whole text: {_GOES_ON}",
+}
+
+
+def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
+    """Suggest a hard cut for the first text that has none but has other marks."""
+    for source in sources:
+        if isinstance(source, TextSource) and len(source.sliced.sections) == 1:
+            mark, count = _most_common_mark(source.sliced.text[:MAX_CHARS])
+            if count >= MIN_MATCHES:
+                reason = (
+                    f"{source.name}: {mark!r} stands {count} times at the beginning of a line, and divides it."
+                )
+                yield Suggestion("hard_cut", mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", reason)
+                return
+
+
+def _most_common_mark(text: str) -> tuple[str, int]:
+    """Return the most common mark and its count; of headings only the word, since their numbers differ."""
+    marks = Counter(match[1].rstrip() for pattern in (ORNAMENT_LINE, HEADING) for match in pattern.finditer(text))
+    return marks.most_common(1)[0] if marks else ("", 0)
