@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-# NumPy arrays, named for what they hold. NumPy is imported inside functions, since its import takes 0.1 s.
+import numpy as np
+
+# NumPy arrays, named for what they hold.
 Ints: TypeAlias = Any
 Ids: TypeAlias = Any  # int32
 Flags: TypeAlias = Any
@@ -186,8 +188,6 @@ class SlicedText:
 
     def ids_of(self, block: Block) -> Ids:
         """The ids of a block as they are trained on: its slice of the text's ids, with BOS and EOS."""
-        import numpy as np
-
         rules = self.units.rules
         has_bos, has_eos = rules.opening, rules.closes(block.ends_section)
         text_end = block.tokens - has_eos
@@ -234,8 +234,6 @@ class SlicedText:
 
     def _gaps(self, spans: Spans) -> Iterator[tuple[int, int]]:
         """The stretches of sections that none of these spans covers."""
-        import numpy as np
-
         starts, ends = self.units.start[spans.first], self.units.end[spans.last - 1]
         low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])
         high = np.append(starts, len(self.text))
@@ -245,8 +243,6 @@ class SlicedText:
     @cached_property
     def _columns(self) -> tuple[Ints | Flags, ...]:
         """The fields of `Block`, one column each."""
-        import numpy as np
-
         units, first, last, rules = self.units, self.spans.first, self.spans.last - 1, self.rules
         ends_section = units.ends_section[last]
         text_tokens = units.last[last] - units.first[first]
@@ -277,8 +273,6 @@ class Spans:
 
     @staticmethod
     def of(first: Ints, last: Ints, kind: BlockKind) -> Spans:
-        import numpy as np
-
         return Spans(first, last, np.full(len(first), BLOCK_KINDS.index(kind), np.int8))
 
     def select(self, which: Flags) -> Spans:
@@ -291,8 +285,6 @@ class Spans:
 
     def merge(self, other: Spans) -> Spans:
         """Both in the order of the text."""
-        import numpy as np
-
         first = np.concatenate([self.first, other.first])
         order = np.argsort(first, kind="stable")
         last, kind = np.concatenate([self.last, other.last]), np.concatenate([self.kind, other.kind])
@@ -301,8 +293,6 @@ class Spans:
 
 def build_blocks(units: Units) -> Spans:
     """Each block takes as many units as fit, and the next begins where it ends."""
-    import numpy as np
-
     reach, starts, unit = units.reach.tolist(), [], 0
     while unit < len(reach):
         starts.append(unit)
@@ -313,8 +303,6 @@ def build_blocks(units: Units) -> Spans:
 
 def _find_overlaps(units: Units, blocks: Spans) -> Spans:
     """Overlap blocks from the sentence nearest the middle of a block, where whole sentences reach beyond it."""
-    import numpy as np
-
     adjacent = (blocks.last[:-1] == blocks.first[1:]) & ~units.breaks[blocks.first[1:]]
     left, right = blocks.first[:-1][adjacent], blocks.last[:-1][adjacent]
     sentence_starts = np.flatnonzero(units.opens)
@@ -329,8 +317,6 @@ def _find_overlaps(units: Units, blocks: Spans) -> Spans:
 
 def _nearest_index(sorted_values: Ints, targets: Ints) -> Ints:
     """The index of the nearest value for each target."""
-    import numpy as np
-
     after = np.searchsorted(sorted_values, targets).clip(1, max(len(sorted_values) - 1, 1))
     after = np.minimum(after, len(sorted_values) - 1)
     before = np.maximum(after - 1, 0)
@@ -360,8 +346,6 @@ class Units:
     @cached_property
     def breaks(self) -> Flags:
         """Where no block may continue from the unit before: a section begins, or ids were left out."""
-        import numpy as np
-
         return np.append(True, (self.section[1:] != self.section[:-1]) | (self.first[1:] != self.last[:-1]))[
             : len(self)
         ]
@@ -378,8 +362,6 @@ class Units:
     @cached_property
     def reach(self) -> Ints:
         """For a block that begins at a unit, one past the last unit that fits."""
-        import numpy as np
-
         unit = np.arange(len(self))
         first_beyond = np.searchsorted(self.high, self.low + self.rules.room, side="right")
         breaks = np.append(np.flatnonzero(self.breaks), len(self))
@@ -388,8 +370,6 @@ class Units:
 
 def build_units(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> Units:
     """Find sections and sentences, tokenize, and move every bound to the corresponding token bound."""
-    import numpy as np
-
     sections = find_sections(text, rules.hard_cut)
     with ThreadPoolExecutor(1) as executor:  # the tokenizer releases the GIL
         pending_bounds = executor.submit(find, text, sections)
@@ -411,8 +391,6 @@ def build_units(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFi
 
 def _is_last_of_section(section: Ints) -> Flags:
     """Which rows are the last of their section."""
-    import numpy as np
-
     return np.append(section[1:] != section[:-1], True)[: len(section)]
 
 
@@ -432,8 +410,6 @@ class Sections:
 
     def contents_in(self, low: Ints, high: Ints) -> Iterator[tuple[int, int]]:
         """The parts of section contents that lie in these stretches of the text."""
-        import numpy as np
-
         first: Ints = np.searchsorted(self.content_end, low, side="right")
         last: Ints = np.searchsorted(self.content_start, high)
         for stretch in np.flatnonzero(first < last).tolist():  # most stretches hold only spaces
@@ -444,8 +420,6 @@ class Sections:
 
 def find_sections(text: str, hard_cut: str) -> Sections:
     """The parts of a text between its hard cuts."""
-    import numpy as np
-
     cuts = [match.start() for match in re.finditer(re.escape(hard_cut), text)] if hard_cut else []
     bounds = zip([0, *(cut + len(hard_cut) for cut in cuts)], [*cuts, len(text)], strict=True)
     rows = [row for start, end in bounds if (row := _content_bounds(text, start, end))]
@@ -476,8 +450,6 @@ class Tokens:
 
     def bound(self, places: Ints) -> Ints:
         """For each place, the first token bound at or after it that is also a bound between characters."""
-        import numpy as np
-
         same_type = np.asarray(places).astype(self.ends.dtype)  # otherwise all ends are converted at each call
         bounds = np.minimum(np.searchsorted(self.ends, same_type) + 1, len(self.ids))
         while not self.whole[bounds].all():
@@ -487,8 +459,6 @@ class Tokens:
 
 def _tokenize(text: str, sections: Sections, encoder: Encoder) -> Tokens:
     """Tokenize each section as a text of its own."""
-    import numpy as np
-
     batches = [_encode_batch(text, batch, encoder) for batch in _batches(text, sections)]
     if not batches:
         return Tokens(np.zeros(0, np.int32), np.zeros(0, np.int64), np.ones(1, bool), np.zeros(1, np.int64))
@@ -535,8 +505,6 @@ def _encode_batch(
     text: str, batch: Sequence[tuple[int, int, int]], encoder: Encoder
 ) -> tuple[Ids, Ints, Flags, Ints, Ints]:
     """The ids of a batch, where each ends in the whole text, whether it begins a character, and their count."""
-    import numpy as np
-
     pieces = encoder([text[start:end] for start, end, _ in batch])
     counts = np.array([len(piece.ids) for piece in pieces], np.int64)
     shift: Ints = np.repeat(np.array([start for start, _, _ in batch], np.int64), counts)
@@ -550,8 +518,6 @@ def _encode_batch(
 
 def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     """Each sentence by its first token, one past its last, and its section."""
-    import numpy as np
-
     inner = places_inside(ends, sections)
     opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
     while not tokens.whole[opening].all():
@@ -569,8 +535,6 @@ def _refine_long_lines(
     lines: TokenRanges, bounds: UnitBounds, tokens: Tokens, rules: SlicingRules, sections: Sections
 ) -> TokenRanges:
     """The same rows, with lines that are longer than a block replaced by their sentences."""
-    import numpy as np
-
     is_long = lines[1] + rules.closing * _is_last_of_section(lines[2]) - lines[0] > rules.room
     if not len(bounds.inner) or not is_long.any():
         return lines
@@ -585,8 +549,6 @@ def _refine_long_lines(
 
 def places_inside(places: Ints, sections: Sections) -> Ints:
     """The places strictly inside the contents of a section."""
-    import numpy as np
-
     if not len(sections):
         return places[:0]
     section = np.searchsorted(sections.content_start, places, side="right") - 1
@@ -599,8 +561,6 @@ def _divide_long(
     text: str, tokens: Tokens, rules: SlicingRules, sentences: TokenRanges
 ) -> tuple[TokenRanges, Flags, Flags]:
     """Sentences with those too long for a block in pieces, and which pieces open and close a sentence."""
-    import numpy as np
-
     first, last, section = sentences
     closing = rules.closing * _is_last_of_section(section)
     is_long = last + closing - first > rules.room
@@ -639,8 +599,6 @@ def _split_sentence(
 
 def _last_division(text: str, tokens: Tokens, first: int, limit: int) -> int:
     """The last token bound up to a limit at the end of a clause, else of a word, else between two characters."""
-    import numpy as np
-
     low, high = int(tokens.ends[max(first, (first + limit) // 2 - 1)]), int(tokens.ends[limit - 1])
     for pattern in (CLAUSE_END, WORD_END):
         places = np.array([match.end() for match in pattern.finditer(text, low, high + 1)], np.int64)

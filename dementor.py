@@ -13,12 +13,20 @@ Every sentence is seen in many contexts: at the beginning of a block, in its mid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
-from .chunking import BoundsFinder, Encoder, SlicedText, SlicingRules, Spans, Units, build_blocks, build_units
-
-if TYPE_CHECKING:
-    from .chunking import Flags, Ints
+from .chunking import (
+    BoundsFinder,
+    Encoder,
+    Flags,
+    Ints,
+    SlicedText,
+    SlicingRules,
+    Spans,
+    Units,
+    build_blocks,
+    build_units,
+)
 
 
 def slice_windows(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:
@@ -31,15 +39,11 @@ def slice_windows(text: str, encoder: Encoder, rules: SlicingRules, find: Bounds
 
 
 def _all_starts(units: Units) -> Ints:
-    import numpy as np
-
     return np.arange(len(units))
 
 
 def _spread_starts(units: Units, repeats: int) -> Ints:
     """Window starts so that about `repeats` windows cover each sentence, evenly spread over a window's length."""
-    import numpy as np
-
     blocks = build_blocks(units)
     low, length = units.low[blocks.first], units.high[blocks.last - 1] - units.low[blocks.first]
     shares = np.arange(repeats) / repeats
@@ -49,8 +53,6 @@ def _spread_starts(units: Units, repeats: int) -> Ints:
 
 def _is_worthwhile(units: Units, windows: Spans) -> Flags:
     """Windows that do not only repeat the end of the one before: none at a hard cut, no short ones elsewhere."""
-    import numpy as np
-
     reaches_further = np.diff(windows.last, prepend=-1) > 0
     long = units.high[windows.last - 1] - units.low[windows.first] >= units.rules.room / 2
     return reaches_further | (long & ~units.ends_section[windows.last - 1])

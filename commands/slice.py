@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..chunking import Block
 from ..core.host import Host
 from ..data.dataset_index import LOOKUP_ORDER
 from ..settings import flags
@@ -20,6 +19,7 @@ from .environment import interpreter
 from .options import say
 
 if TYPE_CHECKING:
+    from ..chunking import Block
     from ..data.text import SliceMap
 
 

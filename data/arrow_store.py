@@ -76,10 +76,6 @@ class Store:
         _remove_oldest(self.folder, self.largest)
 
 
-def open_store(folders: Folders) -> Store:
-    return Store(folders.prepared_data)
-
-
 def store_size(folders: Folders) -> int:
     """The bytes that prepared data take on disk."""
     return sum(_file_size(path) for path in _store_files(folders.prepared_data))
@@ -106,7 +102,6 @@ def cache_key(*parts: object) -> str:
 
 
 def text_digest(text: str) -> str:
-    """A digest of a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
@@ -184,7 +179,6 @@ def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
 
 
 def _append_checksum(path: Path) -> None:
-    """Append the checksum of a file's bytes."""
     checksum = 0
     with path.open("r+b") as file:
         while chunk := file.read(READ_BYTES):

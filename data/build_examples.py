@@ -14,17 +14,15 @@ from .examples import (
     Examples,
     RowSource,
     Source,
-    SplitText,
     TextSource,
     TruncatedRows,
-    as_split_texts,
     pick_examples,
     split_rows,
     split_texts,
     truncate_rows,
 )
 from .load import LoadedDataset, PrepareContext
-from .readers import unsupported
+from .readers import LoadedText, unsupported
 from .report import RowReport, SourceReport, report_source, report_texts
 from .rows import RowDataset, inspect_texts
 from .text import slice_texts
@@ -48,7 +46,7 @@ class Split:
     texts: tuple[str, ...] = ()
 
     @staticmethod
-    def of(sources: Sequence[Source], share: DatasetShare, seed: int, texts: Iterable[SplitText] = ()) -> Split:
+    def of(sources: Sequence[Source], share: DatasetShare, seed: int, texts: Iterable[LoadedText] = ()) -> Split:
         """The share of one dataset."""
         picks = pick_examples(sources, share, seed)
         return Split(tuple(sources), tuple(picks), tuple(text.text for text in texts))
@@ -105,8 +103,8 @@ def prepare_validation_dataset(
 ) -> PreparedDataset:
     """A dataset of which all is validation data."""
     seed, share, truncate = context.settings.what.seed, dataset.data.share, _truncation(context, rules)
-    texts = as_split_texts(dataset.texts)
-    splits = [Split.of(_slice_texts(context, dataset.data, texts, rules), share, seed, texts)]
+    sources = _slice_texts(context, dataset.data, dataset.texts, rules)
+    splits = [Split.of(sources, share, seed, dataset.texts)]
     splits += [Split.of([truncate(rows.source).source], share, seed) for rows in dataset.rows]
     problems = [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
     return PreparedDataset(validation=Split.join(splits), findings=tuple(problems))
@@ -114,7 +112,9 @@ def prepare_validation_dataset(
 
 def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules) -> PreparedDataset:
     data, seed, eval_share = dataset.data, context.settings.what.seed, context.settings.aside.eval_share
-    learned, held_out = split_texts(dataset.texts, eval_share, rules, seed=seed, name=data.name)
+    learned, held_out = split_texts(
+        dataset.texts, eval_share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
+    )
     sources = _slice_texts(context, data, learned, rules)
     training = Split.of(sources, data.share, seed, learned)
     validation = Split.of(_slice_texts(context, data, held_out, rules), WHOLE_DATASET, seed, held_out)
@@ -146,7 +146,7 @@ def _check_texts(
 
 
 def _slice_texts(
-    context: PrepareContext, dataset: DatasetEntry, texts: Sequence[SplitText], rules: SlicingRules
+    context: PrepareContext, dataset: DatasetEntry, texts: Sequence[LoadedText], rules: SlicingRules
 ) -> list[TextSource]:
     tokenizer, contents = context.tokenizer, [text.text for text in texts]
     sliced_texts, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
@@ -219,7 +219,7 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
         )
 
 
-def _hard_cut_note(texts: Sequence[SplitText], rules: SlicingRules) -> Iterator[str]:
+def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator[str]:
     """A note that a hard cut made of words is not learned: with CHAPTER, the model never sees that word."""
     if any(letter.isalnum() for letter in rules.hard_cut):
         count = sum(text.text.count(rules.hard_cut) for text in texts)

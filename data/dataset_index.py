@@ -13,7 +13,6 @@ from ..core.files import safe_paths
 from ..core.host import Folders
 from ..settings.setting import comma_hint
 from ..train_utils import natural_key
-from .folder_files import is_hidden, visible_files
 from .readers import documents, row_files, unsupported
 
 TEXT_SUFFIXES = (".txt", ".md", *documents.READERS)
@@ -101,8 +100,7 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
             if path.is_file():
                 unsupported.refuse_unsupported(path, stem)
             return DatasetEntry(stem + "/" * path.is_dir(), path, example, share)
-    existing = ", ".join(d.name for d in list_datasets(folders)) or "nothing yet"
-    raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {existing}.")
+    raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {_existing_names(folders)}.")
 
 
 LOOKUP_ORDER = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
@@ -121,11 +119,14 @@ def locate_dataset(name: str, folders: Folders) -> Path:
     for path in candidates:
         if path is not None and _exists(path):
             return path
-    existing = ", ".join(d.name for d in list_datasets(folders)) or "nothing yet"
     raise DataError(
         f"There is no {name!r}: neither among the data sets, in {folders.datasets}, nor as {from_current}. "
-        f"Data sets: {existing}."
+        f"Data sets: {_existing_names(folders)}."
     )
+
+
+def _existing_names(folders: Folders) -> str:
+    return ", ".join(dataset.name for dataset in list_datasets(folders)) or "nothing yet"
 
 
 def absolute_path(name: str) -> Path:
@@ -178,16 +179,12 @@ def _list_folder(folder: Path, *, example: bool) -> list[DatasetEntry]:
     datasets = [
         DatasetEntry(path.name + "/" * path.is_dir(), path, example)
         for path in folder.iterdir()
-        if not is_hidden(path.name)
-        and (_holds_data(path) if path.is_dir() else path.suffix.lower() in DATA_SUFFIXES)
+        if not unsupported.is_hidden(path.name)
+        and (bool(dataset_files(path)) if path.is_dir() else path.suffix.lower() in DATA_SUFFIXES)
     ]
     return sorted(datasets, key=lambda dataset: natural_key(dataset.name))
 
 
-def _holds_data(folder: Path) -> bool:
-    return bool(dataset_files(folder))
-
-
 def dataset_files(path: Path, kinds: Sequence[str] = DATA_SUFFIXES) -> list[Path]:
     """The file itself, or the files of these kinds in a folder."""
-    return visible_files(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]
+    return unsupported.visible_files(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]

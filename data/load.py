@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from ..chunking import Encoder, unescape_hard_cut
+from ..chunking import unescape_hard_cut
 from ..core.errors import DataError
 from ..core.host import Folders, ModelCard
 from ..settings.definitions import TrainingSettings
@@ -15,16 +14,9 @@ from . import dataset_index
 from .arrow_store import Store
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, documents, row_files, text_files, unsupported
-from .rows import RowDataset, RowTokenizer, row_dataset
+from .rows import RowDataset, Tokenizer, row_dataset
 
 ProgressFn = Callable[[str, float | None], None]
-
-
-class Tokenizer(RowTokenizer, Protocol):
-    """The tokenizer interface that preparing data needs."""
-
-    @property
-    def encode(self) -> Encoder: ...
 
 
 @dataclass(frozen=True)

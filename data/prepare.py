@@ -14,11 +14,10 @@ from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings
 from ..train_utils import StepPlan
-from . import arrow_store
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
 from .examples import Examples
-from .load import PrepareContext, ProgressFn, Tokenizer, load_datasets
+from .load import PrepareContext, ProgressFn, load_datasets
 from .report import (
     DatasetReport,
     DiskEstimate,
@@ -36,6 +35,7 @@ from .report import (
     uses_checkpointing,
 )
 from .resolve import ResolvedSettings, check_rules, longest_row, slicing_rules, suggest_cutoff
+from .rows import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def prepare(
     keep: bool = True,
 ) -> TrainingData:
     """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
-    store = arrow_store.open_store(folders) if keep else Store()
+    store = Store(folders.prepared_data if keep else None)
     context = PrepareContext(settings, folders, card, tokenizer, say, store)
     loaded = load_datasets(context, settings.what.data)
     loaded_aside = load_datasets(context, settings.aside.eval_data)

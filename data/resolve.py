@@ -10,7 +10,8 @@ from ..chunking import BlockEnds, SlicingRules, unescape_hard_cut
 from ..core.findings import Finding, Suggestion, advice, note, problem
 from ..core.host import ModelCard
 from ..settings.definitions import TextSettings, TrainingSettings
-from .load import LoadedDataset, Tokenizer
+from .load import LoadedDataset
+from .rows import Tokenizer
 
 AUTO_CUTOFF = 256  # of raw text
 CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048

@@ -8,8 +8,6 @@ from .example_source import ExampleDatasets, find_example_datasets
 from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
 from .split import (
     NGRAM_WORDS,
-    SplitText,
-    as_split_texts,
     count_shared_rows,
     find_shared_passages,
     pick_examples,
@@ -28,10 +26,8 @@ __all__ = [
     "IndexArray",
     "RowSource",
     "Source",
-    "SplitText",
     "TextSource",
     "TruncatedRows",
-    "as_split_texts",
     "batch_order",
     "count_shared_rows",
     "find_example_datasets",

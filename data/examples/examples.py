@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,47 +15,6 @@ from ...chunking import Flags, Ids, Ints, SlicedText
 ROWS_AT_ONCE = 10_000
 IGNORE_INDEX = -100
 """The label of a token that is read and not learned."""
-
-
-class Source(Protocol):
-    """The examples of one file, by number."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def lengths(self) -> Ints:
-        """The number of ids of each example."""
-        ...
-
-    @property
-    def learned(self) -> Ints:
-        """The number of learned ids of each example; the first id is never learned."""
-        ...
-
-    @property
-    def sections(self) -> Sequence[int]:
-        """The section or the row of each example."""
-        ...
-
-    @property
-    def successors(self) -> Ints:
-        """For each example the number of the one that begins where it ends; -1 where there is none."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def ids(self, number: int) -> Ids: ...
-
-    def loss_mask(self, number: int) -> Flags | None:
-        """The loss mask of an example; None where all ids are learned."""
-        ...
-
-    def text(self, number: int) -> str: ...
-
-    def place(self, number: int) -> str:
-        """The example's position in the file, as users read it: 'row 12'."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -79,6 +38,7 @@ class TextSource:
 
     @property
     def learned(self) -> Ints:
+        """The number of learned ids of each example; the first id is never learned."""
         return self.lengths - 1
 
     @property
@@ -94,10 +54,12 @@ class TextSource:
 
     @property
     def sections(self) -> Sequence[int]:
+        """The section of each example; of rows, the row."""
         return [block.section for block in self.sliced]
 
     @property
     def successors(self) -> Ints:
+        """For each example the number of the one that begins where it ends; -1 where there is none."""
         starts, ends, sections = self.sliced.starts, self.sliced.ends, np.asarray(self.sections)
         positions: Ints = np.searchsorted(starts, ends)
         candidates = np.minimum(positions, max(len(self) - 1, 0))
@@ -109,12 +71,14 @@ class TextSource:
         return ids[: int(self.lengths[number])] if self.open_end else ids
 
     def loss_mask(self, number: int) -> Flags | None:
+        """The loss mask of an example; None where all ids are learned."""
         return None
 
     def text(self, number: int) -> str:
         return self.sliced.text_of(self.sliced[number])
 
     def place(self, number: int) -> str:
+        """The example's position in the file, as users read it: 'row 12'."""
         block = self.sliced[number]
         return f"{block.kind} at characters {block.start} to {block.end}"
 
@@ -143,11 +107,7 @@ class RowSource:
     @cached_property
     def learned(self) -> Ints:
         totals: Ints = np.zeros(len(self), np.int64)
-        for start in range(
-            0, len(self), ROWS_AT_ONCE
-        ):  # cumulative sums over all ids would be larger than the data
-            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            positions: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
+        for start, bounds, positions in self._learned_positions():
             second = np.minimum(bounds[:-1] + 1, bounds[1:])
             counts: Ints = np.searchsorted(positions, bounds[1:]) - np.searchsorted(positions, second)
             totals[start : start + len(counts)] = counts
@@ -157,14 +117,21 @@ class RowSource:
     def last_learned_ids(self) -> Ints:
         """The last learned id of each row; -1 where no id is learned."""
         last_ids: Ints = np.full(len(self), -1, np.int64)
-        for start in range(0, len(self), ROWS_AT_ONCE):
-            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            positions: Ints = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
+        for start, bounds, positions in self._learned_positions():
             last: Ints = np.searchsorted(positions, bounds[1:]) - 1
             rows = np.flatnonzero(last >= 0)
             rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
             last_ids[start + rows] = self.all_ids[positions[last[rows]]]
         return last_ids
+
+    def _learned_positions(self) -> Iterator[tuple[int, Ints, Ints]]:
+        """For some rows at a time: the first row, the bounds of the rows, and the learned positions in them.
+
+        Cumulative sums over all ids would be larger than the data.
+        """
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
+            yield start, bounds, np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
 
     @property
     def sections(self) -> Sequence[int]:
@@ -191,6 +158,10 @@ class RowSource:
 
     def place(self, number: int) -> str:
         return f"{self.unit} {self.rows[number]}"
+
+
+Source: TypeAlias = TextSource | RowSource
+"""The examples of one file, by number."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...chunking import Ints, SlicingRules, find_sections, places_inside
+from ...chunking import BlockEnds, Ints, find_sections, places_inside
 from ..dataset_index import DatasetShare
 from ..readers import LoadedText
 from ..text import find_bounds
@@ -25,15 +25,6 @@ from .truncation import select_rows
 MIN_PARTS = 10
 NGRAM_WORDS = 20
 WORD = re.compile(r"\w+")
-
-
-class SplitText(NamedTuple):
-    """An unbroken part of a text on one side of the split; `open_end` where the text goes on after it."""
-
-    name: str
-    text: str
-    notes: tuple[str, ...] = ()
-    open_end: bool = False
 
 
 class TextPart(NamedTuple):
@@ -73,20 +64,17 @@ def _choose(count: int, share: float, rng: np.random.Generator) -> Ints:
     return np.concatenate([np.tile(np.arange(count), repeats), np.minimum(drawn, max(count - 1, 0))])
 
 
-def as_split_texts(texts: Iterable[LoadedText]) -> list[SplitText]:
-    """Wrap texts that have no validation part."""
-    return [SplitText(text.name, text.text, text.notes) for text in texts]
-
-
 def split_texts(
-    texts: Sequence[LoadedText], share: float, cut: SlicingRules, *, seed: int, name: str
-) -> tuple[list[SplitText], list[SplitText]]:
+    texts: Sequence[LoadedText], share: float, hard_cut: str, block_ends: BlockEnds, *, seed: int, name: str
+) -> tuple[list[LoadedText], list[LoadedText]]:
     """Split texts into a training part and a validation part, which is empty for a share of 0."""
     if not share:
-        return as_split_texts(texts), []
-    parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, cut.hard_cut)]
+        return list(texts), []
+    parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, hard_cut)]
     if len(parts) < MIN_PARTS:
-        parts = _tenths(texts, parts, cut)
+        size = sum(p.end - p.start for p in parts) / MIN_PARTS
+        ends = [_possible_ends(text.text, hard_cut, block_ends) for text in texts]
+        parts = [part for section in parts for part in _split_section(section, ends[section.file], size)]
     words = [" ".join(_words(texts[p.file].text[p.start : p.end])) for p in parts]
     sizes = [p.end - p.start for p in parts]
     validation = _choose_parts(words, sizes, share, dataset_rng(seed, name))
@@ -136,20 +124,14 @@ def _sections(file: int, text: str, hard_cut: str) -> Iterator[TextPart]:
             start = end
 
 
-def _tenths(texts: Sequence[LoadedText], sections: Sequence[TextPart], cut: SlicingRules) -> list[TextPart]:
-    """Split few sections into about ten parts, at places where blocks may end."""
-    size = sum(p.end - p.start for p in sections) / MIN_PARTS
-    ends = [_possible_ends(text.text, cut) for text in texts]
-    return [part for section in sections for part in _split_section(section, ends[section.file], size)]
-
-
-def _possible_ends(text: str, cut: SlicingRules) -> Ints:
+def _possible_ends(text: str, hard_cut: str, block_ends: BlockEnds) -> Ints:
     """Return where blocks may end inside sections: never within a hard cut, nor right before one."""
-    sections = find_sections(text, cut.hard_cut)
-    return places_inside(find_bounds(text, sections, cut.block_ends).ends, sections)
+    sections = find_sections(text, hard_cut)
+    return places_inside(find_bounds(text, sections, block_ends).ends, sections)
 
 
 def _split_section(section: TextPart, ends: Ints, size: float) -> Iterator[TextPart]:
+    """Split a section at places where blocks may end, into parts of about this size."""
     start = section.start
     for end in ends[(ends > section.start) & (ends < section.end)].tolist():
         if end - start >= size:
@@ -158,7 +140,7 @@ def _split_section(section: TextPart, ends: Ints, size: float) -> Iterator[TextP
     yield TextPart(section.file, start, section.end, True)
 
 
-def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> Iterator[SplitText]:
+def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> Iterator[LoadedText]:
     """Join adjacent parts into one text, so that blocks may reach from one part into the next."""
     groups: list[list[TextPart]] = []
     for part in parts:
@@ -169,7 +151,7 @@ def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> It
     for group in groups:
         text = texts[group[0].file]
         notes = text.notes if group is groups[0] else ()
-        yield SplitText(text.name, text.text[group[0].start : group[-1].end], notes, not group[-1].ends_section)
+        yield LoadedText(text.name, text.text[group[0].start : group[-1].end], notes, not group[-1].ends_section)
 
 
 def _words(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...chunking import Flags, Ints
+from ...chunking import Flags, Ids, Ints
 from .examples import RowSource
 
 RowPiece = tuple[int, int, int, bool]  # row, first id, one past the last id, whether BOS goes before it
@@ -63,16 +63,13 @@ def _pieces(source: RowSource, row: int, cutoff: int, too_long: str, bos: int | 
 
 
 def _concatenate(source: RowSource, pieces: list[RowPiece], bos: int | None) -> RowSource:
-    bos_id = np.array([bos or 0], np.int32)
+    bos_id: Ids = np.array([bos or 0], np.int32)
     not_learned: Flags = np.zeros(1, bool)
-    ids = [
-        part for _, a, b, with_bos in pieces for part in ((bos_id,) if with_bos else ()) + (source.all_ids[a:b],)
-    ]
-    flags = [
-        part
-        for _, a, b, with_bos in pieces
-        for part in ((not_learned,) if with_bos else ()) + (source.all_trained[a:b],)
-    ]
+    ids: list[Ids] = []
+    flags: list[Flags] = []
+    for _, a, b, with_bos in pieces:
+        ids += [bos_id, source.all_ids[a:b]] if with_bos else [source.all_ids[a:b]]
+        flags += [not_learned, source.all_trained[a:b]] if with_bos else [source.all_trained[a:b]]
     lengths = [b - a + with_bos for _, a, b, with_bos in pieces]
     rows = [row for row, *_ in pieces]
     return replace(

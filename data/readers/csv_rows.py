@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...core.errors import DataError
+from ...train_utils import format_count
 from . import text_files
 from .json_rows import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, Row, Table
 
@@ -121,7 +122,6 @@ def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool
 
 
 def _csv_options(separator: str, quote: str) -> dict[str, Any]:
-    """The keyword arguments for `csv.reader`."""
     quoting = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
     return {"delimiter": separator, **quoting}
 
@@ -183,12 +183,10 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         return Row(number, {}, f"has {len(cells)} columns and not {len(names)}. {_remedy(dialect)}")
     if len(cells) < len(names):
-        return Row(number, {}, f"has {_count_columns(len(cells))} and not {len(names)}. {_remedy(dialect)}")
+        return Row(
+            number, {}, f"has {format_count(len(cells), 'column')} and not {len(names)}. {_remedy(dialect)}"
+        )
     return Row(number, dict(zip(names, cells, strict=False)))
-
-
-def _count_columns(count: int) -> str:
-    return f"{count} column" + "s" * (count != 1)
 
 
 def _remedy(dialect: Dialect) -> str:

@@ -13,7 +13,6 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-MAX_UNPACKED_BYTES = 500_000_000  # bytes, unpacked
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
 SKIPPED_TAGS = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
@@ -34,11 +33,9 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
             styles = {style.style_id: style.name or "" for style in document.styles}
             return list(_read_body(document.element.body, styles))
     except (*DAMAGE_ERRORS, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
-        raise DataError(f"{name} is no whole Word document ({_short_message(error)}). {REPAIR_HINT}") from error
-
-
-def _short_message(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+        raise DataError(
+            f"{name} is no whole Word document ({text_files.short_message(error)}). {REPAIR_HINT}"
+        ) from error
 
 
 def _refuse_huge(path: Path, name: str) -> None:
@@ -52,10 +49,9 @@ def _refuse_huge(path: Path, name: str) -> None:
             size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise DataError(
-                f"{name} is no whole Word document ({_short_message(error)}). {REPAIR_HINT}"
+                f"{name} is no whole Word document ({text_files.short_message(error)}). {REPAIR_HINT}"
             ) from error
-    if size > MAX_UNPACKED_BYTES:
-        raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {REPAIR_HINT}")
+    text_files.refuse_huge(size, name, REPAIR_HINT)
 
 
 def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:

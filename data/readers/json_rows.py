@@ -160,7 +160,6 @@ def _text_rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _row_of_line(number: int, line: str) -> Iterator[Row]:
-    """The row on a line; nothing where the line is blank."""
     if not line or line.isspace():
         return
     try:

@@ -12,7 +12,6 @@ from ...core.errors import DataError
 from . import text_files
 from .paragraphs import Paragraph
 
-MAX_UNPACKED_BYTES = 500_000_000  # bytes, unpacked
 NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
 TEXT, TABLE, OFFICE, STYLE, DRAW = (NAMESPACE % part for part in ("text", "table", "office", "style", "drawing"))
 BREAK_BEFORE = (NAMESPACE % "xsl-fo-compatible") + "break-before"
@@ -31,7 +30,7 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
         root = lxml.fromstring(_read_content(path, name), parser)
     except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
         raise DataError(
-            f"{name} is no whole OpenDocument text ({_short_message(error)}). {REPAIR_HINT}"
+            f"{name} is no whole OpenDocument text ({text_files.short_message(error)}). {REPAIR_HINT}"
         ) from error
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
@@ -45,14 +44,8 @@ def _read_content(path: Path, name: str) -> bytes:
             "META-INF/manifest.xml"
         ):
             raise DataError(f"{name} is locked with a password. Save it without one.")
-        size = archive.getinfo("content.xml").file_size
-        if size > MAX_UNPACKED_BYTES:
-            raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {REPAIR_HINT}")
+        text_files.refuse_huge(archive.getinfo("content.xml").file_size, name, REPAIR_HINT)
         return archive.read("content.xml")
-
-
-def _short_message(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def _break_styles(root: Any) -> frozenset[str]:

@@ -59,5 +59,5 @@ def _translate_errors(name: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        message = " ".join(str(error).split())[:160]
+        message = text_files.short_message(error, 160)
         raise DataError(f"{name} is damaged, locked, or no Parquet file ({message}). Save it anew.") from error

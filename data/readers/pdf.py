@@ -31,7 +31,7 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
             repaired = f"{name} is damaged and was mended in reading: look whether all of its text is there."
             return text_paragraphs, (repaired,) if document.is_repaired else ()
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
-        message = " ".join(str(error).split())[:120]
+        message = text_files.short_message(error)
         raise DataError(
             f"{name} is no whole PDF document ({message}). Open it in a reader and print it anew."
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,6 @@ def is_in_use(path: Path) -> bool:
 
 
 def _choose_table(address: str, name: str, columns: Columns) -> str:
-    """The name of the table to read."""
     with _connect(address, name) as connection:
         with _translate_errors(name):
             result = connection.execute(
@@ -99,7 +98,6 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
 
 
 def _is_recognized(columns: list[str]) -> bool:
-    """Whether columns with these names are recognized."""
     by_lowercase = {column.lower(): column for column in columns}
     return bool(find_pair(by_lowercase)) or any(c in by_lowercase for c in (*CHAT_COLUMNS, *TEXT_COLUMNS))
 
@@ -115,7 +113,6 @@ def _quote_name(name: str) -> str:
 
 @contextmanager
 def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
-    """A connection that can only read."""
     with _translate_errors(name):
         connection = sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_SECONDS)
     with closing(connection):
@@ -145,9 +142,7 @@ def _translate_errors(name: str) -> Iterator[None]:
     """Raise SQLite's errors as DataError."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise DataError(f"{name}: {_explain(str(error))}") from error
-    except sqlite3.Warning as error:  # for several statements, before Python 3.12
+    except (sqlite3.Error, sqlite3.Warning) as error:  # a warning for several statements, before Python 3.12
         raise DataError(f"{name}: {_explain(str(error))}") from error
 
 
@@ -155,16 +150,11 @@ def _explain(error: str) -> str:
     message = error.lower()
     if "locked" in message or "busy" in message:
         return "another program is writing to this database. Close it, or wait until it is done."
-    if (
-        "not authorized" in message
-        or "readonly" in message
-        or "prohibited" in message
-        or "execute one statement" in message
-    ):
+    if any(word in message for word in ("not authorized", "readonly", "prohibited", "execute one statement")):
         return "only one SELECT is allowed: nothing is ever written to a database, and no other file is opened."
     if "interrupted" in message:
         return f"the SELECT found no row in {MAX_ROW_SECONDS} seconds. Choose a simpler one."
-    if "malformed" in message or "not a database" in message or "disk i/o" in message or "disk image" in message:
+    if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
         return f"the database is damaged ({error}). Mend it (sqlite3 FILE .recover), or save it anew."
     return f"SQLite says: {error}. Choose another table or SELECT under Columns, or save the database anew."
 
@@ -185,8 +175,4 @@ def _rows(address: str, query: str, name: str) -> Iterator[Row]:
             if values is None:
                 return
             number += 1
-            yield Row(number, _to_columns(columns, values))
-
-
-def _to_columns(columns: list[str], values: tuple[Any, ...]) -> Mapping[str, Any]:
-    return dict(zip(columns, values, strict=True))
+            yield Row(number, dict(zip(columns, values, strict=True)))

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from ...core.errors import DataError
 
 READ_BYTES = 1 << 22
+MAX_UNPACKED_BYTES = 500_000_000
 SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
 BYTE_ORDER_MARKS = (
@@ -59,11 +60,12 @@ MAX_CONTROL_SHARE = 0.002  # no text in an 8-bit encoding has a larger share of 
 
 @dataclass(frozen=True)
 class LoadedText:
-    """The text of a file, its name inside the dataset, and notes on the reading."""
+    """The text of a file or a part of it, its name inside the dataset, and notes on the reading."""
 
     name: str
     text: str
     notes: tuple[str, ...] = ()
+    open_end: bool = False  # the text goes on in the other part of the split
 
 
 def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
@@ -98,6 +100,17 @@ def file_digest(file: Path, name: str) -> str:
         while chunk := stream.read(READ_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def short_message(error: Exception, length: int = 120) -> str:
+    """A library's own message on one line, cut to this length."""
+    return " ".join(str(error).split())[:length] or type(error).__name__
+
+
+def refuse_huge(size: int, name: str, hint: str) -> None:
+    """A DataError where an archive would unpack to more than any document has."""
+    if size > MAX_UNPACKED_BYTES:
+        raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {hint}")
 
 
 def import_library(module: str, package: str, name: str, kind: str) -> Any:

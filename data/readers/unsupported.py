@@ -1,12 +1,15 @@
-"""File types that are not read, and what to do with each."""
+"""The visible files of a folder; the types among them that are not read, and what to do with each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ...core.errors import DataError
-from ..folder_files import visible_files
+from ...train_utils import natural_key
 
+HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumbs.db")
+"""Prefixes: the webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer."""
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or its text as .txt"
 BOOK = "turn it into an .epub (Calibre does)"
@@ -28,22 +31,27 @@ REMEDIES = {
     **dict.fromkeys((".mp3", ".wav", ".m4a", ".mp4", ".mkv"), SOUND),
 }
 PLAIN_KINDS = frozenset(
-    {
-        "",
-        ".log",
-        ".text",
-        ".rst",
-        ".tex",
-        ".fountain",
-        ".asc",
-        ".nfo",
-        ".org",
-        ".markdown",
-        ".xml",
-        ".yaml",
-        ".yml",
-    }
+    [
+        *("", ".log", ".text", ".rst", ".tex", ".fountain", ".asc", ".nfo", ".org", ".markdown"),
+        *(".xml", ".yaml", ".yml"),
+    ]
 )
+
+
+def is_hidden(name: str) -> bool:
+    return name.lower().startswith(HIDDEN_PREFIXES)
+
+
+def visible_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
+    """The wanted files of a folder and of those inside it, in natural order: chapter 2 before chapter 10.
+
+    Neither hidden files nor those that programs leave beside a user's own.
+    """
+    parts = {
+        path: path.relative_to(folder).parts for path in folder.rglob("*") if is_wanted(path) and path.is_file()
+    }
+    visible = [path for path in parts if not any(map(is_hidden, parts[path]))]
+    return sorted(visible, key=lambda path: [natural_key(part) for part in parts[path]])
 
 
 def find_remedy(path: Path) -> str:

@@ -64,8 +64,7 @@ def _count_rows(source: RowSource, ids: Collection[int]) -> StopTokenCount:
     return StopTokenCount(int(is_stop.sum()), len(source))
 
 
-def _count_text(source: Source) -> StopTokenCount:
-    assert isinstance(source, TextSource)
+def _count_text(source: TextSource) -> StopTokenCount:
     parts = len(source.sliced.sections) - source.open_end
     learns_ends = source.sliced.rules.eos is not None and source.sliced.rules.add_eos != "never"
     return StopTokenCount(parts if learns_ends else 0, parts)

@@ -43,7 +43,6 @@ def check_plan(
 
 
 def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
-    """Note how often a run evaluates and samples."""
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         activities.append(f"the sample prompts are answered {format_times(rounds)}")

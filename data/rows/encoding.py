@@ -25,9 +25,11 @@ BATCH_CHARS = 4_000_000
 MAX_ROW_CHARS = 5_000_000
 
 
-class RowTokenizer(Protocol):
-    """What rows need of a tokenizer, in addition to what texts need."""
+class Tokenizer(Protocol):
+    """What preparing data needs of a tokenizer."""
 
+    @property
+    def encode(self) -> Encoder: ...
     @property
     def encode_marked(self) -> Encoder:
         """Encodes texts to ids with their positions; special tokens in the text become single ids."""
@@ -98,7 +100,7 @@ class RowEncoder:
 
     unit: str
     shape: RowSchema
-    tokenizer: RowTokenizer
+    tokenizer: Tokenizer
     learning: LossMaskSpec
     inspector: TextInspector
     counts: RowCounts = field(default_factory=RowCounts)

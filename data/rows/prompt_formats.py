@@ -147,7 +147,6 @@ def _read_format(name: str, folders: Folders) -> dict[str, str]:
 
 
 def list_formats(folders: Folders) -> list[str]:
-    """List the shipped formats and the user's own."""
     stems = {path.stem for folder in (SHIPPED_FORMATS, folders.formats) for path in folder.glob("*.json")}
     return sorted(stems, key=str.lower)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
-from ...chunking import Encoder
 from ...core.errors import DataError
 from ...core.host import Folders
 from ...settings.definitions import TrainingSettings
 from ..examples import IGNORE_INDEX, Example, Examples
 from . import prompt_formats
-from .encoding import RowTokenizer
+from .encoding import Tokenizer
 from .prompt_formats import FormatSchema, FormatTemplate
 from .row_dataset import bos_eos_texts
 
@@ -26,13 +25,6 @@ MAX_PROMPT_TOKENS = 512  # tokens of a prompt made from a row
 MAX_EXAMPLE_CHARS = 1000
 
 PromptKind = Literal["text", "chat", "format"]
-
-
-class PromptTokenizer(RowTokenizer, Protocol):
-    """A tokenizer for both texts and rows."""
-
-    @property
-    def encode(self) -> Encoder: ...
 
 
 class Prompt(NamedTuple):
@@ -54,7 +46,7 @@ class PromptStyle:
     bos: int | None = None
     system: str = ""
 
-    def prompt(self, message: str, tokenizer: PromptTokenizer) -> Prompt:
+    def prompt(self, message: str, tokenizer: Tokenizer) -> Prompt:
         """Write a message in the style of the training data."""
         encode = tokenizer.encode if self.kind == "text" else tokenizer.encode_marked
         ids = tuple(encode([f"{self.before}{message}{self.after}"])[0].ids.tolist())
@@ -82,7 +74,7 @@ class PromptStyle:
 
 
 def detect_prompt_style(
-    settings: TrainingSettings, folders: Folders, tokenizer: PromptTokenizer, examples: Examples
+    settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, examples: Examples
 ) -> PromptStyle:
     """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
     bos = tokenizer.bos if settings.text.add_bos else None
@@ -94,7 +86,7 @@ def detect_prompt_style(
     return PromptStyle(bos=bos)
 
 
-def chat_prompt_style(tokenizer: PromptTokenizer, bos: int | None, system: str = "") -> PromptStyle | None:
+def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -> PromptStyle | None:
     """Return the style of the chat template's first message; None where the template refuses it."""
     template = tokenizer.chat_template
     system_message = [{"role": "system", "content": system}] if system else []
@@ -110,7 +102,7 @@ def chat_prompt_style(tokenizer: PromptTokenizer, bos: int | None, system: str =
 
 
 def make_prompts(
-    requested: str | Sequence[str], style: PromptStyle, tokenizer: PromptTokenizer, examples: Examples
+    requested: str | Sequence[str], style: PromptStyle, tokenizer: Tokenizer, examples: Examples
 ) -> list[Prompt]:
     """Make the sample prompts: the user's own, or for 'auto' beginnings of examples."""
     if not isinstance(requested, str):
@@ -125,7 +117,7 @@ def make_prompts(
     return list(unique.values())
 
 
-def _prompt_from(example: Example, style: PromptStyle, tokenizer: PromptTokenizer) -> Prompt | None:
+def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> Prompt | None:
     """Cut a prompt from an example: up to its first reply, or the first words of a text.
 
     None where it would be too long.
@@ -149,7 +141,7 @@ def _spread_evenly(count: int, limit: int) -> list[int]:
     return sorted({count * n // limit for n in range(limit)}) if count else []
 
 
-def _chat_styles(settings: TrainingSettings, tokenizer: PromptTokenizer, bos: int | None) -> Iterator[PromptStyle]:
+def _chat_styles(settings: TrainingSettings, tokenizer: Tokenizer, bos: int | None) -> Iterator[PromptStyle]:
     """Yield the style with the user's system message, or without one where the template refuses it."""
     for system in dict.fromkeys((settings.rows.system, "")):
         if (style := chat_prompt_style(tokenizer, bos, system)) is not None:
@@ -157,7 +149,7 @@ def _chat_styles(settings: TrainingSettings, tokenizer: PromptTokenizer, bos: in
             return
 
 
-def _with_common_system(style: PromptStyle, tokenizer: PromptTokenizer, examples: Examples) -> PromptStyle:
+def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:
     """Add the system message that most chats begin with."""
     numbers = _spread_evenly(len(examples), EXAMPLES_INSPECTED)
     leads = Counter(_text_before_message(examples[n], style, tokenizer) for n in numbers)
@@ -167,7 +159,7 @@ def _with_common_system(style: PromptStyle, tokenizer: PromptTokenizer, examples
     return replace(style, before=lead, system=_extract_system(lead, tokenizer))
 
 
-def _text_before_message(example: Example, style: PromptStyle, tokenizer: PromptTokenizer) -> str:
+def _text_before_message(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> str:
     """Return the text before the first user message."""
     ids = example.ids.tolist()[: _first_learned(example)]
     text = tokenizer.decode([n for n in ids if n != style.bos]).rstrip().removesuffix(style.after.rstrip())
@@ -175,7 +167,7 @@ def _text_before_message(example: Example, style: PromptStyle, tokenizer: Prompt
     return before + turn
 
 
-def _extract_system(lead: str, tokenizer: PromptTokenizer) -> str:
+def _extract_system(lead: str, tokenizer: Tokenizer) -> str:
     messages = [{"role": "system", "content": PLACEHOLDER}, {"role": "user", "content": PLACEHOLDER}]
     try:
         before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(PLACEHOLDER)
@@ -185,14 +177,14 @@ def _extract_system(lead: str, tokenizer: PromptTokenizer) -> str:
     return lead[len(before) : len(lead) - len(between)] if fits else ""
 
 
-def _turn_start(before: str, tokenizer: PromptTokenizer) -> str:
+def _turn_start(before: str, tokenizer: Tokenizer) -> str:
     """Return what begins every user message: the text from the last special token on."""
     positions = [before.rfind(special) for special in tokenizer.specials if special]
     return before[max([*positions, 0]) :]
 
 
 def _format_styles(
-    settings: TrainingSettings, folders: Folders, tokenizer: PromptTokenizer, bos: int | None
+    settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, bos: int | None
 ) -> Iterator[PromptStyle]:
     format_name, system = settings.rows.format, settings.rows.system
     if format_name in ("auto", "chat", "text"):

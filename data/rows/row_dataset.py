@@ -20,7 +20,7 @@ from ..examples import RowSource
 from ..readers import Row, Table, row_files, sqlite_rows, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
-from .encoding import LossMaskSpec, RowCounts, RowEncoder, RowTokenizer
+from .encoding import LossMaskSpec, RowCounts, RowEncoder, Tokenizer
 from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
 from .text_quality import TextInspector, load_refusal_phrases
 
@@ -29,7 +29,7 @@ MAX_LISTED = 10
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
 ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
-Arguments = tuple[Path, str, TrainingSettings, Folders, RowTokenizer]
+Arguments = tuple[Path, str, TrainingSettings, Folders, Tokenizer]
 """What the rows of a file depend on: the file, its name for users, settings, folders and tokenizer."""
 
 
@@ -68,7 +68,7 @@ def _store_entry(rows: RowDataset) -> StoreEntry:
     return StoreEntry({name: getattr(rows.source, name) for name in ROW_ARRAYS}, metadata)
 
 
-def _restore(entry: StoreEntry, tokenizer: RowTokenizer) -> RowDataset:
+def _restore(entry: StoreEntry, tokenizer: Tokenizer) -> RowDataset:
     metadata = entry.metadata
     source = RowSource(**metadata["source"], **entry.arrays, decode=tokenizer.decode)
     bad = [(int(number), str(reason)) for number, reason in metadata["counts"]["bad"]]
@@ -82,7 +82,7 @@ def load_row_dataset(
     name: str,
     settings: TrainingSettings,
     folders: Folders,
-    tokenizer: RowTokenizer,
+    tokenizer: Tokenizer,
     report_progress: Callable[[int], None],
 ) -> RowDataset:
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
@@ -103,7 +103,7 @@ def load_row_dataset(
     return RowDataset(source, counts, what, notes, findings)
 
 
-def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer) -> str:
+def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer) -> str:
     """Return the cache key of the encoded rows of a file.
 
     Empty, so that nothing is cached, for a tokenizer without a fingerprint and for a database in use, whose last
@@ -111,8 +111,9 @@ def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folder
     """
     if not tokenizer.fingerprint or sqlite_rows.is_in_use(path):
         return ""
-    rows = replace(settings.rows, too_long="drop")  # truncation comes after the cache
-    templates = prompt_formats.load_templates(rows.format, folders) if _is_prompt_format(rows.format) else {}
+    rows = repr(replace(settings.rows, too_long="drop"))  # truncation comes after the cache
+    format_name = settings.rows.format
+    templates = prompt_formats.load_templates(format_name, folders) if _is_prompt_format(format_name) else {}
     spec = _loss_mask_spec(settings)
     content = text_files.file_digest(path, name)
     return arrow_store.cache_key(
@@ -149,7 +150,7 @@ def _loss_mask_spec(settings: TrainingSettings) -> LossMaskSpec:
 
 
 def _choose_schema(
-    table: Table, settings: TrainingSettings, folders: Folders, tokenizer: RowTokenizer, columns: Columns
+    table: Table, settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, columns: Columns
 ) -> RowSchema:
     """Choose the row schema: by the format setting, otherwise by the columns, those named by the user first."""
     rows, format_name = settings.rows, settings.rows.format
@@ -210,14 +211,13 @@ COLUMN_FIELDS = ("question", "more", "answer", "own_system", "column", "prompt",
 """Fields of row schemas that hold names of columns."""
 
 
-def bos_eos_texts(tokenizer: RowTokenizer) -> tuple[Sequence[str], Sequence[str]]:
-    """Return BOS and EOS as text."""
+def bos_eos_texts(tokenizer: Tokenizer) -> tuple[Sequence[str], Sequence[str]]:
     bos, eos = tokenizer.bos, tokenizer.eos
     opening = [tokenizer.decode([bos])] if bos is not None else []
     return opening, [tokenizer.decode([eos])] if eos is not None else []
 
 
-def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: RowTokenizer) -> list[str]:
+def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: Tokenizer) -> list[str]:
     notes = []
     if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
         notes.append(f"Chats are written by {tokenizer.chat_template.origin}.")

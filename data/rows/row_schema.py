@@ -14,26 +14,10 @@ from ...core.errors import DataError
 from ..readers import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, TEXT_COLUMNS, Row, describe_value, find_pair
 
 ROLES = {
-    "human": "user",
-    "user": "user",
-    "prompter": "user",
-    "customer": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
-    "bard": "assistant",
-    "bing": "assistant",
-    "ai": "assistant",
-    "agent": "assistant",
-    "system": "system",
-    "developer": "system",
-    "tool": "tool",
-    "function": "tool",
-    "observation": "tool",
-    "function_response": "tool",
-    "ipython": "tool",
+    **dict.fromkeys(("human", "user", "prompter", "customer"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "bot", "chatgpt", "bard", "bing", "ai", "agent"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "function", "observation", "function_response", "ipython"), "tool"),
 }
 SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
 HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
@@ -337,17 +321,14 @@ def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
 
 def required_text(columns: Mapping[str, Any], name: str) -> str:
     """Return the text of a column that must have one."""
-    value = _value(columns, name)
-    if value is None:
+    if _value(columns, name) is None:
         existing = ", ".join(map(str, columns)) or "none"
         raise BadRowError(
             f"'{name}' is null." if name in columns else f"has no '{name}'; its columns are: {existing}."
         )
-    if not isinstance(value, str):
-        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be a text, in quotes.")
-    if not value.strip():
-        raise BadRowError(f"'{name}' is empty. Fill it, or take the row out.")
-    return value
+    if text := optional_text(columns, name):
+        return text
+    raise BadRowError(f"'{name}' is empty. Fill it, or take the row out.")
 
 
 def optional_text(columns: Mapping[str, Any], name: str) -> str:

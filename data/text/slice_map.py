@@ -178,7 +178,6 @@ def _coverage(sliced: SlicedText) -> Coverage:
 
 
 def combine_coverage(maps: Sequence[SliceMap]) -> Coverage:
-    """How often the sentences of several texts are seen."""
     units = sum(slice_map.units for slice_map in maps)
     mean = sum(slice_map.seen.mean * slice_map.units for slice_map in maps) / max(units, 1)
     least = min((slice_map.seen.least for slice_map in maps), default=0)

@@ -106,7 +106,6 @@ def _first_word_length(line: str) -> int:
 
 
 def _sections_by_lines(stats: list[LineStats], sections: Sections) -> Flags:
-    """For each section, whether its lines are its units."""
 
     def count_by_section(column: list[Ints]) -> Ints:
         all_places: Ints = np.concatenate([np.zeros(0, np.int64), *column])

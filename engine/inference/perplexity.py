@@ -15,7 +15,8 @@ from ...core.errors import DataError, SettingsError, TrainingProError
 from ...core.evaluations_table import EvaluationRow
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Request, Stage
-from ...data import arrow_store, dataset_index
+from ...data import dataset_index
+from ...data.arrow_store import Store
 from ...data.dataset_index import DatasetEntry
 from ...data.load import PrepareContext, load_dataset
 from ...settings.definitions import TrainingSettings
@@ -83,7 +84,7 @@ def _load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: 
     def say(text: str, share: float | None) -> None:
         job.log.append(Stage(text=text, share=share))
 
-    return PrepareContext(settings, host.folders, card, tokenizer, say, store=arrow_store.open_store(host.folders))
+    return PrepareContext(settings, host.folders, card, tokenizer, say, store=Store(host.folders.prepared_data))
 
 
 def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: PrepareContext) -> PerplexityInput:

@@ -13,8 +13,8 @@ from ...chunking import EncodedText
 from ...core.errors import DataError, SettingsError
 from ...core.jobs import RowScores, Segment
 from ...data.examples import Example, Source
-from ...data.load import Tokenizer
 from ...data.readers import LoadedText
+from ...data.rows import Tokenizer
 from .eval_loop import ExampleSequence, Group, GroupSums
 
 

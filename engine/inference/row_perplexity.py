@@ -13,7 +13,7 @@ from ...core.findings import texts
 from ...core.jobs import RowScores, Segment
 from ...data.examples import IGNORE_INDEX, Example, Examples, TruncatedRows, truncate_rows
 from ...data.load import PrepareContext
-from ...data.rows import PromptStyle, RowDataset, RowTokenizer, detect_prompt_style
+from ...data.rows import PromptStyle, RowDataset, Tokenizer, detect_prompt_style
 from ...train_utils import format_count, plural
 from .eval_loop import GroupSums
 from .perplexity_input import EXCERPT_LENGTH, MAX_SEGMENTS, Numbers, PerplexityInput, SegmentScores
@@ -97,7 +97,7 @@ class RowTexts:
 
     examples: Examples
     way: PromptStyle
-    tokenizer: RowTokenizer
+    tokenizer: Tokenizer
     names: bool
 
     def place(self, index: int) -> str:

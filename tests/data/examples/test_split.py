@@ -55,7 +55,7 @@ def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
 
 def test_nothing_of_the_text_is_lost():
     text = LoadedText("a.txt", book(12))
-    sides = split_texts([text], 0.2, SlicingRules(), seed=1, name="a.txt")
+    sides = split_texts([text], 0.2, "\n\n\n", "auto", seed=1, name="a.txt")
     parts = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
     assert "".join(parts) == text.text
     assert not any(stretch.open_end for side in sides for stretch in side)
@@ -65,7 +65,7 @@ def test_a_short_text_is_divided_at_sentences_first():
     text = LoadedText(
         "a.txt", "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
     )
-    learned, kept = split_texts([text], 0.1, SlicingRules(), seed=1, name="a.txt")
+    learned, kept = split_texts([text], 0.1, "\n\n\n", "auto", seed=1, name="a.txt")
     assert all(s.text.strip().endswith(".") for s in (*learned, *kept))
     assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
 
@@ -80,7 +80,7 @@ def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_pa
 def test_parts_that_are_alike_stay_on_one_side():
     parts = [f"Chapter {n % 6} says the same as ever, word for word." for n in range(24)]
     learned, kept = split_texts(
-        [LoadedText("a.txt", "\n\n\n".join(parts))], 0.25, SlicingRules(), seed=2, name="a"
+        [LoadedText("a.txt", "\n\n\n".join(parts))], 0.25, "\n\n\n", "auto", seed=2, name="a"
     )
     assert find_shared_passages([s.text for s in kept], [s.text for s in learned]) == []
     assert {w for s in kept for w in s.text.split("\n\n\n")} & {
@@ -222,7 +222,7 @@ def test_a_hard_cut_of_ornaments_is_never_a_part_and_never_divided(cut):
         parts = [" ".join(book(1, rng.random()).split(".")[: rng.randrange(4, 9)]) for _ in range(chapters)]
         text = LoadedText("a.txt", f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts))
         for seed in range(20):
-            sides = split_texts([text], 0.05, SlicingRules(hard_cut=cut), seed=seed, name="")
+            sides = split_texts([text], 0.05, cut, "auto", seed=seed, name="")
             for stretch in (*sides[0], *sides[1]):
                 assert "*" not in stretch.text.replace(cut, "") and "w" in stretch.text
 

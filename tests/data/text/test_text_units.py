@@ -199,7 +199,7 @@ def test_the_setting_decides():
 
 def test_validation_data_end_at_lines_too():
     training, validation = split_texts(
-        [LoadedText("log.txt", irc_log(400))], 0.2, SlicingRules(), seed=1, name="log.txt"
+        [LoadedText("log.txt", irc_log(400))], 0.2, "\n\n\n", "auto", seed=1, name="log.txt"
     )
     assert all(part.text.startswith("<") for part in [*training, *validation])
 
