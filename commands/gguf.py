@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ..core.engine import GgufRequest
 from ..hosts.standalone import StandaloneHost, standalone_folders
 from . import options
-from .environment import interpreter
 from .options import say
 
 
@@ -16,11 +15,9 @@ def run(arguments: Sequence[str]) -> int:
     """Write the GGUF file and print its path."""
     args = _parse_args(arguments)
     host = StandaloneHost(standalone_folders(options.find_user_data(args.user_data)))
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    from ..engine.peft_engine import PeftEngine
-
+    engine = options.make_engine(args)
     lora = options.find_lora(args.lora, host.folders)
-    file = PeftEngine().export_gguf(GgufRequest(lora, args.out, args.model), host)
+    file = engine.export_gguf(GgufRequest(lora, args.out, args.model), host)
     say(f"For llama.cpp: --lora {file}")
     print(file)
     return 0

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ..core.engine import MergeRequest
 from ..core.jobs import SESSION, console
 from . import options
-from .environment import interpreter
 from .options import say
 
 
@@ -16,11 +15,9 @@ def run(arguments: Sequence[str]) -> int:
     """Merge the LoRA and print the folder of the model."""
     args = _parse_args(arguments)
     host = options.make_host(args)
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    from ..engine.peft_engine import PeftEngine
-
     request = MergeRequest(options.find_lora(args.lora, host.folders), args.out)
-    job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: PeftEngine().merge(request, host, job))
+    engine = options.make_engine(args)
+    job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: engine.merge(request, host, job))
     console.print_events(job, say)
     if job.end is None or job.end.outcome == "failed":
         return 1

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..core import dist_env
 from ..core.errors import SavingError
@@ -20,6 +20,10 @@ from ..core.launcher import launch_command
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras
+from .environment import interpreter
+
+if TYPE_CHECKING:
+    from ..engine.peft_engine import PeftEngine
 
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
@@ -67,6 +71,14 @@ def make_host(options: argparse.Namespace) -> StandaloneHost:
     """Make the standalone host for the parsed options."""
     folders = standalone_folders(find_user_data(options.user_data))
     return StandaloneHost(folders, model=options.model or "", loading=options.load)
+
+
+def make_engine(options: argparse.Namespace) -> PeftEngine:
+    """Make the engine; makes an environment with torch for it first, where there is none."""
+    interpreter.ensure_environment({"train"}, torch_spec=options.torch)
+    from ..engine.peft_engine import PeftEngine
+
+    return PeftEngine()
 
 
 @contextmanager

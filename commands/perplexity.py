@@ -15,7 +15,6 @@ from ..settings import flags
 from ..settings.parsing import ROW_SETTING_KEYS, row_settings
 from ..train_utils import format_count
 from . import options
-from .environment import interpreter
 from .options import say
 
 
@@ -26,11 +25,8 @@ def run(arguments: Sequence[str]) -> int:
     host = options.make_host(args)
     path = options.find_dataset(args.data, host.folders)
     loras = tuple(options.find_lora(name, host.folders) for name in args.lora)
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    from ..engine.peft_engine import PeftEngine
-
     request = PerplexityRequest(str(path), loras, True, args.stride, args.max_length, args.comment)
-    work = partial(PeftEngine().perplexity, request, settings, host)
+    work = partial(options.make_engine(args).perplexity, request, settings, host)
     job = SESSION.start("perplexity", f"Perplexity of {args.data}", host, work)
     console.print_events(job, say)
     results = [event for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.errors import SavingError, error_message
 from ..core.host import Folders
@@ -19,7 +20,14 @@ from . import options
 from .main import is_broken_pipe
 from .options import say
 
-Action = Callable[[argparse.Namespace, Folders], None]
+
+class Action(NamedTuple):
+    """An action of the command: with a `metavar` its flag takes a value."""
+
+    run: Callable[[argparse.Namespace, Folders], None]
+    help: str
+    metavar: str = ""
+    needs_name: bool = True
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -27,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     args = _parse_args(arguments)
     folders = standalone_folders(options.find_user_data(args.user_data))
     try:
-        _ACTIONS[_chosen_action(args)](args, folders)
+        (_ACTIONS[args.action].run if args.action else _list)(args, folders)
     except OSError as error:
         if is_broken_pipe(error):
             raise
@@ -39,32 +47,17 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("runs", "What is on disk: LoRAs, checkpoints and backups, with sizes.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40; without: all")
     actions = parser.add_mutually_exclusive_group()
-    actions.add_argument("--delete", action="store_true", help="move it to the trash; --restore brings it back")
-    actions.add_argument("--restore", action="store_true", help="bring back what was last deleted under this name")
-    actions.add_argument(
-        "--empty-trash", action="store_true", help="remove for good what was deleted (of this name)"
-    )
-    actions.add_argument(
-        "--clear-prepared", action="store_true", help="take away data made ready: nothing is lost"
-    )
-    actions.add_argument(
-        "--slim", action="store_true", help="reduce older checkpoints, or this one, to the LoRA itself"
-    )
-    actions.add_argument("--as", dest="new_name", metavar="NEW", help="make a LoRA NEW of NAME/checkpoint-40")
-    actions.add_argument("--note", metavar="TEXT", help="keep a note with it; an empty one removes it")
+    for flag, action in _ACTIONS.items():
+        if action.metavar:
+            actions.add_argument(flag, dest=flag, metavar=action.metavar, help=action.help)
+        else:
+            actions.add_argument(flag, dest=flag, action="store_const", const="", help=action.help)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     args = parser.parse_args(arguments)
-    if not args.name and (action := _chosen_action(args)) in _NEEDS_NAME:
-        parser.error(f"--{action} wants the name of a LoRA.")
+    args.action = next((flag for flag in _ACTIONS if vars(args)[flag] is not None), "")
+    if not args.name and args.action and _ACTIONS[args.action].needs_name:
+        parser.error(f"{args.action} wants the name of a LoRA.")
     return args
-
-
-def _chosen_action(args: argparse.Namespace) -> str:
-    if args.new_name is not None:
-        return "as"
-    if args.note is not None:
-        return "note"
-    return next((name for name in _ACTIONS if vars(args).get(name.replace("-", "_"))), "list")
 
 
 def _list(args: argparse.Namespace, folders: Folders) -> None:
@@ -122,12 +115,12 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
 
 
 def _promote(args: argparse.Namespace, folders: Folders) -> None:
-    lora = copy_as_lora(inventory.find_folder(args.name, folders), args.new_name, folders)
+    lora = copy_as_lora(inventory.find_folder(args.name, folders), vars(args)["--as"], folders)
     say(f"{lora.name} is a LoRA of its own now: {lora}")
 
 
 def _note(args: argparse.Namespace, folders: Folders) -> None:
-    run_files.write_note(_run_folder(args.name, folders), args.note)
+    run_files.write_note(_run_folder(args.name, folders), vars(args)["--note"])
 
 
 def _name_of(folder: Path, folders: Folders) -> str:
@@ -194,13 +187,11 @@ def _format_other(folders: Folders) -> Iterator[str]:
 
 
 _ACTIONS: Mapping[str, Action] = {
-    "list": _list,
-    "delete": _delete,
-    "restore": _restore,
-    "empty-trash": _empty_trash,
-    "clear-prepared": _clear_prepared,
-    "slim": _slim,
-    "as": _promote,
-    "note": _note,
+    "--delete": Action(_delete, "move it to the trash; --restore brings it back"),
+    "--restore": Action(_restore, "bring back what was last deleted under this name"),
+    "--empty-trash": Action(_empty_trash, "remove for good what was deleted (of this name)", needs_name=False),
+    "--clear-prepared": Action(_clear_prepared, "take away data made ready: nothing is lost", needs_name=False),
+    "--slim": Action(_slim, "reduce older checkpoints, or this one, to the LoRA itself"),
+    "--as": Action(_promote, "make a LoRA NEW of NAME/checkpoint-40", "NEW"),
+    "--note": Action(_note, "keep a note with it; an empty one removes it", "TEXT"),
 }
-_NEEDS_NAME = ("delete", "restore", "slim", "as", "note")

@@ -24,7 +24,6 @@ from ..settings import files, flags, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.parsing import training_settings
 from . import options, several_runs
-from .environment import interpreter
 from .options import handle_end_signals, say
 
 FORWARDED_SIGNAL_SECONDS = 10
@@ -38,20 +37,14 @@ def run(arguments: Sequence[str]) -> int:
     if len(args.settings) > 1:
         return _train_several(args, host)
     settings = read_settings(args, host, next(iter(args.settings), None))
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    from ..engine.peft_engine import PeftEngine
-
-    job = train_and_print(settings, host, PeftEngine(), resume=args.resume or "")
+    job = train_and_print(settings, host, options.make_engine(args), resume=args.resume or "")
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:
     """Train one run for each settings file."""
     runs = several_runs.read_files(args.settings, partial(read_settings, args, host))
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    from ..engine.peft_engine import PeftEngine
-
-    engine, resume = PeftEngine(), args.resume or ""
+    engine, resume = options.make_engine(args), args.resume or ""
     check_start = partial(engine.check_start, host=host, resume=resume)
     queue = several_runs.check_runs(args.settings, runs, host.card().name, check_start)
     train = partial(train_and_print, host=host, engine=engine, resume=resume)

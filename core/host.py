@@ -38,12 +38,10 @@ class Folders:
 
     @property
     def form(self) -> Path:
-        """The last state of the form on the page."""
         return self.training / "form.json"
 
     @property
     def queue(self) -> Path:
-        """The queued runs."""
         return self.training / "queue.json"
 
     @property
@@ -66,11 +64,8 @@ class Folders:
         return self.training / "presets"
 
 
-CAUSAL_LM_CLASSES = (
-    "ForCausalLM",
-    "LMHead",
-    "ForConditionalGeneration",
-)  # parts of class names of models that predict tokens
+CAUSAL_LM_CLASSES = ("ForCausalLM", "LMHead", "ForConditionalGeneration")
+"""Parts of the class names of models that predict tokens."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ class Session:
         return job
 
     def _run_job(self, job: Job, work: JobFn) -> None:
-        _run_work(job, work)
+        job.log.append(_run_work(job, work))
+        job.log.close()
         self.auto_start.on_job_end(job)
 
 
@@ -78,20 +79,17 @@ def _run_on_model(host: Host, work: JobFn, job: Job) -> JobEnded:
         return work(job)
 
 
-def _run_work(job: Job, work: JobFn) -> None:
+def _run_work(job: Job, work: JobFn) -> JobEnded:
     try:
-        end = work(job)
+        return work(job)
     except TrainingProError as error:
-        end = JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
+        return JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
         text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
         if is_updated():
-            text += (
-                ". Training PRO was updated since it was started: restart the webui or the page, then try again"
-            )
-        end = JobEnded(outcome="failed", text=text, details=traceback.format_exc())
-    job.log.append(end)
-    job.log.close()
+            advice = "restart the webui or the page, then try again"
+            text += f". Training PRO was updated since it was started: {advice}"
+        return JobEnded(outcome="failed", text=text, details=traceback.format_exc())
 
 
 SESSION = Session()

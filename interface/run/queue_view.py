@@ -20,6 +20,10 @@ from ...train_utils import plural
 from ..base import Form, PageContext, add_handler, apply_button, markup, on_load, private_options, stream_options
 
 REFRESH_SECONDS = 0.5
+ADD_LABEL = "Put into the queue"
+START_LABEL = "Start the queue"
+RESUME_LABEL = "Go on with the queue"
+FOLLOW_LABEL = "Let the queue follow this run"
 
 
 class QueueView:
@@ -174,14 +178,6 @@ def _start_label(waiting: int, auto_start: AutoStart, *, training: bool) -> str:
     return f"{label} ({waiting} {plural(waiting, 'waits', 'wait')})"
 
 
-START_LABEL, RESUME_LABEL, FOLLOW_LABEL = (
-    "Start the queue",
-    "Go on with the queue",
-    "Let the queue follow this run",
-)
-
-
-ADD_LABEL = "Put into the queue"
 _ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Take out"))
 _ACTIONS: Mapping[str, Callable[..., None]] = {
     "up": lambda runner, number: runner.move(number, -1),

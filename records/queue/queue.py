@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from os.path import normcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...core.errors import SavingError, SettingsError
 from ...core.files import lock, with_retries, write_error_reason, write_json
@@ -21,16 +21,6 @@ from ...settings.parsing import training_settings
 
 MAX_ENDED_RUNS = 20  # in the file
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
-
-
-class StartReport(Protocol):
-    """What a check of a run finds: the problems that would refuse its start, and its number of steps."""
-
-    @property
-    def problems(self) -> Sequence[str]: ...
-
-    @property
-    def steps(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -80,9 +70,9 @@ class Queue:
         return replace(self, waiting=(*self.waiting, run), done=done, numbered=run.number)
 
     def with_checked_run(
-        self, settings: TrainingSettings, model: str, report: StartReport, other_names: Sequence[str] = ()
+        self, settings: TrainingSettings, model: str, report: Any, other_names: Sequence[str] = ()
     ) -> Queue:
-        """Add a run at the end, unless it could not start then: raise SettingsError with all problems.
+        """Add a run at the end; raise SettingsError with all problems, those in the engine's report among them.
 
         Its name must not be that of an earlier run: one that waits or is in progress, or one of `other_names`.
         """
