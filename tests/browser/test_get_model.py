@@ -72,6 +72,7 @@ def test_a_download_during_a_run_keeps_the_other_model_loaded(page_on_hub, serve
     page.stop("beside")
 
 
+@pytest.mark.long
 def test_it_fits_the_screen(page_on_hub, served_hub, open_page):
     served_hub.seconds_a_piece = 8.0
     first = open_page(page_on_hub)

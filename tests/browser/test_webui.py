@@ -155,7 +155,9 @@ def test_in_multi_user_mode_nobody_starts_or_stops(webui, open_tab):
     page.wait_for(lambda: page.can_press("start"), "Start is there again")
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1200), ("dark", 390)], ids=str)
+@pytest.mark.parametrize(
+    ("theme", "width"), [pytest.param("light", 1200, marks=pytest.mark.long), ("dark", 390)], ids=str
+)
 def test_it_fits_the_screen(open_tab, theme, width):
     page = open_tab(theme=theme, width=width)
     page.fill(data="story.txt", name="looks")
