@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..chunking import SlicingRules
 from ..core import dist_env
@@ -77,15 +78,10 @@ def prepare(
     plan = _step_plan(settings, len(examples))
     memory = MemoryModel.of(card, examples, machine)
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, uses_checkpointing(memory, settings))
-    disk = estimate_disk(
-        settings, card, plan, folders.output_folder(full_finetune=settings.lora.whole_model), machine
-    )
+    disk = _estimate_disk(context, plan, machine)
     report = replace(
         report_examples(examples, validation, settings.steps.batch_size, settings.what.seed),
-        steps_per_epoch=plan.steps_per_epoch,
-        steps=plan.steps,
-        sources=data.reports,
-        findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
+        **_report_of_plan(context, rules, data, plan, disk),
         resolved=resolved,
         suggestions=(
             *suggest_cutoff(rules, card, longest_row(loaded)),
@@ -93,11 +89,28 @@ def prepare(
             *suggest_hard_cuts(data.training.sources),
         ),
         memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
-        disk=disk,
-        stops=count_learned_stops(data.training.sources, tokenizer.stops),
-        tokens_known=_special_tokens(tokenizer),
     )
     return TrainingData(examples, validation, plan, resolved, report)
+
+
+def _estimate_disk(context: PrepareContext, plan: StepPlan, machine: DeviceMemory | None) -> DiskEstimate | None:
+    folder = context.folders.output_folder(full_finetune=context.settings.lora.whole_model)
+    return estimate_disk(context.settings, context.card, plan, folder, machine)
+
+
+def _report_of_plan(
+    context: PrepareContext, rules: SlicingRules, data: PreparedDataset, plan: StepPlan, disk: DiskEstimate | None
+) -> dict[str, Any]:
+    """The fields of the report that follow from data, steps and disk."""
+    return {
+        "steps_per_epoch": plan.steps_per_epoch,
+        "steps": plan.steps,
+        "sources": data.reports,
+        "findings": (*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
+        "disk": disk,
+        "stops": count_learned_stops(data.training.sources, context.tokenizer.stops),
+        "tokens_known": _special_tokens(context.tokenizer),
+    }
 
 
 def check_datasets(

@@ -93,9 +93,7 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
             step = trainer.state.global_step
         distributed.shutdown()
         if not dist_env.is_main_process():
-            return JobEnded(
-                outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="", folder=None
-            )
+            return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
         if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, step)
         result = TrainingResult(
