@@ -9,6 +9,7 @@ __all__ = [
     "findings",
     "gguf_header",
     "host",
+    "html",
     "jobs",
     "launcher",
     "version",

@@ -48,6 +48,11 @@ HOMES = {
     "modules": {"hosts", "bench"},
 }
 LAZY = {"hosts", "downloads", "script", "commands"}  # these import heavy libraries inside functions only
+HTML_TEMPLATED = (
+    *("interface/base/", "interface/tabs/", "interface/train/", "interface/page/"),
+    *("records/report/report.py", "core/"),
+)
+"""Folders and files whose HTML comes from templates."""
 HOOKS = {
     "ui",
     "setup",
@@ -77,6 +82,10 @@ def sources() -> list[Path]:
 
 def part(file: Path) -> str:
     return file.parts[0].removesuffix(".py")
+
+
+def is_html_templated(file: Path) -> bool:
+    return file.as_posix().startswith(HTML_TEMPLATED)
 
 
 def tree(file: Path) -> ast.Module:
@@ -257,6 +266,17 @@ def test_only_commands_print(file):
     calls = [node.func for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
     printed = [ast.unparse(call) for call in calls if ast.unparse(call) in ("print", "sys.stdout.write")]
     assert printed == [] or part(file) in {"commands", "bench"}
+
+
+@pytest.mark.parametrize("file", [file for file in sources() if is_html_templated(file)], ids=str)
+def test_html_is_never_put_together_by_hand(file):
+    """A template (core/html.py) or Markup.format escapes every value; an f-string escapes none."""
+    nodes = list(ast.walk(tree(file)))
+    texts = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    parts = [part for text in texts for part in text.values if isinstance(part, ast.Constant)]
+    assert [part.value for part in parts if re.search(r"</?[a-z]+", part.value)] == []
+    names = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    assert {name for name in names if re.search(r"(?<!re\.)\bescape$", name)} == set()
 
 
 @pytest.mark.parametrize("file", sources(), ids=str)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from . import markup, outdated, status_line
 from .form import Form
-from .gradio_compat import make_blocks, private_options, refresh_choices, stream_options
-from .handlers import add_handler, on_load
+from .gradio_compat import make_blocks, private_options, stream_options
+from .handlers import add_handler, on_load, page_load, refresh_choices
 from .links import apply_button, fill_button, link_settings, reset_button, setting_link
 from .markup import table_row
 from .name_status import describe_existing_name
 from .outdated import ResultInputs
-from .page_context import POLL_SECONDS, PageContext, follow_events, follow_refusal, latest_status
+from .page_context import POLL_SECONDS, PageContext, follow_job, follow_refusal, latest_status, stop_job
 from .scripts import load_script
 from .setting_layout import (
     ALL_ROWS,
@@ -42,7 +42,7 @@ __all__ = [
     "apply_button",
     "describe_existing_name",
     "fill_button",
-    "follow_events",
+    "follow_job",
     "follow_refusal",
     "latest_status",
     "link_settings",
@@ -51,6 +51,7 @@ __all__ = [
     "markup",
     "on_load",
     "outdated",
+    "page_load",
     "part_id",
     "private_options",
     "refresh_choices",
@@ -58,6 +59,7 @@ __all__ = [
     "row_id",
     "setting_link",
     "status_line",
+    "stop_job",
     "stream_options",
     "table_row",
 ]

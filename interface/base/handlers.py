@@ -5,20 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import gradio as gr
 from gradio.context import Context
+from markupsafe import Markup
 
 from ...core.errors import TrainingProError, failure_message
 from . import markup
+from .gradio_compat import GRADIO_VERSION, private_options
 
 logger = logging.getLogger("training_pro")
 Handler = Callable[..., Any]
+Event = Callable[..., Any]
+"""An event of a component, as in `button.click`; calling it registers a handler."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,13 @@ class FailureReply:
             logger.exception("%s failed", self.what, exc_info=error)
         message = failure_message(self.what, error)
         if self.says is None:
-            raise gr.Error(_message(message)) from None
+            pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message  # HTML since version 5
+            raise gr.Error(pop_up) from None
         return {**self.clears, self.says: markup.problem(message)}
 
 
 def add_handler(
-    event: Callable[..., Any] | Sequence[Callable[..., Any]],
+    event: Event | Sequence[Event],
     handler: Handler | None,
     inputs: Any,
     outputs: Any,
@@ -58,54 +62,82 @@ def add_handler(
     """Register a handler for one or several events, and return the dependency (for `.then`).
 
     On an exception, `what` begins the message ("Check" in "Check failed: ..."), `says` is the output that shows
-    it, and `clears` maps outputs to new values, because their old content would be misleading.
+    it (by default the first output that is HTML), and `clears` maps outputs to new values, because their old
+    content would be misleading.
     """
+    if says is None:
+        listed = outputs if isinstance(outputs, Iterable) else [outputs]
+        says = next((output for output in listed if isinstance(output, gr.HTML)), None)
     wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
+    streams = {"concurrency_limit": None} if inspect.isasyncgenfunction(wrapped) else {}
+    options = {**private_options(), **streams, **options}
     if isinstance(event, Sequence):
         return gr.on(list(event), wrapped, inputs, outputs, **options)
     return event(wrapped, inputs, outputs, **options)
 
 
-def on_load(
-    handler: Handler | None,
-    outputs: list[Any],
-    *,
-    what: str = "",
-    says: Any = None,
-    clears: Mapping[Any, Any] | None = None,
-    **options: Any,
-) -> None:
-    """Register a handler for the load event of the page that is being drawn, also when the host made that page."""
+def page_load() -> Event:
+    """The load event of the page that is being drawn, also when the host made that page."""
     assert Context.root_block is not None
-    add_handler(Context.root_block.load, handler, None, outputs, what=what, says=says, clears=clears, **options)
+    load: Event = Context.root_block.load
+    return load
+
+
+def on_load(handler: Handler | None, outputs: list[Any], *, what: str = "", **options: Any) -> None:
+    """Register a handler for the load event of the page, with the options of `add_handler`."""
+    add_handler(page_load(), handler, None, outputs, what=what, **options)
+
+
+def refresh_choices(
+    event: Event | Sequence[Event],
+    menu: gr.Dropdown,
+    choices: Callable[[], list[Any]],
+    keep: Callable[[Any, list[Any]], Any] = lambda selected, _: selected,
+) -> Any:
+    """After this event, give the menu new choices; `keep` says what stays selected. Return the dependency.
+
+    Gradio 4 stores the selection by index, and new choices shift the indices. Therefore the selection is removed
+    first and put back afterwards.
+    """
+    action = f"Refreshing the menu {menu.label}"
+
+    def refill(selected: Any) -> Any:
+        new_choices = choices()
+        return gr.update(choices=new_choices, value=keep(selected, new_choices))
+
+    if GRADIO_VERSION >= 6:
+        return add_handler(event, refill, menu, menu, what=action)
+    selection = gr.State()
+    nothing: Any = [] if menu.multiselect else None
+    cleared = add_handler(
+        event, lambda selected: (selected, gr.update(value=nothing)), menu, [selection, menu], what=action
+    )
+    return add_handler(cleared.then, refill, selection, menu, what=action)
 
 
 def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
-    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`."""
+    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`.
+
+    The name and the signature stay, because Gradio inspects them.
+    """
     function = handler.func if isinstance(handler, functools.partial) else handler
+    wrapped: Any
     if inspect.isasyncgenfunction(function):
         wrapped = _guarded_async_generator(handler, failing)
-    elif inspect.iscoroutinefunction(function):
-        wrapped = _guarded_coroutine(handler, failing)
     elif inspect.isgeneratorfunction(function):
         wrapped = _guarded_generator(handler, failing)
     else:
         wrapped = _guarded_function(handler, failing)
-    return _with_metadata(wrapped, handler, function, failing)
-
-
-def is_guarded(handler: Handler) -> bool:
-    return isinstance(getattr(handler, "failing", None), FailureReply)
-
-
-def _with_metadata(wrapped: Any, handler: Handler, function: Handler, failing: FailureReply) -> Handler:
-    """Copy the name and the signature of the handler, because Gradio inspects them."""
     wrapped.__name__ = getattr(function, "__name__", "handler")
     wrapped.__signature__ = inspect.signature(handler)
     wrapped.__annotations__ = {}
     wrapped.failing = failing
-    result: Handler = wrapped
-    return result
+    guarded: Handler = wrapped
+    return guarded
+
+
+def is_guarded(handler: Handler) -> bool:
+    return isinstance(getattr(handler, "failing", None), FailureReply)
 
 
 def _guarded_function(handler: Handler, failing: FailureReply) -> Handler:
@@ -128,16 +160,6 @@ def _guarded_generator(handler: Handler, failing: FailureReply) -> Handler:
     return stream
 
 
-def _guarded_coroutine(handler: Handler, failing: FailureReply) -> Handler:
-    async def call(*args: Any) -> Any:
-        try:
-            return await handler(*args)
-        except Exception as error:  # noqa: BLE001 - every error is shown on the page
-            return failing.updates(error)
-
-    return call
-
-
 def _guarded_async_generator(handler: Handler, failing: FailureReply) -> Handler:
     async def stream(*args: Any) -> AsyncIterator[Any]:
         try:
@@ -148,8 +170,3 @@ def _guarded_async_generator(handler: Handler, failing: FailureReply) -> Handler
             yield failing.updates(error)
 
     return stream
-
-
-def _message(text: str) -> str:
-    """Gradio treats pop-up messages as HTML since version 5."""
-    return escape(text) if int(gr.__version__.split(".")[0]) >= 5 else text

@@ -5,54 +5,56 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from html import escape
 
+from markupsafe import Markup
+
+from ...core.html import html
 from ...settings.definitions import SETTINGS
 from .setting_layout import folded_part_id, folded_part_title
 
+SETTING_LINK = (
+    '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
+    '{% if part_title %} title="Under {{ part_title }}"{% endif %}>{{ words }}</a>'
+)
 
-def apply_button(words: str, values: Mapping[str, object], *, chosen: bool = False) -> str:
+RESET_BUTTON = (
+    '<button type="button" data-tp-key="{0}" data-tp-set="{1}" title="{2}" aria-label="{3}. {2}">\u21ba</button>'
+)
+
+
+def apply_button(words: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
     """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
-    pressed = ' aria-pressed="true"' if chosen else ""
-    return f'<button type="button" class="tp-use" data-tp-set="{_json(values)}"{pressed}>{escape(words)}</button>'
+    pressed = Markup(' aria-pressed="true"') if chosen else ""
+    template = Markup('<button type="button" class="tp-use" data-tp-set="{}"{}>{}</button>')
+    return template.format(json.dumps(dict(values)), pressed, words)
 
 
-def fill_button(box: str, text: str, words: str) -> str:
+def fill_button(box: str, text: str, words: str) -> Markup:
     """An HTML button that puts a text into the text box with the element id `box`."""
-    attributes = f'data-tp-box="{escape(box)}" data-tp-text="{escape(text)}"'
-    return f'<button type="button" class="tp-use" {attributes}>{escape(words)}</button>'
+    template = Markup('<button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}">{}</button>')
+    return template.format(box, text, words)
 
 
-def setting_link(key: str, words: str) -> str:
+def setting_link(key: str, words: str) -> Markup:
     """An HTML link that jumps to a setting."""
-    title = f' title="Under {escape(part_title)}"' if (part_title := folded_part_title(key)) else ""
-    return (
-        f'<a href="#tp-{key}" data-tp-go="{key}" data-tp-part="{folded_part_id(key)}"{title}>{escape(words)}</a>'
-    )
+    part_id, part_title = folded_part_id(key), folded_part_title(key)
+    return html(SETTING_LINK, key=key, words=words, part_id=part_id, part_title=part_title)
 
 
-def reset_button(key: str, default: str) -> str:
+def reset_button(key: str, default: str) -> Markup:
     """An HTML button that resets a setting to its default. clicks.js attaches it to the changed setting."""
-    words = f"Back to the default: {default or 'nothing'}"
-    value = _json({key: SETTINGS[key].default})
-    return (
-        f'<button type="button" data-tp-key="{key}" data-tp-set="{value}" title="{escape(words)}" '
-        f'aria-label="{escape(SETTINGS[key].label)}. {escape(words)}">\u21ba</button>'
-    )
+    setting, words = SETTINGS[key], f"Back to the default: {default or 'nothing'}"
+    return Markup(RESET_BUTTON).format(key, json.dumps({key: setting.default}), words, setting.label)
 
 
-def _json(values: Mapping[str, object]) -> str:
-    return escape(json.dumps(dict(values)))
-
-
-def link_settings(text: str) -> str:
+def link_settings(text: str) -> Markup:
     """A sentence as HTML, with a link on the label of a setting at its start and after the word 'under'."""
     label, colon, rest = text.partition(":")
     if colon and label in _KEY_BY_LABEL:
-        return f"{setting_link(_KEY_BY_LABEL[label], label)}:{link_settings(rest)}"
+        return setting_link(_KEY_BY_LABEL[label], label) + ":" + link_settings(rest)
     parts = _LABEL_AFTER_UNDER.split(text)  # alternates: text, label, text, ...
-    return "".join(
-        setting_link(_KEY_BY_LABEL[part], part) if n % 2 else escape(part) for n, part in enumerate(parts)
+    return Markup("").join(
+        setting_link(_KEY_BY_LABEL[part], part) if n % 2 else part for n, part in enumerate(parts)
     )
 
 

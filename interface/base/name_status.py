@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from markupsafe import Markup
+
 from ...core.errors import TrainingProError
 from ...core.files import safe_paths
 from ...records.folder import loras
 from ...settings.definitions import FULL_FINETUNE
-from . import markup
+from .links import apply_button
 from .page_context import PageContext
 
 
@@ -21,10 +23,18 @@ def describe_existing_name(context: PageContext, name: str, chosen: str, method:
         folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
         if loras.run_status(folder) == "nothing":
             return ""
-        free = loras.free_name(folder.parent, name)
-        return markup.existing_name_line(
-            name, loras.describe_folder(folder), _continue_label(folder), chosen, free
+        labels = {
+            "continue": _continue_label(folder),
+            "replace": "replace it (a backup is kept)",
+            "new_name": f"use a new name: {loras.free_name(folder.parent, name)}",
+        }
+        buttons = Markup("").join(
+            apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
+            for choice, label in labels.items()
+            if label
         )
+        line = Markup('<p class="tp-quiet">{} exists: {}. {}</p>')
+        return line.format(name, loras.describe_folder(folder), buttons)
     except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
         return ""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal
+
+from markupsafe import Markup
 
 from ...settings import presets
 
@@ -31,12 +32,12 @@ class ResultInputs:
         return self.values != other.values and bool(presets.differing_keys(self.values, other.values))
 
 
-def notice(kind: ResultKind) -> str:
+def notice(kind: ResultKind) -> Markup:
     """The notice inside a result, hidden until `style` shows it."""
-    return f'<p class="tp-outdated tp-outdated-{kind}">{escape(NOTICES[kind])}</p>'
+    return Markup('<p class="tp-outdated tp-outdated-{}">{}</p>').format(kind, NOTICES[kind])
 
 
-def style(kinds: Iterable[ResultKind]) -> str:
+def style(kinds: Iterable[ResultKind]) -> Markup:
     """A style sheet that shows the notices of these results."""
     selectors = ", ".join(f".tp-card .tp-outdated-{kind}" for kind in kinds)
-    return f"<style>{selectors} {{display: block !important}}</style>" if selectors else ""
+    return Markup("<style>{} {{display: block !important}}</style>" if selectors else "").format(selectors)

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
 from ...core.host import Folders, Host
-from ...core.jobs import Event, Job, JobEnded, Session, Stage
+from ...core.jobs import Event, Job, JobEnded, Request, Session, Stage
 from ...data.report import DatasetReport
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
@@ -67,6 +67,30 @@ class PageContext:
             return markup.card("", markup.paragraph(action(self.host.folders)), mood="good")
         except (TrainingProError, OSError) as error:
             return markup.problem(error_message(error))
+
+
+async def follow_job(
+    session: Session, start: Callable[[], Job], status: str = ""
+) -> AsyncIterator[tuple[str, list[Event]]]:
+    """Start a job, and yield its status with its new events; if it cannot start, why, without events."""
+    try:
+        job = start()
+    except TrainingProError as error:
+        async for refusal in follow_refusal(session, error):
+            yield refusal, []
+        return
+    yield status, []
+    async for events in follow_events(job):
+        status = latest_status(events, status)
+        yield status, events
+
+
+def stop_job(job: Job | None) -> str:
+    """Stop a job; the message is empty if it is not running."""
+    if job is None or not job.running:
+        return ""
+    job.control.ask(Request.STOP)
+    return markup.paragraph("Stopping.", quiet=True)
 
 
 async def follow_refusal(session: Session, error: TrainingProError) -> AsyncIterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.errors import BusyError, SettingsError, TrainingProError
 from ...core.jobs import DownloadProgress, Job, JobFn, Note, Request, Stage, event_text
@@ -17,8 +18,7 @@ from ..base import (
     fill_button,
     markup,
     on_load,
-    private_options,
-    stream_options,
+    page_load,
 )
 
 TITLE = "Get a model"
@@ -113,20 +113,13 @@ class DownloadPanel:
         self._connect()
 
     def _connect(self) -> None:
-        options = {"outputs": self._refusal, "says": self._refusal, **private_options()}
-        add_handler(
-            [self._get_button.click, self._name.submit],
-            self._start_download,
-            self._name,
-            what="Getting the model",
-            **options,
-        )
-        add_handler(self._stop_button.click, self._stop_download, None, what="Stop", **options)
+        get = [self._get_button.click, self._name.submit]
+        add_handler(get, self._start_download, self._name, self._refusal, what="Getting the model")
+        add_handler(self._stop_button.click, self._stop_download, None, self._refusal, what="Stop")
+        on_load(self._fill_name, [self._name], what="Filling in the model's name")
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
-        on_load(self._fill_name, [self._name], what="Filling in the model's name", **private_options())
-        follow_options = {"what": "Following the download", "says": self._status, **stream_options()}
-        on_load(self.follow, outputs, **follow_options)
-        add_handler(self._follow_button.click, self.follow, None, outputs, **follow_options)
+        for event in (page_load(), self._follow_button.click):
+            add_handler(event, self.follow, None, outputs, what="Following the download")
 
     def _fill_name(self) -> Any:
         """Fill in the last requested name; if there is none, keep what the user has typed."""
@@ -189,7 +182,8 @@ class DownloadPanel:
         return {**buttons, self._status: view.html(), self._accordion: gr.update(label=view.title, **unfold)}
 
 
-def suggestion_buttons() -> str:
+def suggestion_buttons() -> Markup:
     """A line of buttons that put the name of a model into the text box."""
     buttons = (fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
-    return f'<p class="tp-quiet tp-suggested">To begin with: {" ".join(buttons)}</p>'
+    line = Markup('<p class="tp-quiet tp-suggested">To begin with: {}</p>')
+    return line.format(Markup(" ").join(buttons))

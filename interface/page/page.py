@@ -9,26 +9,12 @@ from typing import Any, Protocol
 import gradio as gr
 
 from ...core.engine import Engine
-from ...core.errors import BusyError
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Session
 from ...data.report import DatasetReport, weight_precision
 from ...settings.definitions import TrainingSettings
 from ...train_utils import ModelShape, model_bytes, size
-from ..base import (
-    CSS,
-    PageContext,
-    add_handler,
-    follow_events,
-    follow_refusal,
-    latest_status,
-    make_blocks,
-    markup,
-    on_load,
-    private_options,
-    refresh_choices,
-    stream_options,
-)
+from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load, refresh_choices
 from . import tab
 from .download_panel import TITLE, DownloadPanel
 from .quick_demo import QuickDemo
@@ -96,20 +82,11 @@ class ModelPicker:
         self._needs = gr.HTML(elem_id="tp-model-needs")
         self._status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
         inputs = {self._model, self._loading}
-        add_handler(
-            self._load_button.click,
-            self._load_model,
-            inputs,
-            self._status,
-            what="Loading the model",
-            says=self._status,
-            **stream_options(),
-        )
-        refresh_choices(self._refresh_button.click(None, **private_options()), self._model, self._host.models)
-        options = {"what": "Looking at the model", "says": self._needs}
-        events = [part.change for part in (self._model, self._loading)]
-        add_handler(events, self._describe_needs, inputs, self._needs, **options, **private_options())
-        on_load(self._show_selection, [self._model, self._loading, self._needs], **options, **private_options())
+        add_handler(self._load_button.click, self._load_model, inputs, self._status, what="Loading the model")
+        refresh_choices(self._refresh_button.click, self._model, self._host.models)
+        changes, action = [menu.change for menu in (self._model, self._loading)], "Looking at the model"
+        add_handler(changes, self._describe_needs, inputs, self._needs, what=action)
+        on_load(self._show_selection, [self._model, self._loading, self._needs], what=action)
 
     @property
     def menu(self) -> Any:
@@ -142,16 +119,11 @@ class ModelPicker:
         if not name:
             yield markup.problem("Choose a model first.")
             return
-        try:
-            job = self._session.start("model", f"Loading {name}", self._host, partial(self._work, name, loading))
-        except BusyError as error:
-            async for status in follow_refusal(self._session, error):
-                yield status
-            return
-        status = markup.paragraph(f"Loading {name} ...", quiet=True)
-        yield status
-        async for events in follow_events(job):
-            yield (status := latest_status(events, status))
+        work = partial(self._work, name, loading)
+        start = partial(self._session.start, "model", f"Loading {name}", self._host, work)
+        loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
+        async for status, _ in follow_job(self._session, start, loading_note):
+            yield status
 
     def _work(self, name: str, loading: str, job: Job) -> JobEnded:
         self._host.load(self._host.validate_name(name), loading)

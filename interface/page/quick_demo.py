@@ -23,8 +23,7 @@ from ..base import (
     latest_status,
     markup,
     on_load,
-    private_options,
-    stream_options,
+    page_load,
 )
 from ..run import RunView
 from ..tabs import append_answers
@@ -85,7 +84,7 @@ class DemoView:
         time_is_over = end is not None and end.time_over
         words = f"The two minutes are over at step {self._run_view.step}: here is what it learned."
         message = markup.card("", markup.paragraph(words), mood="good") if time_is_over else ""
-        return message + self._run_view.html() + self._status
+        return markup.join((message, self._run_view.html(), self._status))
 
 
 class QuickDemo:
@@ -111,24 +110,14 @@ class QuickDemo:
                 self._with = gr.Textbox(label="With the LoRA", lines=6, interactive=False, elem_id="tp-first-with")
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         outputs = [self._start_button, self._status, self._without, self._with]
-        add_handler(
-            self._start_button.click,
-            self.press,
-            self._prompt,
-            self._refusal,
-            what="First look",
-            says=self._refusal,
-            **stream_options(),
-        )
-        on_load(self._current_prompt, [self._prompt], what="Filling in the beginning", **private_options())
-        options = {
+        add_handler(self._start_button.click, self.press, self._prompt, self._refusal, what="First look")
+        on_load(self._current_prompt, [self._prompt], what="Filling in the beginning")
+        options: dict[str, Any] = {
             "what": "Following the first look",
-            "says": self._status,
             "clears": {self._without: "", self._with: ""},
-            **stream_options(),
         }
-        on_load(self.follow, outputs, **options)
-        add_handler(self._follow_button.click, self.follow, None, outputs, **options)
+        for event in (page_load(), self._follow_button.click):
+            add_handler(event, self.follow, None, outputs, **options)
 
     async def press(self, prompt: str) -> AsyncIterator[str]:
         """Start the demo, or show why it cannot start for as long as that is so."""

@@ -199,4 +199,4 @@ def _map_html(name: str, sliced: SliceMap) -> str:
         f"a pass, {seen.mean:g} on average; "
         f"{sliced.growth:.2f} times the tokens of the text are trained; {sliced.proof}"
     )
-    return markup.paragraph(caption, quiet=True) + plan_svg.slice_map_svg(sliced)
+    return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"

@@ -233,7 +233,7 @@ class RunView:
 
     def _ended_html(self, end: JobEnded) -> str:
         title = f"{self.job.title}: {end.outcome}"
-        parts = [
+        parts: list[str] = [
             *(markup.paragraph(line) for line in end.text.splitlines()),
             markup.html_list(apply_button(remedy.words, remedy.values) for remedy in end.remedies),
             markup.details("Details", end.details),

@@ -24,17 +24,17 @@ IGNORED_KEYS = frozenset({"name", "if_exists"})
 class RunRecords:
     """A run, read from its records."""
 
-    kept: LoraEntry
+    entry: LoraEntry
 
     @cached_property
     def graph(self) -> list[Mapping[str, Any]]:
-        return [entry for entry in read_json(self.kept.folder / GRAPH, []) if isinstance(entry, dict)]
+        return [entry for entry in read_json(self.entry.folder / GRAPH, []) if isinstance(entry, dict)]
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """The settings of the run; empty if they cannot be read."""
         try:
-            return files.load_settings(self.kept.folder / PARAMETERS).values
+            return files.load_settings(self.entry.folder / PARAMETERS).values
         except TrainingProError:
             return {}
 
@@ -61,18 +61,18 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
 def _chart(
     title: str, runs: tuple[RunRecords, RunRecords], points: Callable[[RunRecords], list[tuple[int, float]]]
 ) -> str:
-    return line_chart(title, {run.kept.name: points(run) for run in runs})
+    return line_chart(title, {run.entry.name: points(run) for run in runs})
 
 
 def _warnings(first: RunRecords, second: RunRecords) -> Iterator[str]:
     """Warnings about figures that must not be compared."""
-    if first.kept.model != second.kept.model:
+    if first.entry.model != second.entry.model:
         yield "They sit on different models: their losses cannot be compared."
     if first.validation_ids and second.validation_ids and not first.validation_ids & second.validation_ids:
         yield "They were tested on different parts kept aside: only each run's own losses there can be compared."
     for run in (first, second):
         if not run.settings:
-            yield f"Which settings {run.kept.name} was made with is not known."
+            yield f"Which settings {run.entry.name} was made with is not known."
 
 
 def _figures(first: RunRecords, second: RunRecords) -> Iterator[tuple[str, str, str]]:
@@ -94,7 +94,7 @@ def _settings(first: RunRecords, second: RunRecords) -> Iterator[tuple[str, str,
 
 
 def _final_loss(run: RunRecords) -> str:
-    return "" if run.kept.loss is None else f"{run.kept.loss:.4f}"
+    return "" if run.entry.loss is None else f"{run.entry.loss:.4f}"
 
 
 def _best_validation_loss(run: RunRecords) -> str:
@@ -108,10 +108,10 @@ def _training_time(run: RunRecords) -> str:
 
 
 FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
-    "model": lambda run: run.kept.model,
-    "steps": lambda run: f"{run.kept.step:,}" if run.kept.step else "",
+    "model": lambda run: run.entry.model,
+    "steps": lambda run: f"{run.entry.step:,}" if run.entry.step else "",
     "smoothed loss at the end": _final_loss,
     "best loss kept aside": _best_validation_loss,
     "spent on training": _training_time,
-    "on disk": lambda run: size(run.kept.size),
+    "on disk": lambda run: size(run.entry.size),
 }

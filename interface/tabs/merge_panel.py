@@ -9,21 +9,12 @@ from typing import Any
 import gradio as gr
 
 from ...core.engine import MergeRequest
-from ...core.errors import SavingError, TrainingProError
+from ...core.errors import SavingError
 from ...core.files import safe_paths
-from ...core.jobs import Job
+from ...core.jobs import Job, JobEnded
 from ...records.folder import loras
 from ...settings.name_rules import name_problem
-from ..base import (
-    PageContext,
-    add_handler,
-    follow_events,
-    follow_refusal,
-    latest_status,
-    markup,
-    refresh_choices,
-    stream_options,
-)
+from ..base import PageContext, add_handler, follow_job, markup, refresh_choices
 
 
 class MergePanel:
@@ -37,26 +28,17 @@ class MergePanel:
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)
-        finished = add_handler(
-            self._button.click, on_merge, {chosen, name}, status, what="Merging", says=status, **stream_options()
-        )
+        finished = add_handler(self._button.click, on_merge, {chosen, name}, status, what="Merging")
         if self._context.models:
-            refresh_choices(finished, self._context.models, self._context.host.models)
+            refresh_choices(finished.then, self._context.models, self._context.host.models)
 
     async def _on_merge(self, chosen: Any, name: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Yield the progress of the merge, or a refusal for as long as it applies."""
-        try:
-            job = self._start_merge(inputs[chosen] or "", (inputs[name] or "").strip())
-        except TrainingProError as error:
-            async for refusal in follow_refusal(self._context.session, error):
-                yield refusal
-            return
-        status = ""
-        async for events in follow_events(job):
-            status = latest_status(events, status)
+        start = partial(self._start_merge, inputs[chosen] or "", (inputs[name] or "").strip())
+        async for status, events in follow_job(self._context.session, start):
             yield status
-        if job.end and job.end.outcome == "finished":
-            yield self._success(job.end.text)
+            if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
+                yield self._success(end.text)
 
     def _success(self, text: str) -> str:
         """The result, and where to choose the new model: the standalone page updates its menu at once."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+
+from markupsafe import Markup
 
 from ...core.jobs import PerplexityMeasured, RowScores
 from ..base import markup
@@ -16,25 +17,25 @@ EXPLANATION = (
 )
 
 
-def row_tables(found: Sequence[PerplexityMeasured]) -> str:
+def row_tables(measured: Sequence[PerplexityMeasured]) -> Markup:
     """The tables as HTML, all but the first folded; empty for a single row or a text."""
-    results = [result for result in found if result.least_known]
+    results = [result for result in measured if result.least_known]
     if not results:
-        return ""
+        return Markup()
     rows_without = {row.place: row for result in results if result.lora == "-" for row in result.rows}
-    tables = "".join(
+    tables = Markup("").join(
         _table(result, rows_without if result.lora != "-" else {}, is_open=result is results[0])
         for result in results
     )
     return markup.paragraph(EXPLANATION, quiet=True) + tables
 
 
-def _table(result: PerplexityMeasured, rows_without: Mapping[str, RowScores], *, is_open: bool) -> str:
+def _table(result: PerplexityMeasured, rows_without: Mapping[str, RowScores], *, is_open: bool) -> Markup:
     """One table; `rows_without` has the same rows measured without a LoRA, if that was requested."""
     header = (*COLUMNS, "without a LoRA") if rows_without else COLUMNS
     title = f"{lora_label(result.lora)}: least and best known rows"
-    table = f'<div class="tp-rows">{markup.table(header, _rows(result, rows_without))}</div>'
-    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{table}</details>"
+    template = Markup('<details{}><summary>{}</summary><div class="tp-rows">{}</div></details>')
+    return template.format(" open" if is_open else "", title, markup.table(header, _rows(result, rows_without)))
 
 
 def _rows(result: PerplexityMeasured, rows_without: Mapping[str, RowScores]) -> Iterator[tuple[str, ...]]:

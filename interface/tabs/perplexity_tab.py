@@ -12,7 +12,7 @@ import gradio as gr
 from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
-from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Request
+from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured
 from ...data import dataset_index
 from ...data.readers import row_files
 from ...records.folder import loras
@@ -23,13 +23,11 @@ from ..base import (
     Form,
     PageContext,
     add_handler,
-    follow_events,
-    follow_refusal,
-    latest_status,
+    follow_job,
     markup,
-    on_load,
-    private_options,
-    stream_options,
+    page_load,
+    refresh_choices,
+    stop_job,
 )
 from ..train import data_menu
 from .perplexity_rows import row_tables
@@ -85,53 +83,27 @@ class PerplexityTab:
     def _connect(self, tab: gr.Tab) -> None:
         form = {self._form.components[key] for key in ROW_SETTING_KEYS if key in self._form.components}
         inputs = {self._data, self._loras, self._include_base, self._window, self._stride, self._comment, *form}
-        options = {"what": "Perplexity", "says": self._status, "clears": {self._results: ""}, **stream_options()}
-        add_handler(
-            self._start_button.click,
-            self._on_start,
-            inputs,
-            [self._status, self._results, self._earlier],
-            **options,
-        )
-        add_handler(
-            self._stop_button.click,
-            self._on_stop,
-            None,
-            self._status,
-            what="Stop",
-            says=self._status,
-            **private_options(),
-        )
-        lists = [self._data, self._loras, self._earlier]
-        # In two steps: Gradio 4 stores the selection by index, and new LoRAs shift the indices.
-        listing = {"what": "Listing data and LoRAs", "says": self._earlier, **private_options()}
-        clearing = {"what": "Listing data and LoRAs", **private_options()}
-        cleared = add_handler(
-            tab.select, self._clear_loras, {self._loras}, [self._chosen, self._loras], **clearing
-        )
-        add_handler(cleared.then, self._refresh_lists, {self._chosen}, lists, **listing)
-        on_load(self._lists, lists, **listing)
+        outputs = [self._status, self._results, self._earlier]
+        options: dict[str, Any] = {"what": "Perplexity", "clears": {self._results: ""}}
+        add_handler(self._start_button.click, self._on_start, inputs, outputs, **options)
+        add_handler(self._stop_button.click, self._on_stop, None, self._status, what="Stop")
+        opened = [tab.select, page_load()]
+        refresh_choices(opened, self._loras, self._lora_names, keep=_existing_names)
+        add_handler(opened, self._list_data, None, [self._data, self._earlier], what="Listing the data")
         outputs = [self._rows_note, self._stride]
-        looking = {"what": "Looking at the data", "says": self._rows_note, **private_options()}
-        add_handler([self._data.change, tab.select], self._on_data_change, {self._data, *form}, outputs, **looking)
+        changed = [self._data.change, tab.select]
+        add_handler(changed, self._on_data_change, {self._data, *form}, outputs, what="Looking at the data")
 
-    def _clear_loras(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any]:
-        return inputs[self._loras] or [], gr.update(value=[])
-
-    def _refresh_lists(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:
-        """New lists, with the selected LoRAs that still exist."""
-        data, names, table = self._lists()
-        existing = names.get("choices") or []
-        return data, {**names, "value": [name for name in inputs[self._chosen] if name in existing]}, table
-
-    def _lists(self) -> tuple[Any, Any, str]:
+    def _lora_names(self) -> list[str]:
         try:
-            names = loras.list_loadable(self._context.host.folders.loras)
+            return loras.list_loadable(self._context.host.folders.loras)
         except (TrainingProError, OSError):
-            return gr.update(), gr.update(), ""
+            return []
+
+    def _list_data(self) -> tuple[Any, str]:
         # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice.
-        data = [name for _, name in data_menu.dataset_choices(self._context)]
-        return gr.update(choices=data), gr.update(choices=names), self._earlier_table()
+        names = [name for _, name in data_menu.dataset_choices(self._context)]
+        return gr.update(choices=names), self._earlier_table()
 
     def _on_data_change(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         """Describe how rows are read; rows have no stride."""
@@ -148,25 +120,19 @@ class PerplexityTab:
             return False
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
-        context = self._context
-        try:
-            context.check_writable()
-            request, settings = self._parse_request(inputs), row_settings(self._form.values(inputs))
-            work = partial(context.engine.perplexity, request, settings, context.host)
-            job = context.session.start(
-                "perplexity", f"Perplexity of {Path(request.data).name}", context.host, work
-            )
-        except TrainingProError as error:
-            async for status in follow_refusal(context.session, error):
-                yield status, "", gr.update()
-            return
         status, events = "", list[Event]()
-        yield "", "", gr.update()
-        async for new_events in follow_events(job):
+        async for status, new_events in follow_job(self._context.session, partial(self._start_job, inputs)):
             events += new_events
-            status = latest_status(new_events, status)
             yield status, results_html(events), gr.update()
-        yield status, results_html(events), self._earlier_table()
+        if events:
+            yield status, results_html(events), self._earlier_table()
+
+    def _start_job(self, inputs: Mapping[Any, Any]) -> Job:
+        context = self._context
+        context.check_writable()
+        request, settings = self._parse_request(inputs), row_settings(self._form.values(inputs))
+        work = partial(context.engine.perplexity, request, settings, context.host)
+        return context.session.start("perplexity", f"Perplexity of {Path(request.data).name}", context.host, work)
 
     def _parse_request(self, inputs: Mapping[Any, Any]) -> PerplexityRequest:
         """The request of the form. Data are looked up by name, so the page gives no access to other files."""
@@ -181,11 +147,8 @@ class PerplexityTab:
         )
 
     def _on_stop(self) -> str:
-        job = self._context.session.latest("perplexity")
-        if job is None or not job.running:
-            return markup.paragraph("Nothing is being worked out.", quiet=True)
-        job.control.ask(Request.STOP)
-        return markup.paragraph("Stopping.", quiet=True)
+        idle = markup.paragraph("Nothing is being worked out.", quiet=True)
+        return stop_job(self._context.session.latest("perplexity")) or idle
 
     def _earlier_table(self) -> str:
         """The last rows of the evaluations table of the host."""
@@ -214,6 +177,10 @@ def results_html(events: Sequence[Event]) -> str:
 def _row(result: PerplexityMeasured) -> tuple[str, ...]:
     scores = f"{result.perplexity:.4f}", f"{result.loss:.4f}", f"{result.right:.1%}"
     return result.dataset, result.model, result.lora, *scores, f"{result.tokens:,}", f"{result.seconds:.1f} s"
+
+
+def _existing_names(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [name for name in chosen if name in names]
 
 
 EXPLANATION = (

@@ -7,11 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.engine import GgufRequest
 from ...core.errors import SavingError, TrainingProError, error_message
@@ -21,7 +21,7 @@ from ...records.folder import GRAPH, LOG, REPORT, LoraEntry, copy_as_lora, inven
 from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...settings.name_rules import name_problem
 from ...train_utils import plural, size
-from ..base import PageContext, add_handler, markup, private_options, stream_options
+from ..base import PageContext, add_handler, markup
 from .compare_runs import comparison_html
 from .merge_panel import MergePanel
 
@@ -29,6 +29,7 @@ DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 NO_OTHER_RUN = "no other run"
 EMPTY_TRASH = "Empty the trash"
 CONFIRM_SECONDS = 8
+DETAILS = Markup("<details><summary>{}</summary>{}</details>")
 COLUMNS = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
 
 
@@ -50,25 +51,14 @@ class RunsTab:
     def draw(self, tab: gr.Tab) -> None:
         self._table = gr.HTML(elem_id="tp-runs-table")
         with gr.Row():
-            self._chosen = (
-                gr.Dropdown(  # custom values: we report a missing run ourselves, Gradio would show a bare "Error"
-                    [],
-                    label="Run, or a checkpoint of it",
-                    elem_id="tp-runs-chosen",
-                    allow_custom_value=True,
-                    scale=4,
-                )
-            )
+            # Custom values: we report a missing run ourselves, Gradio would show a bare "Error".
+            options = {"allow_custom_value": True, "elem_id": "tp-runs-chosen", "scale": 4}
+            self._chosen = gr.Dropdown([], label="Run, or a checkpoint of it", **options)
             self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
         self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         self._draw_buttons()
-        self._other = gr.Dropdown(
-            [NO_OTHER_RUN],
-            value=NO_OTHER_RUN,
-            label="Compare it with",
-            elem_id="tp-runs-other",
-            allow_custom_value=True,
-        )
+        options = {"allow_custom_value": True, "elem_id": "tp-runs-other"}
+        self._other = gr.Dropdown([NO_OTHER_RUN], value=NO_OTHER_RUN, label="Compare it with", **options)
         self._comparison = gr.HTML(elem_id="tp-runs-compared")
         self._run_card = gr.HTML(elem_id="tp-runs-one")
         self._connect(tab)
@@ -100,15 +90,14 @@ class RunsTab:
         self._connect_actions({*menus, self._name, self._note}, [self._status, *lists, self._run_card])
         self._connect_trash({*menus, self._confirmation}, lists)
         self._merge_panel.connect(self._chosen, self._name, self._status)
-        listing = {"what": "Listing the runs", "says": self._table, **private_options()}
-        for event in (tab.select, self._refresh_button.click):
-            add_handler(event, self._list_runs, menus, lists, **listing)
-        shown = {"what": "Looking at the run", "says": self._run_card, "clears": {self._note: ""}}
-        outputs = [self._run_card, self._note]
-        add_handler(self._chosen.change, self._show_run, self._chosen, outputs, **shown, **private_options())
-        compared = {"what": "Comparing the runs", "says": self._comparison, **private_options()}
+        listing = [tab.select, self._refresh_button.click]
+        add_handler(listing, self._list_runs, menus, lists, what="Listing the runs")
+        outputs, action = [self._run_card, self._note], "Looking at the run"
+        add_handler(
+            self._chosen.change, self._show_run, self._chosen, outputs, what=action, clears={self._note: ""}
+        )
         changes = [menu.change for menu in menus]
-        add_handler(changes, self._show_comparison, menus, self._comparison, **compared)
+        add_handler(changes, self._show_comparison, menus, self._comparison, what="Comparing the runs")
 
     def _connect_actions(self, form: set[Any], outputs: list[Any]) -> None:
         """Each button does its action, then the lists and the run are shown anew."""
@@ -120,13 +109,13 @@ class RunsTab:
             (self._copy_button, self._on_copy),
             (self._note_button, self._on_note),
         ):
-            options = {"what": button.value, "says": self._status, "clears": {self._run_card: ""}}
-            add_handler(button.click, self._handler(action), form, outputs, **options, **private_options())
+            clears = {self._run_card: ""}
+            add_handler(button.click, self._handler(action), form, outputs, what=button.value, clears=clears)
 
     def _connect_trash(self, inputs: set[Any], lists: list[Any]) -> None:
         """The second click arrives while the first one still waits."""
         outputs = [self._status, self._empty_button, self._confirmation, *lists]
-        options = {"what": EMPTY_TRASH, "says": self._status, "trigger_mode": "multiple", **stream_options()}
+        options: dict[str, Any] = {"what": EMPTY_TRASH, "trigger_mode": "multiple"}
         add_handler(self._empty_button.click, self._on_empty, inputs, outputs, **options)
 
     def _handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
@@ -141,22 +130,22 @@ class RunsTab:
     def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
         """List the runs; a chosen run that no longer exists is deselected, which also clears its card."""
         try:
-            kept_runs = inventory.list_entries(self._context.host.folders)
+            runs = inventory.list_entries(self._context.host.folders)
         except (TrainingProError, OSError) as error:
             return markup.problem(error_message(error)), gr.update(), gr.update()
-        names = [name for kept in kept_runs for name in kept.names]
-        runs = [NO_OTHER_RUN, *(kept.name for kept in kept_runs)]
+        names = [name for run in runs for name in run.names]
+        others = [NO_OTHER_RUN, *(run.name for run in runs)]
         chosen, other = inputs.get(self._chosen), inputs.get(self._other)
         return (
-            runs_table(kept_runs),
+            runs_table(runs),
             gr.update(choices=names, value=chosen if chosen in names else None),
-            gr.update(choices=runs, value=other if other in runs else NO_OTHER_RUN),
+            gr.update(choices=others, value=other if other in others else NO_OTHER_RUN),
         )
 
     def _show_run(self, name: str | None) -> tuple[str, str]:
         """The card of the run, and its note."""
-        kept = self._find_run(name)
-        return (run_card(kept), kept.note) if kept else ("", "")
+        run = self._find_run(name)
+        return (run_card(run), run.note) if run else ("", "")
 
     def _show_comparison(self, inputs: Mapping[Any, Any]) -> str:
         """The comparison, if two different runs are chosen."""
@@ -174,8 +163,8 @@ class RunsTab:
     def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         name = self._chosen_name(inputs)
         loaded = self._context.host.model_status().loras
-        thrown = trash.move_to_trash(name, folders, loaded=loaded)
-        return f"{thrown.name} is in the trash ({size(thrown.size)}). Undo the last delete brings it back."
+        item = trash.move_to_trash(name, folders, loaded=loaded)
+        return f"{item.name} is in the trash ({size(item.size)}). Undo the last delete brings it back."
 
     def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         latest = next(iter(trash.list_trash(folders)), None)
@@ -215,13 +204,13 @@ class RunsTab:
         }
 
     def _in_trash(self) -> str:
-        """What would be gone, as a question; nothing where nothing is in the trash, or none may be asked."""
+        """What would be deleted, as a question; empty if the trash is empty or cannot be read."""
         try:
-            things = trash.list_trash(self._context.host.folders)
+            items = trash.list_trash(self._context.host.folders)
         except (TrainingProError, OSError):
             return ""
-        many = f"{len(things)} {plural(len(things), 'thing')}"
-        return f"Really: {many}, {size(sum(thing.size for thing in things))}" if things else ""
+        count = f"{len(items)} {plural(len(items), 'thing')}"
+        return f"Really: {count}, {size(sum(item.size for item in items))}" if items else ""
 
     def _empty_trash(self, folders: Folders) -> str:
         if not trash.list_trash(folders):
@@ -237,11 +226,9 @@ class RunsTab:
         file = self._context.engine.export_gguf(
             GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
-        verb = "is written again" if file.name in existing else "is written"
-        return (
-            f"{file} ({size(file.stat().st_size)}) {verb}. It is for llama.cpp: --lora beside a GGUF file of "
-            "the same model."
-        )
+        again = " again" if file.name in existing else ""
+        purpose = "It is for llama.cpp: --lora beside a GGUF file of the same model."
+        return f"{file} ({size(file.stat().st_size)}) is written{again}. {purpose}"
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         new_name = (inputs[self._name] or "").strip()
@@ -264,35 +251,34 @@ def runs_table(runs: list[LoraEntry]) -> str:
     """The table of all runs as HTML."""
     if not runs:
         return markup.paragraph("No runs yet. What is trained stands here.", quiet=True)
-    total = size(sum(kept.size for kept in runs))
+    total = size(sum(run.size for run in runs))
     summary = markup.paragraph(f"{len(runs)} in all, {total}.", quiet=True)
     return markup.table(COLUMNS, map(_row, runs)) + summary
 
 
-def _row(kept: LoraEntry) -> list[str]:
-    steps = f"{kept.step:,} of {kept.steps:,}" if kept.steps else f"{kept.step:,}" if kept.step else ""
-    return [
-        kept.name,
-        kept.status,
-        kept.model,
-        steps,
-        "" if kept.loss is None else f"{kept.loss:.3f}",
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.when)),
-        size(kept.size),
-        kept.note,
-    ]
+def _row(run: LoraEntry) -> tuple[str, ...]:
+    steps = f"{run.step:,} of {run.steps:,}" if run.steps else f"{run.step:,}" if run.step else ""
+    loss = "" if run.loss is None else f"{run.loss:.3f}"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
+    return run.name, run.status, run.model, steps, loss, when, size(run.size), run.note
 
 
-def run_card(kept: LoraEntry) -> str:
+def run_card(entry: LoraEntry) -> str:
     """The loss curve, the verdict, the checkpoints, and the report of a run."""
-    parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in kept.parts]
-    verdict = read_verdict(read_json(kept.folder / LOG, {}))
-    verdict_html = markup.paragraph(verdict) if verdict else ""
-    summary = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
-    checkpoints = f"<details><summary>{summary}</summary>{markup.bullets(parts)}</details>"
+    verdict = read_verdict(read_json(entry.folder / LOG, {}))
     return markup.card(
-        kept.name, verdict_html, _curve(kept.folder), checkpoints if parts else "", _report(kept.folder)
+        entry.name,
+        markup.paragraph(verdict) if verdict else "",
+        _curve(entry.folder),
+        _checkpoints(entry),
+        _report(entry.folder),
     )
+
+
+def _checkpoints(entry: LoraEntry) -> str:
+    parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in entry.parts]
+    summary = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
+    return DETAILS.format(summary, markup.bullets(parts)) if parts else ""
 
 
 def _curve(folder: Path) -> str:
@@ -308,8 +294,8 @@ def _report(folder: Path) -> str:
         page = (folder / REPORT).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    frame = f'<iframe class="tp-report" title="Report" sandbox="" srcdoc="{escape(page)}"></iframe>'
-    return f"<details><summary>The whole report</summary>{frame}</details>"
+    frame = Markup('<iframe class="tp-report" title="Report" sandbox="" srcdoc="{}"></iframe>').format(page)
+    return DETAILS.format("The whole report", frame)
 
 
 def _run_folder(folder: Path, folders: Folders) -> Path:

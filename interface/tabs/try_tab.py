@@ -11,21 +11,11 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from ...core.engine import AnswerRequest
-from ...core.errors import BusyError, TrainingProError
+from ...core.errors import TrainingProError
 from ...core.files import safe_paths
-from ...core.jobs import Answer, Event, Job, JobEnded, Request
+from ...core.jobs import Answer, Event, Job, JobEnded
 from ...records.folder import DATA_SAMPLE, loras, read_training_prompt
-from ..base import (
-    PageContext,
-    add_handler,
-    follow_events,
-    follow_refusal,
-    latest_status,
-    markup,
-    on_load,
-    private_options,
-    stream_options,
-)
+from ..base import PageContext, add_handler, follow_job, markup, page_load, stop_job
 
 NO_LORA = "(no LoRA)"
 OPENING_WORDS = 10
@@ -94,49 +84,21 @@ class TryTab:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
         outputs = [self._status, self._heading, self._without, self._with]
         clears = {self._heading: "", self._without: "", self._with: ""}
-        options = {"what": "Answering", "says": self._status, "clears": clears}
-        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, **options, **stream_options())
-        add_handler(
-            self._stop_button.click,
-            self._on_stop,
-            None,
-            self._status,
-            what="Stop",
-            says=self._status,
-            **private_options(),
-        )
-        lora_options = {"outputs": self._lora_status, "says": self._lora_status, **stream_options()}
-        add_handler(
-            self._put_on_button.click,
-            self._on_put_on,
-            {self._lora, self._strength},
-            what="Putting the LoRA on",
-            **lora_options,
-        )
-        add_handler(
-            self._take_off_button.click, self._on_take_off, None, what="Taking the LoRA off", **lora_options
-        )
-        add_handler(
-            self._refresh_button.click,
-            self._refresh_choices,
-            None,
-            self._lora,
-            what=LISTING_LORAS,
-            **private_options(),
-        )
-        prompt_inputs = {self._lora, self._prompt, self._as_chat, self._suggestion}
-        prompt_outputs = [self._prompt, self._as_chat, self._suggestion]
-        suggest_options = {"what": "Finding a beginning for this LoRA", **private_options()}
-        add_handler(self._lora.change, self._suggest, prompt_inputs, prompt_outputs, **suggest_options)
-        add_handler(
-            tab.select,
-            self._on_open,
-            prompt_inputs,
-            [self._lora, *prompt_outputs],
-            what=LISTING_LORAS,
-            **private_options(),
-        )
-        on_load(self._refresh_choices, [self._lora], what=LISTING_LORAS, **private_options())
+        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, what="Answering", clears=clears)
+        add_handler(self._stop_button.click, self._on_stop, None, self._status, what="Stop")
+        chosen, status = {self._lora, self._strength}, self._lora_status
+        add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Putting the LoRA on")
+        add_handler(self._take_off_button.click, self._on_take_off, None, status, what="Taking the LoRA off")
+        self._connect_menu(tab)
+
+    def _connect_menu(self, tab: gr.Tab) -> None:
+        """Keep the menu of LoRAs up to date, and suggest a prompt for the chosen one."""
+        listing = [self._refresh_button.click, page_load()]
+        add_handler(listing, self._refresh_choices, None, self._lora, what=LISTING_LORAS)
+        inputs = {self._lora, self._prompt, self._as_chat, self._suggestion}
+        outputs = [self._prompt, self._as_chat, self._suggestion]
+        add_handler(self._lora.change, self._suggest, inputs, outputs, what="Finding a beginning for this LoRA")
+        add_handler(tab.select, self._on_open, inputs, [self._lora, *outputs], what=LISTING_LORAS)
 
     def _refresh_choices(self) -> Any:
         return gr.update(choices=lora_choices(self._context))
@@ -164,14 +126,24 @@ class TryTab:
         if not question.prompt.strip():
             yield {self._status: markup.problem(NO_PROMPT)}
             return
-        context = self._context
+        context, texts = self._context, {"without": "", "with": ""}
         work = partial(context.engine.answer, question, context.host)
-        async for status, texts in stream_answers(context, "Answering", work):
-            if texts:
-                boxes = {self._without: texts["without"], self._with: texts["with"]}
-                yield {self._status: status, self._heading: answers_heading(question), **boxes}
-            else:
+        async for status, events in self._follow("Answering", work):
+            if not events:
                 yield {self._status: status}
+                continue
+            append_answers(events, texts)
+            boxes = {self._without: texts["without"], self._with: texts["with"]}
+            yield {self._status: status, self._heading: answers_heading(question), **boxes}
+
+    def _follow(self, title: str, work: Callable[[Job], JobEnded]) -> AsyncIterator[tuple[str, list[Event]]]:
+        """Start a job on the model and follow it."""
+
+        def start() -> Job:
+            self._context.check_writable()
+            return self._context.session.start("answer", title, self._context.host, work)
+
+        return follow_job(self._context.session, start)
 
     def _question(self, inputs: dict[Any, Any]) -> AnswerRequest:
         name = inputs[self._lora]
@@ -185,57 +157,27 @@ class TryTab:
         )
 
     def _on_stop(self) -> str:
-        job = self._context.session.latest("answer")
-        if job is None or not job.running:
-            return ""
-        job.control.ask(Request.STOP)
-        return markup.paragraph("Stopping.", quiet=True)
+        return stop_job(self._context.session.latest("answer"))
 
     async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
         name, strength = inputs[self._lora], inputs[self._strength] / 100
         if name in (None, NO_LORA):
             yield markup.problem("Choose a LoRA to put on.")
             return
-        context = self._context
-        work = partial(context.engine.attach_lora, name, strength, context.host)
-        async for status, _ in stream_answers(context, f"Putting {name} on", work):
+        work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
+        async for status, _ in self._follow(f"Putting {name} on", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        async for status, _ in stream_answers(self._context, "Taking the LoRA off", work):
+        async for status, _ in self._follow("Taking the LoRA off", work):
             yield status
-
-
-async def stream_answers(
-    context: PageContext, title: str, work: Callable[[Job], JobEnded]
-) -> AsyncIterator[tuple[str, dict[str, str]]]:
-    """Start a job on the model and follow it: yield its status and the answers so far.
-
-    If the job cannot start there are no answers.
-    """
-    texts = {"without": "", "with": ""}
-    try:
-        context.check_writable()
-        job = context.session.start("answer", title, context.host, work)
-    except BusyError as error:
-        async for message in follow_refusal(context.session, error):
-            yield message, {}
-        return
-    status = ""
-    async for events in follow_events(job):
-        append_answers(events, texts)
-        status = latest_status(events, status)
-        yield status, texts
 
 
 def answers_heading(question: AnswerRequest) -> str:
     """A heading with the prompt and the LoRA of the answers, since the form may have changed."""
-    text = (
-        question.prompt
-        if len(question.prompt) <= MAX_PROMPT_SHOWN
-        else f"... {question.prompt[-MAX_PROMPT_SHOWN:]}"
-    )
+    prompt = question.prompt
+    text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
     lora = f", {question.lora} at {question.strength:.0%}" if question.lora else ""
     verb = "Answers to" if question.as_chat else "Going on from"
     return markup.paragraph(f"{verb} \u201c{text}\u201d{lora}:", quiet=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
+
+from markupsafe import Markup
 
 from ...core.errors import TrainingProError
 from ...data import dataset_index
@@ -18,6 +19,10 @@ from .field_visibility import DataKind
 
 MAX_PREVIEW_BYTES = 3_000_000
 """Data up to this size are previewed at once; larger data only when Check is pressed."""
+SHARE_FIELD = (
+    '<label class="tp-share">use <input type="number" min="1" max="{max}" value="{per_cent}" '
+    'data-tp-share="{name}"> % of {name}</label>'
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
     chosen = values.get("data") or []
     if not chosen:
         return DataPreview(html=_empty_hint(context))
-    shares = "".join(map(_share_field, chosen))
+    shares = Markup("").join(map(_share_field, chosen))
     try:
         report = _report(values, context)
     except (TrainingProError, OSError):
@@ -92,17 +97,14 @@ def _kinds_of_names(chosen: Iterable[str]) -> tuple[DataKind, ...]:
     return tuple(sorted(kinds))
 
 
-def _share_field(entry: str) -> str:
+def _share_field(entry: str) -> Markup:
     """A number field for the share of a dataset."""
     name = data_menu.dataset_name(entry)
     try:
         per_cent = f"{dataset_index.parse_share(entry).percent:g}"
     except ValueError:
         per_cent = ""
-    return (
-        f'<label class="tp-share">use <input type="number" min="1" max="{dataset_index.MAX_PERCENT}" '
-        f'value="{per_cent}" data-tp-share="{escape(name)}"> % of {escape(name)}</label>'
-    )
+    return Markup(SHARE_FIELD).format(max=dataset_index.MAX_PERCENT, per_cent=per_cent, name=name)
 
 
 def _bytes_of(names: Iterable[str], context: PageContext) -> int:

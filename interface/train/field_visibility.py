@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from markupsafe import Markup
+
 from ...settings.definitions import SETTINGS, section_keys
 from ..base import ALL_ROWS, row_id
 
@@ -49,15 +51,14 @@ def _irrelevant_switch_keys(values: Mapping[str, Any]) -> set[str]:
     return hidden | {key for key in SWITCH_KEYS if (key.endswith("_at") if by_loss else "_loss_" in key)}
 
 
-def style(keys: Collection[str]) -> str:
+def style(keys: Collection[str]) -> Markup:
     """A style sheet that hides these settings, and rows without any visible setting.
 
     The settings are hidden, not removed, so their values stay in the form in every version of Gradio.
     """
     selectors = [f"#tp-{key}" for key in sorted(keys)]
     selectors += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(keys)]
-    if not keys:
-        return ""
-    links = ", ".join(f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys))
-    mark = f"{links} {{content: ' (not used with this dataset and these settings)'}}"
-    return f"<style>{', '.join(selectors)} {{display: none !important}} {mark}</style>"
+    template = "{} {{display: none !important}} {} {{content: ' (not used with this dataset and these settings)'}}"
+    links = [f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys)]
+    rules = template.format(", ".join(selectors), ", ".join(links)) if keys else ""
+    return Markup("<style>{}</style>").format(Markup(rules)) if rules else Markup("")

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ...settings.definitions import SETTINGS
-from ..base import Form, add_handler, load_script, on_load, private_options
+from ..base import Form, add_handler, load_script, on_load
 from . import data_menu
 
 
@@ -26,15 +26,8 @@ class JsBridge:
         """Register the event handlers, after the whole form is drawn."""
         outputs = list(self._form.components.values())
         inputs = {*self._form.inputs(), self._wish_box}
-        add_handler(
-            self._wish_box.change,
-            self._fill_form,
-            inputs,
-            outputs,
-            what="Filling in the form",
-            **private_options(),
-        )
-        on_load(None, [], js=load_script("clicks"), **private_options())
+        add_handler(self._wish_box.change, self._fill_form, inputs, outputs, what="Filling in the form")
+        on_load(None, [], js=load_script("clicks"))
 
     def _fill_form(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         wish = json.loads(inputs[self._wish_box] or "{}")

@@ -8,7 +8,7 @@ import gradio as gr
 
 from ...core.errors import TrainingProError
 from ...settings.definitions import SETTINGS
-from ..base import Form, PageContext, add_handler, markup, private_options
+from ..base import Form, PageContext, add_handler, markup
 
 
 class LayerPicker:
@@ -24,19 +24,10 @@ class LayerPicker:
 
     def connect(self) -> None:
         targets = self._form.components["targets"]
-        add_handler(
-            self._list_button.click,
-            self._on_list,
-            targets,
-            [self._message, self._boxes],
-            what="Listing the layers",
-            says=self._message,
-            clears={self._boxes: gr.update(visible=False)},
-            **private_options(),
-        )
-        add_handler(
-            self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers", **private_options()
-        )
+        outputs, clears = [self._message, self._boxes], {self._boxes: gr.update(visible=False)}
+        options: dict[str, Any] = {"what": "Listing the layers", "clears": clears}
+        add_handler(self._list_button.click, self._on_list, targets, outputs, **options)
+        add_handler(self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers")
 
     def _on_list(self, targets: str | None) -> tuple[str, Any]:
         try:

@@ -15,7 +15,7 @@ from ...core.host import Folders
 from ...records.folder import PARAMETERS, loras
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
-from ..base import Form, PageContext, add_handler, markup, private_options
+from ..base import Form, PageContext, add_handler, markup
 from .cli_command import cli_command_html
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
@@ -63,43 +63,17 @@ class PresetsPanel:
 
     def connect(self, *refreshing: Callable[..., Any]) -> None:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
-        form = self._form.inputs()
-        outputs = [*self._form.components.values(), self.menu_message]
-        on_choose = partial(self._on_choose, self._menu, self.menu_message)
-        add_handler(
-            self._menu.input,
-            on_choose,
-            {*form, self._menu},
-            outputs,
-            what="Start from",
-            says=self.menu_message,
-            **private_options(),
-        )
-        events = [self._order.change, *refreshing]
-        add_handler(
-            events, self.refresh_menu, self._order, self._menu, what="Renewing Start from", **private_options()
-        )
-        for menu, message in self._tables.items():
-            table_outputs = [*self._form.components.values(), message]
+        form, components = self._form.inputs(), self._form.components.values()
+        for menu, message, action in (
+            (self._menu, self.menu_message, "Start from"),
+            *((menu, message, "The preset") for menu, message in self._tables.items()),
+        ):
             on_choose = partial(self._on_choose, menu, message)
-            add_handler(
-                menu.input,
-                on_choose,
-                {*form, menu},
-                table_outputs,
-                what="The preset",
-                says=message,
-                **private_options(),
-            )
-        add_handler(
-            self._reset_button.click,
-            self._on_reset,
-            form,
-            outputs,
-            what="Back to defaults",
-            says=self.menu_message,
-            **private_options(),
-        )
+            add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=action)
+        events = [self._order.change, *refreshing]
+        add_handler(events, self.refresh_menu, self._order, self._menu, what="Renewing Start from")
+        outputs = [*components, self.menu_message]
+        add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Back to defaults")
         self._connect_saving(form)
 
     def _connect_saving(self, form: set[Any]) -> None:
@@ -112,9 +86,7 @@ class PresetsPanel:
             (self._delete_button, self._on_delete, {self._name, self._order}, outputs_with_menu),
         ):
             action = ACTION_NAMES.get(button.value, button.value)
-            add_handler(
-                button.click, handler, inputs, outputs, what=action, says=self._message, **private_options()
-            )
+            add_handler(button.click, handler, inputs, outputs, what=action)
 
     def refresh_menu(self, order: str = NEWEST_FIRST) -> Any:
         return gr.update(choices=self._choices(order))
@@ -136,10 +108,8 @@ class PresetsPanel:
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
         try:
             folders = self._context.host.folders
-            own = [
-                (f"preset: {p.label}", f"{presets.OWN_KIND}:{p.name}")
-                for p in presets.own_presets(folders.presets)
-            ]
+            own_presets = presets.own_presets(folders.presets)
+            own = [(f"preset: {p.label}", f"{presets.OWN_KIND}:{p.name}") for p in own_presets]
             trained = [(f"LoRA: {n}", f"{LORA_SETTINGS}:{n}") for n in _sorted_loras(folders.loras, order)]
         except (TrainingProError, OSError):
             own, trained = [], []

@@ -7,24 +7,13 @@ from functools import partial
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
-from ...core.errors import TrainingProError
-from ...core.jobs import ProbeDone, probe_extra_times
+from ...core.jobs import Job, ProbeDone, probe_extra_times
 from ...settings import presets
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
-from ..base import (
-    Form,
-    PageContext,
-    add_handler,
-    apply_button,
-    follow_events,
-    follow_refusal,
-    latest_status,
-    markup,
-    outdated,
-    stream_options,
-)
+from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated
 
 
 class ProbePanel:
@@ -43,38 +32,28 @@ class ProbePanel:
 
     def connect(self) -> None:
         inputs, outputs = self._form.inputs(), [self._result, self.made_from, *self._form.components.values()]
-        options = {"outputs": outputs, "says": self._result, **stream_options()}
-        add_handler(
-            self._test_button.click, partial(self._on_click, fit=False), inputs, what="Test one step", **options
-        )
-        add_handler(
-            self._fit_button.click, partial(self._on_click, fit=True), inputs, what="Fit to my card", **options
-        )
+        for button, fit in ((self._test_button, False), (self._fit_button, True)):
+            add_handler(button.click, partial(self._on_click, fit=fit), inputs, outputs, what=button.value)
 
     async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
-        context, values = self._context, self._form.values(inputs)
-        try:
-            settings = training_settings({**values, "name": values.get("name") or "one-step"})
-            context.check_writable()
-            work = partial(context.engine.probe, settings, context.host)
-            job = context.session.start("probe", "Testing one step", context.host, work)
-        except TrainingProError as error:
-            async for message in follow_refusal(context.session, error):
-                yield {self._result: message}
-            return
-        message = ""
-        yield {self._result: message}
-        async for events in follow_events(job):
-            yield {self._result: (message := latest_status(events, message))}
-        probed = next((e for e in job.log.since(0) if isinstance(e, ProbeDone)), None)
+        context, values, probed = self._context, self._form.values(inputs), None
+        async for message, events in follow_job(context.session, partial(self._start, values)):
+            yield {self._result: message}
+            probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
         if probed is not None:
             changes = probed.fitting if fit else {}
-            made_from = context.made_from({**values, **changes})
             yield {
                 self._result: probe_card(probed, values, fitted=fit),
-                self.made_from: made_from,
+                self.made_from: context.made_from({**values, **changes}),
                 **self._form.updates(changes),
             }
+
+    def _start(self, values: Mapping[str, Any]) -> Job:
+        context = self._context
+        settings = training_settings({**values, "name": values.get("name") or "one-step"})
+        context.check_writable()
+        work = partial(context.engine.probe, settings, context.host)
+        return context.session.start("probe", "Testing one step", context.host, work)
 
 
 def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
@@ -103,7 +82,7 @@ def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> st
     if fitted:
         return markup.paragraph(f"Changed so that it fits: {'; '.join(changes)}.")
     answer = "It fits." if probed.fits else "It does not fit."
-    return f"<p>{answer} {apply_button('; '.join(changes), probed.fitting)}</p>"
+    return Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
 
 
 NOTHING_HELPS = (

@@ -14,7 +14,7 @@ from ...core.host import Folders
 from ...records.folder import PARAMETERS, CrashedRun, crashed_runs
 from ...settings import files
 from ...settings.parsing import training_settings
-from ..base import PageContext, add_handler, markup, on_load, private_options
+from ..base import PageContext, add_handler, markup, on_load
 
 RunAction = Callable[[CrashedRun, Folders], str]
 
@@ -45,17 +45,13 @@ class ResumePanel:
             (self._keep_button, self._keep),
             (self._delete_button, self._delete),
         ):
-            outputs = [self._message, *panel]
-            options = {"what": button.value, "says": self._message, **private_options()}
-            add_handler(button.click, partial(self._on_click, action), {self._menu}, outputs, **options)
-        load_options = {"what": "Looking for runs that were cut off", "says": self._description}
-        on_load(
-            self._panel_updates,
-            panel,
-            **load_options,
-            clears={self._card: gr.update(visible=True)},
-            **private_options(),
-        )
+            on_click = partial(self._on_click, action)
+            add_handler(button.click, on_click, {self._menu}, [self._message, *panel], what=button.value)
+        options: dict[str, Any] = {
+            "what": "Looking for runs that were cut off",
+            "clears": {self._card: gr.update(visible=True)},
+        }
+        on_load(self._panel_updates, panel, **options)
 
     def _panel_updates(self) -> tuple[Any, str, Any]:
         runs = self._crashed_runs()

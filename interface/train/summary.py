@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from markupsafe import Markup
+
 from ...core.errors import TrainingProError
 from ...data.report import is_known_architecture, target_layers
 from ...settings import presets
@@ -66,13 +68,14 @@ def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
         return {}
 
 
-def reset_buttons(values: Mapping[str, Any]) -> str:
+def reset_buttons(values: Mapping[str, Any]) -> Markup:
     """Reset buttons of all settings that differ from their defaults."""
     keys = [key for key in values if key not in presets.EXCLUDED_KEYS]
     changed_keys = presets.differing_keys(
         {key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys}
     )
-    return "".join(reset_button(key, presets.format_value(key, SETTINGS[key].default)) for key in changed_keys)
+    defaults = {key: presets.format_value(key, SETTINGS[key].default) for key in changed_keys}
+    return Markup("").join(reset_button(key, default) for key, default in defaults.items())
 
 
 def part_title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -27,7 +28,7 @@ from ..base import (
     on_load,
     outdated,
     part_id,
-    private_options,
+    refresh_choices,
     status_line,
 )
 from ..run import RunPanel
@@ -111,10 +112,8 @@ class TrainTab:
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
         self._preview = gr.State(DataPreview())
-        self._chosen_data = gr.State({})
-        self._form_state = gr.HTML(
-            field_visibility.style(field_visibility.irrelevant_keys({}, ())), elem_id="tp-marks"
-        )
+        hidden = field_visibility.irrelevant_keys({}, ())
+        self._form_state = gr.HTML(field_visibility.style(hidden), elem_id="tp-marks")
         self._js_bridge.draw()
 
     def _choices_for(self, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -124,79 +123,64 @@ class TrainTab:
         return {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
 
     def _connect(self, tab: gr.Tab) -> None:
-        parts = self._form.components
-        data, name = parts["data"], parts["name"]
-        self._presets.connect(self._refresh_button.click, self._run_panel.ended.change, tab.select)
+        refresh = self._refresh_button.click
+        self._presets.connect(refresh, self._run_panel.ended.change, tab.select)
         self._probe_panel.connect()
         self._resume_panel.connect()
         self._layer_picker.connect()
         self._setting_search.connect()
         self._run_panel.connect(self._status_line)
-        # In two steps: Gradio 4 stores the selection by index, and new files shift the indices.
-        list_options = {"what": "Listing the data", **private_options()}
-        outputs = self._data_outputs()
-        cleared = add_handler(
-            self._refresh_button.click, self._clear_data, {data, parts["eval_data"]}, outputs, **list_options
-        )
-        refreshed = add_handler(cleared.then, self._refresh_data, {self._chosen_data}, outputs[1:], **list_options)
-        add_options = {"what": "Add files", "says": self._add_message, **private_options()}
-        add_handler(
-            self._add_button.upload,
-            self._on_upload,
-            {self._add_button, data},
-            [data, self._add_message],
-            **add_options,
-        )
-        add_handler([data.input, self._refresh_button.click], lambda: "", None, self._add_message, **add_options)
-        add_handler(
-            data.change, self._suggest_name, {data, name}, name, what="Finding a name", **private_options()
-        )
-        name_inputs = {name, parts["if_exists"], parts["method"]}
-        name_options = {"what": "Looking at the name", "says": self._name_note, **private_options()}
-        add_handler(
-            [part.change for part in name_inputs],
-            self._describe_name,
-            name_inputs,
-            self._name_note,
-            **name_options,
-        )
-        self._connect_consequences(refreshed)
-        on_load(
-            self._restore_form,
-            [*parts.values(), self._presets.menu],
-            what="Filling in the form as it was left",
-            **private_options(),
-        )
+        self._connect_name()
+        self._connect_consequences(self._connect_data(refresh))
+        outputs = [*self._form.components.values(), self._presets.menu]
+        on_load(self._restore_form, outputs, what="Filling in the form as it was left")
         self._js_bridge.connect()
+
+    def _connect_name(self) -> None:
+        """Suggest a name for new data, and describe an existing LoRA of the name."""
+        parts, name = self._form.components, self._form.components["name"]
+        data = parts["data"]
+        add_handler(data.change, self._suggest_name, {data, name}, name, what="Finding a name")
+        inputs = {name, parts["if_exists"], parts["method"]}
+        changes = [part.change for part in inputs]
+        add_handler(changes, self._describe_name, inputs, self._name_note, what="Looking at the name")
+
+    def _connect_data(self, refresh: Any) -> Any:
+        """Upload data and refresh their menus. Returns the last event of a refresh."""
+        data, message = self._form.components["data"], self._add_message
+        outputs = [data, message]
+        add_handler(self._add_button.upload, self._on_upload, {self._add_button, data}, outputs, what="Add files")
+        add_handler([data.input, refresh], lambda: "", None, message, what="Add files")
+        list_data = partial(data_menu.dataset_choices, self._context)
+        refreshed = refresh_choices(refresh, data, list_data, keep=data_menu.existing_entries)
+        eval_data = self._form.components["eval_data"]
+        return refresh_choices(refreshed.then, eval_data, list_data, keep=data_menu.existing_entries)
 
     def _connect_consequences(self, refreshed: Any) -> None:
         """Update the summaries after every change of the form, and the preview after a change of the data."""
         parts, form = self._form.components, self._form.inputs()
-        latest = {"trigger_mode": "always_last", **private_options()}
-        consequences = {
+        latest: dict[str, Any] = {"trigger_mode": "always_last"}
+        consequences: dict[str, Any] = {
             "inputs": {*form, self._preview, *self._result_inputs().values()},
             "outputs": [self._summary, self._schedule_chart, self._form_state, *self._folded_parts.values()],
             "what": "Working out what follows from the form",
-            "says": self._summary,
             "clears": {self._schedule_chart: ""},
         }
-        preview = {
+        preview: dict[str, Any] = {
             "inputs": form,
             "outputs": [self._data_note, self._preview],
             "what": "Looking at the data",
-            "says": self._data_note,
             "clears": {self._preview: DataPreview()},
         }
         add_handler([c.change for c in parts.values()], self._on_change, **consequences, **latest)
-        previewed = add_handler(
-            [parts[key].change for key in EXAMPLE_KEYS], self._preview_data, **preview, **latest
-        )
-        add_handler(refreshed.then, self._preview_data, **preview, **private_options())
-        add_handler(previewed.then, self._on_change, **consequences, **private_options())
+        changes = [parts[key].change for key in EXAMPLE_KEYS]
+        previewed = add_handler(changes, self._preview_data, **preview, **latest)
+        add_handler(refreshed.then, self._preview_data, **preview)
+        add_handler(previewed.then, self._on_change, **consequences)
         # With another model the same data have other tokens. The form has not changed and is not saved.
         model_changed = add_handler(self._run_panel.model.change, self._preview_data, **preview, **latest)
         for event in (model_changed, self._run_panel.check_event):
-            add_handler(event.then, self._consequences, **consequences, **private_options())
+            add_handler(event.then, self._consequences, **consequences)
 
     def _result_inputs(self) -> dict[outdated.ResultKind, Any]:
         """The states that hold the inputs of each result on the page."""
@@ -250,9 +234,7 @@ class TrainTab:
         """A style sheet that marks the results whose inputs have changed."""
         current = self._context.made_from(self._form.values(inputs))
         made_from = {kind: inputs.get(state) for kind, state in self._result_inputs().items()}
-        return outdated.style(
-            kind for kind, result_inputs in made_from.items() if result_inputs and result_inputs.differs(current)
-        )
+        return outdated.style(kind for kind, used in made_from.items() if used and used.differs(current))
 
     def _config(self) -> Mapping[str, Any]:
         """The config of the loaded or chosen model; empty if there is none."""
@@ -267,20 +249,6 @@ class TrainTab:
         """Preview the chosen data."""
         preview = preview_data(self._form.values(inputs), self._context)
         return preview.html, preview
-
-    def _data_outputs(self) -> list[Any]:
-        parts = self._form.components
-        return [self._chosen_data, parts["data"], parts["eval_data"]]
-
-    def _clear_data(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
-        """Store and clear the selected data before the menus get new choices."""
-        _, *menus = self._data_outputs()
-        return [inputs[menu] or [] for menu in menus], gr.update(value=[]), gr.update(value=[])
-
-    def _refresh_data(self, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
-        choices = data_menu.dataset_choices(self._context)
-        chosen = (data_menu.existing_entries(names, choices) for names in inputs[self._chosen_data])
-        return tuple(gr.update(choices=choices, value=names) for names in chosen)
 
     def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add uploaded files to the datasets, and select them."""

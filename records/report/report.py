@@ -1,14 +1,15 @@
-"""report.html: the report on a run, in a single self-contained page; all text of the user is escaped."""
+"""report.html: the report on a run, in a single self-contained page, from the template of this name."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
+from pathlib import Path
 from typing import Any
 
+from ...core.html import html
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
@@ -44,6 +45,10 @@ LISTED_EVENTS = (
     JobEnded,
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
+TEMPLATE = Path(__file__).with_name("report.html")
+EVALUATION_HEAD = ("Step", "Loss", "Perplexity", "Tokens guessed right")
+Row = tuple[str, ...]
+"""The texts of a row of a table."""
 CURVES = (
     ("--smoothed", "smoothed loss"),
     ("--loss", "loss"),
@@ -70,42 +75,32 @@ class ReportData:
         return next(event for event in reversed(self.events) if isinstance(event, RunPlanned))
 
 
-def render_report(story: ReportData) -> str:
+def render_report(data: ReportData) -> str:
     """Render the report as HTML."""
-    name = escape(story.plan.name)
-    sections = [
-        _header(story),
-        _section("The curve", _curve_section(story)),
-        _section("What it says", _all_samples(story.samples)),
-        _section("What happened", _event_table(story)),
-        _section("Kept aside", _evaluation_table(story.graph)),
-        _section("What ran", _run_table(story)),
-        _section("Settings that differ from the default", _settings_table(story.plan.settings)),
-        _section("On disk", _disk_table(story.kept)),
-    ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name}: {story.ended.outcome}</title>\n<style>{CSS}</style>\n</head>\n"
-        f"<body>\n<main>\n{''.join(sections)}\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{title}</h2>\n{content}\n</section>\n" if content else ""
-
-
-def _header(story: ReportData) -> str:
-    ended, plan = story.ended, story.plan
-    first = next(event.at for event in story.events if isinstance(event, RunPlanned))
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in _reasons(ended))
-    time_span = f"On {escape(plan.model)}, {_format_time(first)} to {_format_time(ended.at)}"
-    details = (
-        f"<details><summary>Details</summary><pre>{escape(ended.details)}</pre></details>" if ended.details else ""
-    )
-    return (
-        f'<header class="{ended.outcome}">\n<h1>{escape(plan.name)}<span>{ended.outcome}</span></h1>\n'
-        f'<p class="quiet">{time_span}</p>\n{paragraphs}{_verdict(story)}{details}\n{_figures(story)}\n</header>\n'
+    began = next(event.at for event in data.events if isinstance(event, RunPlanned))
+    curve, legend = _curve(data)
+    evaluation_head, evaluation_rows = _evaluation_table(data.graph)
+    return html(
+        TEMPLATE.read_text(encoding="utf-8"),
+        css=CSS,
+        plan=data.plan,
+        ended=data.ended,
+        lora=data.kept,
+        began_at=_format_time(began),
+        ended_at=_format_time(data.ended.at),
+        reasons=_reasons(data.ended),
+        verdict=_verdict(data),
+        figures=_figures(data),
+        curve=curve,
+        legend=legend,
+        samples=_samples_by_prompt(data.samples),
+        printable=_printable,
+        event_rows=_event_rows(data),
+        evaluation_head=evaluation_head,
+        evaluation_rows=evaluation_rows,
+        run_rows=_run_rows(data),
+        setting_rows=_setting_rows(data.plan.settings),
+        disk_rows=_disk_rows(data.kept) if data.kept else [],
     )
 
 
@@ -115,143 +110,106 @@ def _reasons(ended: JobEnded) -> list[str]:
     return lines[:1] if ended.verdict else lines
 
 
-def _verdict(story: ReportData) -> str:
+def _verdict(data: ReportData) -> str:
     """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
-    text = read_verdict(story.log)
-    if not text and read_steps(story.graph):
-        text = judge_run(story.graph, {}, evaluates=bool(story.plan.evaluate_every)).text
-    return f'<p class="verdict">{escape(text)}</p>' if text else ""
+    text = read_verdict(data.log)
+    if not text and read_steps(data.graph):
+        text = judge_run(data.graph, {}, evaluates=bool(data.plan.evaluate_every)).text
+    return text
 
 
-def _figures(story: ReportData) -> str:
-    steps = read_steps(story.graph)
+def _figures(data: ReportData) -> list[tuple[str, str]]:
+    steps, evaluations, peak = read_steps(data.graph), read_evaluations(data.graph), peak_memory_of(data.events)
     if not steps:
-        return ""
+        return []
     first, last = steps[0], steps[-1]
     seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
+    kept_aside = [_loss_text(evaluation.loss) for evaluation in evaluations]
     pairs = [
-        ("steps", f"{last.step} of {_planned_steps(story)}"),
+        ("steps", f"{last.step} of {_planned_steps(data)}"),
         ("epochs", f"{last.epoch:.2f}"),
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
-        *(
-            (("kept aside", f"{_loss_text(k[0].loss)} → {_loss_text(k[-1].loss)}"),)
-            if (k := read_evaluations(story.graph))
-            else ()
-        ),
+        ("kept aside", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
         ("spent on training", duration(seconds)),
         ("a step", duration(seconds / len(steps))),
         ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
-        *((("memory at most", size(most)),) if (most := peak_memory_of(story.events)) else ()),
-        *((("on disk", size(story.kept.size)),) if story.kept else ()),
+        ("memory at most", size(peak) if peak else ""),
+        ("on disk", size(data.kept.size) if data.kept else ""),
     ]
-    items = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(v)}</dd></div>" for n, v in pairs)
-    return f'<dl class="figures">{items}</dl>'
+    return [(name, value) for name, value in pairs if value]
 
 
-def _planned_steps(story: ReportData) -> int:
-    step_counts = [event.steps for event in story.events if isinstance(event, PlanChanged)]
-    return step_counts[-1] if step_counts else story.plan.steps
+def _planned_steps(data: ReportData) -> int:
+    step_counts = [event.steps for event in data.events if isinstance(event, PlanChanged)]
+    return step_counts[-1] if step_counts else data.plan.steps
 
 
-def _curve_section(story: ReportData) -> str:
-    """Draw the curve as in the interface, with the steps from before the run was resumed."""
-    steps = read_steps(story.graph)
+def _curve(data: ReportData) -> tuple[str, list[tuple[str, str]]]:
+    """Draw the curve as in the interface, with the steps from before the run was resumed, and its legend."""
+    steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
     if not steps:
-        return ""
-    rates = next((e.rates for e in reversed(story.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
-    marks = [
-        Mark(p.step, p.name) for p in (story.kept.parts if story.kept else ()) if p.step and p.kind != "backup"
-    ]
-    evaluations = read_evaluations(story.graph)
+        return "", []
+    rates = next((e.rates for e in reversed(data.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
+    parts = data.kept.parts if data.kept else ()
+    marks = [Mark(part.step, part.name) for part in parts if part.step and part.kind != "backup"]
     has_curve = {"--kept": bool(evaluations), "--mark": bool(marks), "--rate": bool(rates)}
-    legend = "".join(
-        f'<span><i style="background:var({color})"></i>{words}</span>'
-        for color, words in CURVES
-        if has_curve.get(color, True)
-    )
-    return f'{draw_curve(steps, rates, marks, evaluations)}\n<p class="key">{legend}</p>'
+    legend = [(color, words) for color, words in CURVES if has_curve.get(color, True)]
+    return draw_curve(steps, rates, marks, evaluations), legend
 
 
-def _all_samples(samples: Sequence[SampleGenerated]) -> str:
-    """Show the answers to each prompt with and without the LoRA; earlier ones are collapsed."""
+def _samples_by_prompt(
+    samples: Sequence[SampleGenerated],
+) -> list[tuple[str, list[SampleGenerated], SampleGenerated]]:
+    """Each prompt with its earlier samples, the latest first, and its last one."""
     by_prompt: dict[str, list[SampleGenerated]] = {}
     for sample in samples:
         by_prompt.setdefault(sample.prompt, []).append(sample)
-    return "\n".join(_prompt_samples(prompt, answers) for prompt, answers in by_prompt.items())
+    for answers in by_prompt.values():
+        answers.sort(key=lambda sample: sample.step)
+    return [(prompt, [s for s in answers[-2::-1] if s.step], answers[-1]) for prompt, answers in by_prompt.items()]
 
 
-def _prompt_samples(prompt: str, samples: Sequence[SampleGenerated]) -> str:
-    *earlier_samples, last = sorted(samples, key=lambda sample: sample.step)
-    earlier_answers = "".join(
-        f"<h4>After step {s.step}</h4>{_answer(s.text)}" for s in reversed(earlier_samples) if s.step
-    )
-    collapsed = (
-        f"<details><summary>Earlier answers</summary>{earlier_answers}</details>" if earlier_answers else ""
-    )
-    return (
-        f'<p class="prompt">{escape(prompt)}</p>\n<div class="answers">'
-        f"<div><h4>Without the LoRA</h4>{_answer(last.without)}</div>"
-        f"<div><h4>With it, after step {last.step}</h4>{_answer(last.text)}{collapsed}</div></div>"
-    )
-
-
-def _answer(text: str) -> str:
+def _printable(text: str) -> str:
     """Replace unprintable characters, as they may occur in a sample, with U+FFFD."""
-    printable = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
-    return f'<p class="answer">{escape(printable) or "<em>nothing</em>"}</p>'
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
-def _event_table(story: ReportData) -> str:
-    """List the events with time and step, in the words of the console."""
+def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
+    """The events with time and step, in the words of the console, each after the CSS class of its words."""
     step, rows = 0, []
-    for event in [*story.events, story.ended]:
+    for event in [*data.events, data.ended]:
         if isinstance(event, Step):
             step = event.step
-        elif isinstance(event, LISTED_EVENTS) and (text := event_text(event)):
-            text = text.partition("\n")[0] if isinstance(event, JobEnded) else text
-            kind = "advice" if isinstance(event, (Advice, JobEnded)) else ""
-            rows.append(_row(("clock", _format_time(event.at, story)), ("number", str(step or "")), (kind, text)))
-    return _table(("Time", "After step", ""), rows)
+        elif isinstance(event, LISTED_EVENTS) and (line := event_text(event)):
+            text = line.partition("\n")[0] if isinstance(event, JobEnded) else line
+            css_class = "advice" if isinstance(event, (Advice, JobEnded)) else ""
+            rows.append((css_class, (_format_time(event.at, data), str(step or ""), text)))
+    return rows
 
 
-def _evaluation_table(graph: Sequence[Mapping[str, Any]]) -> str:
+def _evaluation_table(graph: Sequence[Mapping[str, Any]]) -> tuple[Row, list[Row]]:
     evaluations = read_evaluations(graph)
-    has_sources = any(e.by_source for e in evaluations)
-    rows = [
-        _row(
-            ("number", str(e.step)),
-            ("number", _loss_text(e.loss)),
-            ("number", f"{e.perplexity:.4g}"),
-            ("number", f"{e.accuracy:.1%}"),
-            *(
-                [("", ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items()))]
-                if has_sources
-                else []
-            ),
-        )
-        for e in evaluations
+    rows: list[Row] = [
+        (str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}") for e in evaluations
     ]
-    head = (
-        "Step",
-        "Loss",
-        "Perplexity",
-        "Tokens guessed right",
-        *(["Loss of each data set"] if has_sources else []),
-    )
-    return _table(head, rows)
+    if not any(e.by_source for e in evaluations):
+        return EVALUATION_HEAD, rows
+    by_source = [
+        ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items()) for e in evaluations
+    ]
+    extended: list[Row] = [(*row, losses) for row, losses in zip(rows, by_source, strict=True)]
+    return (*EVALUATION_HEAD, "Loss of each data set"), extended
 
 
-def _run_table(story: ReportData) -> str:
-    log, settings = story.log, story.plan.settings
-    report = log.get("data")
-    data: Mapping[str, Any] = report if isinstance(report, Mapping) else {}
-    versions = log.get("versions")
-    pairs: list[tuple[str, object]] = [
-        ("Data", ", ".join(map(str, _as_list(settings.get("data"))))),
-        ("Examples", data.get("examples")),
-        ("Tokens, and of them learned", _format_counts(data.get("tokens"), data.get("trained_tokens"))),
-        ("Cutoff", data.get("cutoff")),
-        ("Model", f"{story.plan.model} {log.get('base_model_class', '')}".strip()),
+def _run_rows(data: ReportData) -> list[Row]:
+    log, report, versions = data.log, data.log.get("data"), data.log.get("versions")
+    counts: Mapping[str, Any] = report if isinstance(report, Mapping) else {}
+    pairs = [
+        ("Data", ", ".join(map(str, _as_list(data.plan.settings.get("data"))))),
+        ("Examples", counts.get("examples")),
+        ("Tokens, and of them learned", _format_counts(counts.get("tokens"), counts.get("trained_tokens"))),
+        ("Cutoff", counts.get("cutoff")),
+        ("Model", f"{data.plan.model} {log.get('base_model_class', '')}".strip()),
         ("Loaded as", log.get("loaded_as")),
         ("Computed in", log.get("computed_in")),
         ("Layers with a LoRA", log.get("projections")),
@@ -259,62 +217,31 @@ def _run_table(story: ReportData) -> str:
         ("Device", log.get("device")),
         ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else ""),
     ]
-    return _table(
-        (), [_row(("quiet", name), ("", str(value))) for name, value in pairs if value not in (None, "")]
-    )
+    return [(name, str(value)) for name, value in pairs if value not in (None, "")]
 
 
-def _settings_table(values: Mapping[str, object]) -> str:
-    """List the settings that differ from their defaults, by label, in the order of the form."""
-    changed_keys = presets.differing_keys({key: setting.default for key, setting in SETTINGS.items()}, values)
-    rows = [
-        _row(
-            ("quiet", SETTINGS[key].label),
-            ("", _format_value(key, values[key])),
-            ("quiet", _format_value(key, SETTINGS[key].default)),
-        )
+def _setting_rows(values: Mapping[str, object]) -> list[Row]:
+    """The settings that differ from their defaults, by label, in the order of the form."""
+    defaults = {key: setting.default for key, setting in SETTINGS.items()}
+    changed_keys = presets.differing_keys(defaults, values)
+    return [
+        (SETTINGS[key].label, _format_value(key, values[key]), _format_value(key, defaults[key]))
         for key in SETTINGS
         if key in changed_keys and key not in KEYS_SHOWN_ELSEWHERE
     ]
-    return _table(("Setting", "Here", "Default"), rows) or "<p>None: everything is as it comes.</p>"
 
 
-def _disk_table(kept: LoraEntry | None) -> str:
-    if kept is None:
-        return ""
+def _disk_rows(lora: LoraEntry) -> list[Row]:
     kinds = {"checkpoint": "whole checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
-    rows = [
-        _row(
-            ("", part.name), ("quiet", kinds.get(part.kind, "what stood here before")), ("number", size(part.size))
-        )
-        for part in kept.parts
-    ]
-    rest = kept.size - sum(part.size for part in kept.parts)
-    rows.append(_row(("", "the LoRA and its records"), ("quiet", ""), ("number", size(rest))))
-    return f'<p class="quiet">{escape(str(kept.folder))}</p>{_table((), rows)}'
+    parts = [(part.name, kinds.get(part.kind, "what stood here before"), size(part.size)) for part in lora.parts]
+    rest = lora.size - sum(part.size for part in lora.parts)
+    return [*parts, ("the LoRA and its records", "", size(rest))]
 
 
-def _table(head: Sequence[str], rows: Iterable[str]) -> str:
-    body = "".join(rows)
-    if not body:
-        return ""
-    header = f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in head)}</tr>" if head else ""
-    return f'<div class="wide"><table>{header}{body}</table></div>'
-
-
-def _row(*cells: tuple[str, str]) -> str:
-    """Render a row of cells, each given by its CSS class and text."""
-    return f"<tr>{''.join(_cell(*cell) for cell in cells)}</tr>"
-
-
-def _cell(kind: str, text: str) -> str:
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
-
-
-def _format_time(at: float, story: ReportData | None = None) -> str:
-    """Format a time; without the date if `story` is given and its run began and ended on the same day."""
-    with_date = story is None or {time.localtime(e.at)[:3] for e in story.events} != {
-        time.localtime(story.ended.at)[:3]
+def _format_time(at: float, data: ReportData | None = None) -> str:
+    """Format a time; without the date if `data` is given and its run began and ended on the same day."""
+    with_date = data is None or {time.localtime(e.at)[:3] for e in data.events} != {
+        time.localtime(data.ended.at)[:3]
     }
     return time.strftime("%Y-%m-%d %H:%M" if with_date else "%H:%M:%S", time.localtime(at))
 

@@ -36,16 +36,12 @@ def generator(error, _inputs):
     raise error
 
 
-async def coroutine(error, _inputs):
-    raise error
-
-
 async def async_generator(error, _inputs):
     yield {"answer": "begun"}
     raise error
 
 
-KINDS = [function, generator, coroutine, async_generator]
+KINDS = [function, generator, async_generator]
 
 
 def outcome(handler, *args):
@@ -53,8 +49,6 @@ def outcome(handler, *args):
     result = handler(*args)
     if inspect.isgenerator(result):
         return list(result)[-1]
-    if inspect.iscoroutine(result):
-        return asyncio.run(result)
     if inspect.isasyncgen(result):
         return asyncio.run(_last(result))
     return result
@@ -95,7 +89,7 @@ def test_an_unexpected_error_is_a_message_and_its_traceback_is_logged(kind, erro
         updates = outcome(handler, {})
     assert updates == {"answer": updates["answer"], "report": "", "table": None}
     assert "Check failed: " in updates["answer"] and "The console has the details." in updates["answer"]
-    assert str(error).strip("'") in updates["answer"].replace("&#x27;", "'")
+    assert str(error).strip("'") in updates["answer"].replace("&#39;", "'")
     (record,) = caplog.records
     assert record.exc_info[1] is error and record.exc_info[2] is not None
 
@@ -169,7 +163,6 @@ def test_a_guarded_handler_keeps_its_kind_and_signature(kind):
     handler = guard_handler(partial(kind, KeyError()), FailureReply("Check"))
     assert inspect.isgeneratorfunction(handler) == (kind is generator)
     assert inspect.isasyncgenfunction(handler) == (kind is async_generator)
-    assert inspect.iscoroutinefunction(handler) == (kind is coroutine)
     assert list(inspect.signature(handler).parameters) == ["_inputs"]
 
 

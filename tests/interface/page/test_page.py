@@ -94,7 +94,7 @@ def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
     begin(session, host, finish)
     stream = picker._load_model({picker._model: "mine", picker._loading: "auto"})
     refusal, after = messages_until_free(stream, finish)
-    assert "The model is busy: Training &#x27;night&#x27;" in refusal and "can be pressed again" in after
+    assert "The model is busy: Training &#39;night&#39;" in refusal and "can be pressed again" in after
     assert picker._show_selection()[0]["value"] == host.selected_model[0]
 
 

@@ -57,7 +57,7 @@ def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
     assert first_updates(demo) == {"button": gr.update(interactive=True)}
     assert press(demo) == ""
     during = first_updates(demo)
-    assert during["button"]["interactive"] is False and "Training &#x27;first-look&#x27;" in during["status"]
+    assert during["button"]["interactive"] is False and "Training &#39;first-look&#39;" in during["status"]
     wait_for(lambda: demo._demo.answer is not None and not demo._demo.answer.running, "both answers")
     after = first_updates(demo)
     assert after["button"]["interactive"] is True
@@ -97,5 +97,5 @@ def test_it_says_that_the_model_is_busy_until_it_is_free(demo):
     demo._context.session.start("training", "Training 'night'", demo._context.host, work)
     assert first_updates(demo)["button"]["interactive"] is False
     refusal, after = asyncio.run(collect())
-    assert "The model is busy: Training &#x27;night&#x27;." in refusal and "can be pressed again" in after
+    assert "The model is busy: Training &#39;night&#39;." in refusal and "can be pressed again" in after
     assert demo._demo is None

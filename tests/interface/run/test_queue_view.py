@@ -37,7 +37,7 @@ def test_a_row_names_its_run_and_has_buttons():
     assert "Queue: 2 wait" in page
     assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in page
     assert 'data-tp-queue="away 2" title="Take out: &lt;b&gt;1"' in page
-    assert 'data-tp-set="{&quot;name&quot;' in page
+    assert 'data-tp-set="{&#34;name&#34;' in page
     assert "1,300 steps; tiny" in queue_html(queue_of(1, max_steps=1300), auto_start(), training=True)
     assert "Passed over: &lt;why&gt;" in queue_html(
         queue_of(1).with_skip_reasons({1: "<why>"}), auto_start(), training=False

@@ -44,7 +44,7 @@ def test_the_parts_of_a_report(tmp_path):
     ):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)
-    assert re.search(r'data-tp-set="{&quot;epochs&quot;: [\d.]+}">use \d+</button>', page)
+    assert re.search(r'data-tp-set="{&#34;epochs&#34;: [\d.]+}">use \d+</button>', page)
 
 
 def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
@@ -71,4 +71,4 @@ def test_a_report_without_data():
 def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
     html = report_view.html(prepare_rows(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
     assert r">use \nChapter</button>" in html
-    assert r"{&quot;hard_cut&quot;: &quot;\\nChapter&quot;}" in html
+    assert r"{&#34;hard_cut&#34;: &#34;\\nChapter&#34;}" in html

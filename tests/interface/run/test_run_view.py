@@ -161,11 +161,11 @@ def test_a_failure_shows_its_reason():
         planned(9), step(1, 9), JobEnded(outcome="failed", text="The disk is full.", details="Traceback")
     )
     html = view.html()
-    assert "Training &#x27;x&#x27;: failed" in html and "The disk is full." in html and "Traceback" in html
+    assert "Training &#39;x&#39;: failed" in html and "The disk is full." in html and "Traceback" in html
     assert not view.running
 
 
 def test_each_remedy_after_a_failure_is_a_button():
     remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
     html = view_of(planned(9), JobEnded(outcome="failed", text="Out of memory.", remedies=remedies)).html()
-    assert 'data-tp-set="{&quot;rank&quot;: 16}">rank 16 (about 1 GB less)</button>' in html
+    assert 'data-tp-set="{&#34;rank&#34;: 16}">rank 16 (about 1 GB less)</button>' in html

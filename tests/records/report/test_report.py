@@ -189,7 +189,7 @@ def test_only_settings_that_differ_are_named_by_their_labels(report_html):
 def test_events_have_their_time_and_the_step_before_them(report_html):
     rows = re.findall(r'<td class="clock">([\d:]+)</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', report_html)
     assert [(step, text[:12]) for _, step, text in rows] == [
-        ("", "Training &#x"),
+        ("", "Training &#3"),
         ("1", "&lt;b&gt;&am"),
         ("2", "Mind the gap"),
         ("2", "Checkpoint s"),
