@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import markup, outdated, status_line
+from . import markup, outdated, setting_layout, status_line
 from .form import Form
 from .gradio_compat import make_blocks, private_options, stream_options
 from .handlers import add_handler, on_load, page_load, refresh_choices
@@ -10,31 +10,19 @@ from .links import apply_button, fill_button, link_settings, reset_button, setti
 from .markup import table_row
 from .name_status import describe_existing_name
 from .outdated import ResultInputs
-from .page_context import POLL_SECONDS, PageContext, follow_job, follow_refusal, latest_status, stop_job
-from .scripts import load_script
-from .setting_layout import (
-    ALL_ROWS,
-    FOLDED_ROWS,
-    LIVE_PART,
-    LORA_PART,
-    MEMORY_PART,
-    PRESET_TABLES,
-    VISIBLE_ROWS,
-    part_id,
-    row_id,
+from .page_context import (
+    PageContext,
+    follow_changes,
+    follow_job,
+    follow_refusal,
+    latest_status,
+    stop_job,
 )
+from .scripts import load_script
 from .style import CSS
 
 __all__ = [
-    "ALL_ROWS",
     "CSS",
-    "FOLDED_ROWS",
-    "LIVE_PART",
-    "LORA_PART",
-    "MEMORY_PART",
-    "POLL_SECONDS",
-    "PRESET_TABLES",
-    "VISIBLE_ROWS",
     "Form",
     "PageContext",
     "ResultInputs",
@@ -42,6 +30,7 @@ __all__ = [
     "apply_button",
     "describe_existing_name",
     "fill_button",
+    "follow_changes",
     "follow_job",
     "follow_refusal",
     "latest_status",
@@ -52,11 +41,10 @@ __all__ = [
     "on_load",
     "outdated",
     "page_load",
-    "part_id",
     "private_options",
     "refresh_choices",
     "reset_button",
-    "row_id",
+    "setting_layout",
     "setting_link",
     "status_line",
     "stop_job",

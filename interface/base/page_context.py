@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
@@ -18,6 +18,8 @@ from . import markup
 from .outdated import ResultInputs
 
 POLL_SECONDS = 0.2
+T = TypeVar("T")
+Default = TypeVar("Default")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ class PageContext:
     def check_writable(self) -> None:
         if reason := self.read_only_reason():
             raise BusyError(reason)
+
+    def read_disk(self, read: Callable[[Folders], T], default: Default) -> T | Default:
+        """Read something from the folders; the default if they cannot be read."""
+        try:
+            return read(self.host.folders)
+        except (TrainingProError, OSError):
+            return default
 
     def run_disk_action(self, action: Callable[[Folders], str]) -> str:
         """Run an action on the disk, and return its message or the error as HTML."""
@@ -114,6 +123,16 @@ async def follow_events(job: Job) -> AsyncIterator[list[Event]]:
             yield events
         if closed:
             return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None]:
+    """Yield at once and after every change of the state, for as long as the page is open."""
+    shown: object = None
+    while True:
+        if (state := (read_state(),)) != shown:
+            shown = state
+            yield
         await asyncio.sleep(POLL_SECONDS)
 
 

@@ -128,14 +128,8 @@ button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !importan
 /* Buttons next to a field are aligned with its bottom edge and keep their own height. */
 #tp-preset-save, #tp-preset-delete, #tp-load, #tp-load + button, .tp-beside-field {align-self: flex-end;
   flex: 0 1 auto !important; min-width: max-content !important;}
-#tp-start-from-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-name-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-answer:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-data-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-together:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-schedule-drawn:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-try-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)),
-#tp-preset-said:not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)) {display: none !important;}
+:is(.tp-said, #tp-start-from-said, #tp-name-said, #tp-answer, #tp-data-said, #tp-together, #tp-schedule-drawn,
+  #tp-try-said, #tp-preset-said):not(:has(p, .tp-card, svg, li)) {display: none !important;}
 #tp-samples:not(:has(table)) {display: none !important;}
 #tp-load {white-space: nowrap;}
 #tp-marks {display: none !important;}
@@ -154,7 +148,6 @@ button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !importan
 .tp-use[aria-pressed="true"] {font-weight: 600;
   background: color-mix(in srgb, var(--color-accent) 22%, var(--background-fill-primary));}
 .tp-suggested .tp-use {margin: 3px 0 3px 6px;}
-.tp-said:not(:has(p)):not(:has(.tp-card)) {display: none !important;}
 .tp-card a[data-tp-go] {padding: 0; color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
   color: var(--tp-quiet);}

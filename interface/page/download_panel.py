@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.errors import BusyError, SettingsError, TrainingProError
+from ...core.errors import SettingsError, TrainingProError
 from ...core.jobs import DownloadProgress, Job, JobFn, Note, Request, Stage, event_text
 from ..base import (
-    POLL_SECONDS,
     PageContext,
     add_handler,
     fill_button,
+    follow_changes,
     markup,
     on_load,
     page_load,
+    stop_job,
 )
 
 TITLE = "Get a model"
@@ -140,34 +140,30 @@ class DownloadPanel:
         return ""
 
     def _stop_download(self) -> str:
-        job = self._context.session.latest("download")
-        try:
-            self._context.check_writable()
-            if job is None or not job.running:
-                raise BusyError("No model is being brought.")
-            job.control.ask(Request.STOP)
-        except TrainingProError as error:
-            return markup.problem(str(error))
-        return ""
+        if reason := self._context.read_only_reason():
+            return markup.problem(reason)
+        stopping = stop_job(self._context.session.latest("download"))
+        return "" if stopping else markup.problem("No model is being brought.")
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last download, then every change for as long as the page is open."""
-        previous = self._context.session.latest("download")
+        session, menu = self._context.session, self._context.models
+        previous = session.latest("download")
         view = DownloadView(previous, seen=not previous.running) if previous else None
-        shown_state: tuple[Any, ...] = ("nothing",)
-        while True:
-            job = self._context.session.latest("download")
+
+        def catch_up() -> object:
+            nonlocal view
+            job = session.latest("download")
             if job is not None and (view is None or view.job is not job):
                 view = DownloadView(job, seen=False)
-            state = (id(view), *(view.catch_up() if view else ()))
-            if state != shown_state:
-                shown_state = state
-                yield self._updates(view)
-                if view is not None and (model := view.take_finished_model()):
-                    # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
-                    yield {self._context.models: gr.update(value=None)}
-                    yield {self._context.models: gr.update(choices=self._context.host.models(), value=model)}
-            await asyncio.sleep(POLL_SECONDS)
+            return view and (id(view), *view.catch_up())
+
+        async for _ in follow_changes(catch_up):
+            yield self._updates(view)
+            if view is not None and (model := view.take_finished_model()):
+                # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
+                yield {menu: gr.update(value=None)}
+                yield {menu: gr.update(choices=self._context.host.models(), value=model)}
 
     def _updates(self, view: DownloadView | None) -> dict[Any, Any]:
         running = view is not None and view.job.running

@@ -68,7 +68,7 @@ class ModelPicker:
     def draw(self) -> None:
         name, loading = self._selection()
         with gr.Row():
-            self._model = gr.Dropdown(
+            self.menu = gr.Dropdown(
                 self._choices(name), value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
             )
             self._loading = gr.Dropdown(
@@ -81,16 +81,12 @@ class ModelPicker:
             self._refresh_button = gr.Button("Refresh", min_width=100, scale=0)
         self._needs = gr.HTML(elem_id="tp-model-needs")
         self._status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
-        inputs = {self._model, self._loading}
+        inputs = {self.menu, self._loading}
         add_handler(self._load_button.click, self._load_model, inputs, self._status, what="Loading the model")
-        refresh_choices(self._refresh_button.click, self._model, self._host.models)
-        changes, action = [menu.change for menu in (self._model, self._loading)], "Looking at the model"
+        refresh_choices(self._refresh_button.click, self.menu, self._host.models)
+        changes, action = [menu.change for menu in (self.menu, self._loading)], "Looking at the model"
         add_handler(changes, self._describe_needs, inputs, self._needs, what=action)
-        on_load(self._show_selection, [self._model, self._loading, self._needs], what=action)
-
-    @property
-    def menu(self) -> Any:
-        return self._model
+        on_load(self._show_selection, [self.menu, self._loading, self._needs], what=action)
 
     def _choices(self, chosen: str) -> list[str]:
         models = self._host.models()
@@ -105,17 +101,14 @@ class ModelPicker:
     def _show_selection(self) -> tuple[Any, Any, str]:
         """Show the current selection on a page that is opened later."""
         name, loading = self._selection()
-        return (
-            gr.update(choices=self._choices(name), value=name or None),
-            loading,
-            describe_size(self._host, name, loading),
-        )
+        menu = gr.update(choices=self._choices(name), value=name or None)
+        return menu, loading, describe_size(self._host, name, loading)
 
     def _describe_needs(self, inputs: Mapping[Any, Any]) -> str:
-        return describe_size(self._host, inputs[self._model] or "", inputs[self._loading])
+        return describe_size(self._host, inputs[self.menu] or "", inputs[self._loading])
 
     async def _load_model(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        name, loading = inputs[self._model], inputs[self._loading]
+        name, loading = inputs[self.menu], inputs[self._loading]
         if not name:
             yield markup.problem("Choose a model first.")
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from ...core.errors import BusyError, TrainingProError
 from ...core.jobs import Job, JobEnded, JobFn, TimeLimit, TimeLimited
 from ...settings.parsing import training_settings
 from ..base import (
-    POLL_SECONDS,
     PageContext,
     add_handler,
+    follow_changes,
     follow_refusal,
     latest_status,
     markup,
@@ -136,26 +135,22 @@ class QuickDemo:
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last demo, then every change for as long as the page is open."""
         view: DemoView | None = None
-        shown_state: tuple[Any, ...] = ()
-        while True:
+
+        def catch_up() -> object:
+            nonlocal view
             if self._demo is not None and (view is None or view.demo is not self._demo):
                 view = DemoView(self._demo)
-            state = (self._context.session.current is None, id(view), *(view.catch_up() if view else ()))
-            if state != shown_state:
-                shown_state = state
-                yield self._updates(view)
-            await asyncio.sleep(POLL_SECONDS)
+            return self._context.session.current is None, view and (id(view), *view.catch_up())
+
+        async for _ in follow_changes(catch_up):
+            yield self._updates(view)
 
     def _updates(self, view: DemoView | None) -> dict[Any, Any]:
-        button = gr.update(interactive=self._context.session.current is None)
+        updates = {self._start_button: gr.update(interactive=self._context.session.current is None)}
         if view is None:
-            return {self._start_button: button}
-        return {
-            self._start_button: button,
-            self._status: view.html(),
-            self._without: view.texts["without"],
-            self._with: view.texts["with"],
-        }
+            return updates
+        texts = {self._without: view.texts["without"], self._with: view.texts["with"]}
+        return {**updates, self._status: view.html(), **texts}
 
     def _start(self, prompt: str) -> None:
         context, settings = self._context, training_settings(DEMO_VALUES)

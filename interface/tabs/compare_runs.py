@@ -47,21 +47,14 @@ class RunRecords:
 def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     """The comparison as HTML."""
     runs = (RunRecords(first), RunRecords(second))
-    charts = [
-        _chart("Smoothed loss", runs, lambda run: [(s.step, s.smoothed) for s in read_steps(run.graph)]),
-        _chart("Kept aside", runs, lambda run: [(e.step, e.loss) for e in read_evaluations(run.graph)]),
-    ]
+    smoothed = {run.entry.name: [(s.step, s.smoothed) for s in read_steps(run.graph)] for run in runs}
+    kept_aside = {run.entry.name: [(e.step, e.loss) for e in read_evaluations(run.graph)] for run in runs}
+    charts = line_chart("Smoothed loss", smoothed), line_chart("Kept aside", kept_aside)
     warnings = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
     rows = [*_figures(*runs), *_settings(*runs)]
     return markup.card(
         f"{first.name} and {second.name}", *charts, *warnings, markup.table(("", first.name, second.name), rows)
     )
-
-
-def _chart(
-    title: str, runs: tuple[RunRecords, RunRecords], points: Callable[[RunRecords], list[tuple[int, float]]]
-) -> str:
-    return line_chart(title, {run.entry.name: points(run) for run in runs})
 
 
 def _warnings(first: RunRecords, second: RunRecords) -> Iterator[str]:
@@ -93,10 +86,6 @@ def _settings(first: RunRecords, second: RunRecords) -> Iterator[tuple[str, str,
             yield SETTINGS[key].label, presets.format_value(key, left[key]), presets.format_value(key, right[key])
 
 
-def _final_loss(run: RunRecords) -> str:
-    return "" if run.entry.loss is None else f"{run.entry.loss:.4f}"
-
-
 def _best_validation_loss(run: RunRecords) -> str:
     best = best_evaluation(read_evaluations(run.graph))
     return f"{best.loss:.4f} at step {best.step:,}" if best else ""
@@ -110,7 +99,7 @@ def _training_time(run: RunRecords) -> str:
 FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
     "model": lambda run: run.entry.model,
     "steps": lambda run: f"{run.entry.step:,}" if run.entry.step else "",
-    "smoothed loss at the end": _final_loss,
+    "smoothed loss at the end": lambda run: "" if run.entry.loss is None else f"{run.entry.loss:.4f}",
     "best loss kept aside": _best_validation_loss,
     "spent on training": _training_time,
     "on disk": lambda run: size(run.entry.size),

@@ -12,6 +12,7 @@ import gradio as gr
 from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
+from ...core.host import Folders
 from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured
 from ...data import dataset_index
 from ...data.readers import row_files
@@ -30,8 +31,7 @@ from ..base import (
     stop_job,
 )
 from ..train import data_menu
-from .perplexity_rows import row_tables
-from .perplexity_strip import loss_strips
+from .perplexity_details import loss_strips, row_tables
 
 RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
 MAX_EARLIER_ROWS = 30
@@ -48,33 +48,20 @@ class PerplexityTab:
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
-            self._loras = gr.Dropdown(
-                [],
-                label="LoRAs and checkpoints, each alone",
-                multiselect=True,
-                allow_custom_value=True,
-                elem_id="tp-perplexity-loras",
-            )
+            options = {"multiselect": True, "allow_custom_value": True, "elem_id": "tp-perplexity-loras"}
+            self._loras = gr.Dropdown([], label="LoRAs and checkpoints, each alone", **options)
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
             self._include_base = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
-            self._window = gr.Number(
-                0, precision=0, label="Window, tokens", info="0: what the model takes, to 2048"
-            )
-            self._stride = gr.Number(
-                0,
-                precision=0,
-                label="Stride, tokens",
-                info="0: half a window; not for rows",
-                elem_id="tp-perplexity-stride",
-            )
+            help_text = "0: what the model takes, to 2048"
+            self._window = gr.Number(0, precision=0, label="Window, tokens", info=help_text)
+            options = {"info": "0: half a window; not for rows", "elem_id": "tp-perplexity-stride"}
+            self._stride = gr.Number(0, precision=0, label="Stride, tokens", **options)
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):
-            self._start_button = gr.Button(
-                "Work it out", variant="primary", interactive=enabled, elem_id="tp-perplexity-go"
-            )
+            options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
+            self._start_button = gr.Button("Work it out", **options)
             self._stop_button = gr.Button("Stop", interactive=enabled, elem_id="tp-perplexity-stop")
-        self._chosen = gr.State([])
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
@@ -95,10 +82,7 @@ class PerplexityTab:
         add_handler(changed, self._on_data_change, {self._data, *form}, outputs, what="Looking at the data")
 
     def _lora_names(self) -> list[str]:
-        try:
-            return loras.list_loadable(self._context.host.folders.loras)
-        except (TrainingProError, OSError):
-            return []
+        return [*self._context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
 
     def _list_data(self) -> tuple[Any, str]:
         # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice.
@@ -113,11 +97,12 @@ class PerplexityTab:
 
     def _has_rows(self, name: Any) -> bool:
         """Whether this dataset has rows; false for an unknown or half-typed name."""
-        try:
-            (data,) = dataset_index.find_datasets([str(name or "")], self._context.host.folders)
+
+        def has_row_file(folders: Folders) -> bool:
+            (data,) = dataset_index.find_datasets([str(name or "")], folders)
             return any(map(row_files.is_row_file, dataset_index.dataset_files(data.path)))
-        except (TrainingProError, OSError):
-            return False
+
+        return self._context.read_disk(has_row_file, False)
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
         status, events = "", list[Event]()

@@ -154,11 +154,11 @@ class RunsTab:
 
     def _find_run(self, name: str | None) -> LoraEntry | None:
         """The run, or None if none is chosen or it no longer exists."""
-        try:
-            folders = self._context.host.folders
+
+        def read_entry(folders: Folders) -> LoraEntry | None:
             return inventory.read_entry(_run_folder(inventory.find_folder(name or "", folders), folders), folders)
-        except (TrainingProError, OSError):
-            return None
+
+        return self._context.read_disk(read_entry, None)
 
     def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         name = self._chosen_name(inputs)
@@ -205,10 +205,7 @@ class RunsTab:
 
     def _in_trash(self) -> str:
         """What would be deleted, as a question; empty if the trash is empty or cannot be read."""
-        try:
-            items = trash.list_trash(self._context.host.folders)
-        except (TrainingProError, OSError):
-            return ""
+        items = self._context.read_disk(trash.list_trash, ())
         count = f"{len(items)} {plural(len(items), 'thing')}"
         return f"Really: {count}, {size(sum(item.size for item in items))}" if items else ""
 

@@ -35,17 +35,11 @@ class TryTab:
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
-                    self._lora = gr.Dropdown(
-                        lora_choices(self._context),
-                        value=NO_LORA,
-                        label="LoRA",
-                        elem_id="tp-lora",
-                        scale=5,
-                        allow_custom_value=True,
-                    )
-                    self._refresh_button = gr.Button(
-                        "Refresh", scale=1, min_width=90, size="sm", elem_classes="tp-beside-field"
-                    )
+                    choices = lora_choices(self._context)
+                    options: dict[str, Any] = {"allow_custom_value": True, "scale": 5}
+                    self._lora = gr.Dropdown(choices, value=NO_LORA, label="LoRA", elem_id="tp-lora", **options)
+                    options = {"min_width": 90, "scale": 1, "elem_classes": "tp-beside-field"}
+                    self._refresh_button = gr.Button("Refresh", size="sm", **options)
                 self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
                 self._as_chat = gr.Checkbox(
                     False, label="As a chat message", info="A text is gone on with; a message is answered."
@@ -191,10 +185,7 @@ def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:
 
 
 def lora_choices(context: PageContext) -> list[str]:
-    try:
-        return [NO_LORA, *loras.list_loadable(context.host.folders.loras)]
-    except (TrainingProError, OSError):
-        return [NO_LORA]
+    return [NO_LORA, *context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
 
 
 def _last_trained_lora(context: PageContext) -> str:

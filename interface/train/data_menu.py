@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.errors import DataError, TrainingProError
+from ...core.errors import DataError
 from ...core.files import PART_SUFFIX, atomic_write
 from ...core.host import Folders
 from ...data import dataset_index
@@ -23,10 +23,7 @@ MAX_NAME_CHARS = 80
 
 def dataset_choices(context: PageContext) -> list[tuple[str, str]]:
     """Labels and names of all datasets; those of the project are marked as examples."""
-    try:
-        datasets = dataset_index.list_datasets(context.host.folders)
-    except (TrainingProError, OSError):
-        return []
+    datasets = context.read_disk(dataset_index.list_datasets, ())
     return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in datasets]
 
 
@@ -71,13 +68,10 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
     folder = folders.datasets
     paths = [Path(path) for path in uploaded]
     if unreadable := [path.name for path in paths if path.suffix.lower() not in dataset_index.DATA_SUFFIXES]:
-        raise DataError(
-            f"{', '.join(unreadable)} cannot be learned from. Choose "
-            f"{', '.join(dataset_index.DATA_SUFFIXES)} files."
-            + "".join(
-                f" {name}: {remedy}." for name in unreadable if (remedy := unsupported.find_remedy(Path(name)))
-            )
-        )
+        problem = f"{', '.join(unreadable)} cannot be learned from."
+        remedies = ((name, unsupported.find_remedy(Path(name))) for name in unreadable)
+        advice = "".join(f" {name}: {remedy}." for name, remedy in remedies if remedy)
+        raise DataError(f"{problem} Choose {', '.join(dataset_index.DATA_SUFFIXES)} files.{advice}")
     for path in paths:
         if path.stat().st_size > MAX_UPLOAD_BYTES:
             raise DataError(

@@ -61,20 +61,17 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
 
 def _empty_hint(context: PageContext) -> str:
     """What to do if no data are chosen."""
-    try:
-        folder = context.host.folders.datasets
-    except TrainingProError:
-        return ""
-    return markup.paragraph(f"Choose data, press Add files, or put files into {folder}.", quiet=True)
+    hint = "Choose data, press Add files, or put files into {}."
+    return _quiet_note(context.read_disk(lambda folders: hint.format(folders.datasets), ""))
 
 
 def _unsupported_note(context: PageContext) -> str:
     """Why some of the user's files are missing in the menu."""
-    try:
-        note = unsupported.describe_unsupported(context.host.folders.datasets)
-    except (TrainingProError, OSError):
-        return ""
-    return markup.paragraph(note, quiet=True) if note else ""
+    return _quiet_note(context.read_disk(lambda folders: unsupported.describe_unsupported(folders.datasets), ""))
+
+
+def _quiet_note(text: str) -> str:
+    return markup.paragraph(text, quiet=True) if text else ""
 
 
 def _report(values: Mapping[str, Any], context: PageContext) -> DatasetReport | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from ...settings.definitions import SETTINGS, section_keys
-from ..base import ALL_ROWS, row_id
+from ..base import setting_layout
 
 DataKind = Literal["text", "rows"]
 TEXT_KEYS = ("chunking", "hard_cut", "overlap", "min_chars", "dementor_repeats", "block_ends")
@@ -57,7 +57,7 @@ def style(keys: Collection[str]) -> Markup:
     The settings are hidden, not removed, so their values stay in the form in every version of Gradio.
     """
     selectors = [f"#tp-{key}" for key in sorted(keys)]
-    selectors += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(keys)]
+    selectors += [f"#{setting_layout.row_id(row)}" for row in setting_layout.ALL_ROWS if set(row) <= set(keys)]
     template = "{} {{display: none !important}} {} {{content: ' (not used with this dataset and these settings)'}}"
     links = [f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys)]
     rules = template.format(", ".join(selectors), ", ".join(links)) if keys else ""

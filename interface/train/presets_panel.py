@@ -31,7 +31,7 @@ class PresetsPanel:
         self._tables: dict[Any, Any] = {}
 
     def draw(self) -> None:
-        self._menu = gr.Dropdown(self._choices(), value=UNCHANGED, label="Start from", elem_id="tp-start-from")
+        self.menu = gr.Dropdown(self._choices(), value=UNCHANGED, label="Start from", elem_id="tp-start-from")
         self.menu_message = gr.HTML(elem_id="tp-start-from-said")
 
     def draw_table(self, kind: str) -> None:
@@ -65,20 +65,20 @@ class PresetsPanel:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
         form, components = self._form.inputs(), self._form.components.values()
         for menu, message, action in (
-            (self._menu, self.menu_message, "Start from"),
+            (self.menu, self.menu_message, "Start from"),
             *((menu, message, "The preset") for menu, message in self._tables.items()),
         ):
             on_choose = partial(self._on_choose, menu, message)
             add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=action)
         events = [self._order.change, *refreshing]
-        add_handler(events, self.refresh_menu, self._order, self._menu, what="Renewing Start from")
+        add_handler(events, self.refresh_menu, self._order, self.menu, what="Renewing Start from")
         outputs = [*components, self.menu_message]
         add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Back to defaults")
         self._connect_saving(form)
 
     def _connect_saving(self, form: set[Any]) -> None:
         """Connect the buttons of the part Presets, which share one place for messages."""
-        outputs_with_menu = [self._message, self._menu]
+        outputs_with_menu = [self._message, self.menu]
         for button, handler, inputs, outputs in (
             (self._differences_button, self._on_differences, form, self._message),
             (self._command_button, self._on_command, form, self._message),
@@ -91,10 +91,6 @@ class PresetsPanel:
     def refresh_menu(self, order: str = NEWEST_FIRST) -> Any:
         return gr.update(choices=self._choices(order))
 
-    @property
-    def menu(self) -> Any:
-        return self._menu
-
     def _preset_choices(self, kind: str) -> list[tuple[str, str]]:
         """Labels and values of a menu of presets. An error in a user file is reported when a preset is chosen."""
         try:
@@ -106,14 +102,14 @@ class PresetsPanel:
     def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
         first = [("(the form as it is)", UNCHANGED), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
-        try:
-            folders = self._context.host.folders
+
+        def own_choices(folders: Folders) -> list[tuple[str, str]]:
             own_presets = presets.own_presets(folders.presets)
             own = [(f"preset: {p.label}", f"{presets.OWN_KIND}:{p.name}") for p in own_presets]
             trained = [(f"LoRA: {n}", f"{LORA_SETTINGS}:{n}") for n in _sorted_loras(folders.loras, order)]
-        except (TrainingProError, OSError):
-            own, trained = [], []
-        return [*first, *goals, *own, *trained]
+            return own + trained
+
+        return [*first, *goals, *self._context.read_disk(own_choices, ())]
 
     def _on_choose(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         try:
@@ -155,22 +151,23 @@ class PresetsPanel:
         return cli_command_html(self._form.values(inputs), self._context.host)
 
     def _on_save(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
-        name = (inputs[self._name] or "").strip()
-
-        def save(folders: Folders) -> str:
-            presets.save(folders.presets, name, self._form.values(inputs))
-            return f"Saved as {name}."
-
-        return self._context.run_disk_action(save), self.refresh_menu(inputs[self._order])
+        values = self._form.values(inputs)
+        return self._change(inputs, lambda folder, name: presets.save(folder, name, values), "Saved as {}.")
 
     def _on_delete(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
+        return self._change(inputs, presets.delete, "{} is deleted.")
+
+    def _change(
+        self, inputs: Mapping[Any, Any], action: Callable[[Path, str], object], message: str
+    ) -> tuple[str, Any]:
+        """Save or delete the preset of the typed name."""
         name = (inputs[self._name] or "").strip()
 
-        def delete(folders: Folders) -> str:
-            presets.delete(folders.presets, name)
-            return f"{name} is deleted."
+        def run_action(folders: Folders) -> str:
+            action(folders.presets, name)
+            return message.format(name)
 
-        return self._context.run_disk_action(delete), self.refresh_menu(inputs[self._order])
+        return self._context.run_disk_action(run_action), self.refresh_menu(inputs[self._order])
 
 
 def _defaults() -> dict[str, Any]:

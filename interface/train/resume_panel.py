@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.errors import SavingError, TrainingProError
+from ...core.errors import SavingError
 from ...core.host import Folders
 from ...records.folder import PARAMETERS, CrashedRun, crashed_runs
 from ...settings import files
@@ -62,10 +62,7 @@ class ResumePanel:
     def _crashed_runs(self) -> list[CrashedRun]:
         if self._context.read_only_reason():
             return []
-        try:
-            runs = crashed_runs.find_crashed_runs(self._context.host.folders)
-        except (TrainingProError, OSError):
-            return []
+        runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
         return [run for run in runs if not self._context.is_training(run.name)]
 
     def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:

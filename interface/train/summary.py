@@ -70,17 +70,14 @@ def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 def reset_buttons(values: Mapping[str, Any]) -> Markup:
     """Reset buttons of all settings that differ from their defaults."""
-    keys = [key for key in values if key not in presets.EXCLUDED_KEYS]
-    changed_keys = presets.differing_keys(
-        {key: SETTINGS[key].default for key in keys}, {key: values[key] for key in keys}
-    )
-    defaults = {key: presets.format_value(key, SETTINGS[key].default) for key in changed_keys}
-    return Markup("").join(reset_button(key, default) for key, default in defaults.items())
+    defaults = {key: SETTINGS[key].default for key in values if key not in presets.EXCLUDED_KEYS}
+    changed_keys = presets.differing_keys(defaults, {key: values[key] for key in defaults})
+    buttons = (reset_button(key, presets.format_value(key, defaults[key])) for key in changed_keys)
+    return Markup("").join(buttons)
 
 
 def part_title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:
     """The title of a folded part, with its settings that differ from their defaults."""
-    keys = [key for row in rows for key in row if key in values]
-    defaults = {key: SETTINGS[key].default for key in keys}
-    changed = presets.describe_changes(defaults, {key: values[key] for key in keys})
+    defaults = {key: SETTINGS[key].default for row in rows for key in row if key in values}
+    changed = presets.describe_changes(defaults, {key: values[key] for key in defaults})
     return f"{name}: {'; '.join(changed)}" if changed else name

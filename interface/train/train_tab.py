@@ -14,12 +14,6 @@ from ...core.host import Folders
 from ...settings import presets
 from ...settings.definitions import section_keys
 from ..base import (
-    FOLDED_ROWS,
-    LIVE_PART,
-    LORA_PART,
-    MEMORY_PART,
-    PRESET_TABLES,
-    VISIBLE_ROWS,
     Form,
     PageContext,
     add_handler,
@@ -27,8 +21,8 @@ from ..base import (
     markup,
     on_load,
     outdated,
-    part_id,
     refresh_choices,
+    setting_layout,
     status_line,
 )
 from ..run import RunPanel
@@ -78,35 +72,34 @@ class TrainTab:
         self._connect(tab)
 
     def _draw_form(self) -> None:
+        data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
         self._presets.draw()
         self._form.draw_row("name", "if_exists")
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
-            self._form.draw(
-                "data", choices=data_menu.dataset_choices(self._context), allow_custom_value=True, scale=7
-            )
+            self._form.draw("data", **data_options, scale=7)
             with gr.Column(scale=2, min_width=110):
                 self._add_button = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
         self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
         self._data_note = gr.HTML(preview_data({}, self._context).html, elem_id="tp-data-said")
-        for keys in VISIBLE_ROWS:
+        for keys in setting_layout.VISIBLE_ROWS:
             self._form.draw_row(*keys)
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
         self._summary = gr.HTML(elem_id="tp-together")
         self._setting_search.draw()
-        for title, rows in FOLDED_ROWS.items():
-            with gr.Accordion(title, open=False, elem_id=part_id(title)) as part:
-                if title in PRESET_TABLES:
-                    self._presets.draw_table(PRESET_TABLES[title])
+        for title, rows in setting_layout.FOLDED_ROWS.items():
+            with gr.Accordion(title, open=False, elem_id=setting_layout.part_id(title)) as part:
+                if title in setting_layout.PRESET_TABLES:
+                    self._presets.draw_table(setting_layout.PRESET_TABLES[title])
                 for keys in rows:
-                    self._form.draw_row(*keys, **self._choices_for(keys))
-                if title == LORA_PART:
+                    self._form.draw_row(*keys, **(data_options if keys == ("eval_data",) else {}))
+                if title == setting_layout.LORA_PART:
                     self._layer_picker.draw()
-                if title == LIVE_PART:
+                if title == setting_layout.LIVE_PART:
                     self._run_panel.draw_live()
-                if title == MEMORY_PART:
+                if title == setting_layout.MEMORY_PART:
                     self._probe_panel.draw()
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
@@ -115,12 +108,6 @@ class TrainTab:
         hidden = field_visibility.irrelevant_keys({}, ())
         self._form_state = gr.HTML(field_visibility.style(hidden), elem_id="tp-marks")
         self._js_bridge.draw()
-
-    def _choices_for(self, keys: tuple[str, ...]) -> dict[str, Any]:
-        """The data menu of a row, if it has one: datasets for evaluation are chosen like those for training."""
-        if keys != ("eval_data",):
-            return {}
-        return {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
 
     def _connect(self, tab: gr.Tab) -> None:
         refresh = self._refresh_button.click
@@ -215,7 +202,7 @@ class TrainTab:
         """Updates of the parts that follow from the form."""
         values, preview = self._form.values(inputs), inputs[self._preview]
         titles = {
-            part: gr.update(label=summary.part_title(name, FOLDED_ROWS[name], values))
+            part: gr.update(label=summary.part_title(name, setting_layout.FOLDED_ROWS[name], values))
             for name, part in self._folded_parts.items()
         }
         steps, lora = summary.step_summary(values, preview.examples), summary.lora_summary(values, self._config())
@@ -271,7 +258,6 @@ class TrainTab:
 
     def _describe_name(self, inputs: Mapping[Any, Any]) -> str:
         """Describe an existing LoRA of this name, unless it is being trained right now."""
-        parts = self._form.components
-        return describe_existing_name(
-            self._context, *(inputs[parts[key]] or "" for key in ("name", "if_exists", "method"))
-        )
+        values = self._form.values(inputs)
+        name, if_exists, method = (values[key] or "" for key in ("name", "if_exists", "method"))
+        return describe_existing_name(self._context, name, if_exists, method)

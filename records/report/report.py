@@ -46,7 +46,6 @@ LISTED_EVENTS = (
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
 TEMPLATE = Path(__file__).with_name("report.html")
-EVALUATION_HEAD = ("Step", "Loss", "Perplexity", "Tokens guessed right")
 Row = tuple[str, ...]
 """The texts of a row of a table."""
 CURVES = (
@@ -79,13 +78,10 @@ def render_report(data: ReportData) -> str:
     """Render the report as HTML."""
     began = next(event.at for event in data.events if isinstance(event, RunPlanned))
     curve, legend = _curve(data)
-    evaluation_head, evaluation_rows = _evaluation_table(data.graph)
     return html(
         TEMPLATE.read_text(encoding="utf-8"),
         css=CSS,
-        plan=data.plan,
-        ended=data.ended,
-        lora=data.kept,
+        data=data,
         began_at=_format_time(began),
         ended_at=_format_time(data.ended.at),
         reasons=_reasons(data.ended),
@@ -96,11 +92,10 @@ def render_report(data: ReportData) -> str:
         samples=_samples_by_prompt(data.samples),
         printable=_printable,
         event_rows=_event_rows(data),
-        evaluation_head=evaluation_head,
-        evaluation_rows=evaluation_rows,
+        evaluation_rows=_evaluation_rows(data.graph),
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(data.plan.settings),
-        disk_rows=_disk_rows(data.kept) if data.kept else [],
+        disk_rows=_disk_rows(data.kept) if data.kept else (),
     )
 
 
@@ -187,18 +182,13 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     return rows
 
 
-def _evaluation_table(graph: Sequence[Mapping[str, Any]]) -> tuple[Row, list[Row]]:
-    evaluations = read_evaluations(graph)
-    rows: list[Row] = [
-        (str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}") for e in evaluations
-    ]
-    if not any(e.by_source for e in evaluations):
-        return EVALUATION_HEAD, rows
-    by_source = [
-        ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items()) for e in evaluations
-    ]
-    extended: list[Row] = [(*row, losses) for row, losses in zip(rows, by_source, strict=True)]
-    return (*EVALUATION_HEAD, "Loss of each data set"), extended
+def _evaluation_rows(graph: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The evaluations, with the loss of each data set if there are several."""
+    evaluations, rows = read_evaluations(graph), list[Row]()
+    for e in evaluations:
+        by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
+        rows.append((str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", by_source))
+    return rows if any(e.by_source for e in evaluations) else [row[:4] for row in rows]
 
 
 def _run_rows(data: ReportData) -> list[Row]:

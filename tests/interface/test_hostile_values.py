@@ -17,7 +17,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from training_pro.interface.base import page_context
 from training_pro.interface.base.page_context import PageContext
-from training_pro.interface.page import download_panel, page
+from training_pro.interface.page import page
 from training_pro.interface.run import queue_view
 from training_pro.interface.tabs import runs_tab
 from training_pro.tests import hostile
@@ -65,7 +65,6 @@ def user_data(tmp_path):
 def quick(monkeypatch):
     """Shorten all waiting times."""
     monkeypatch.setattr(page_context, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(download_panel, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(queue_view, "REFRESH_SECONDS", 0.001)
     monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
 

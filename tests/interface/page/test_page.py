@@ -92,7 +92,7 @@ def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
         picker = page.ModelPicker(host, session, LOADING_OPTIONS)
         picker.draw()
     begin(session, host, finish)
-    stream = picker._load_model({picker._model: "mine", picker._loading: "auto"})
+    stream = picker._load_model({picker.menu: "mine", picker._loading: "auto"})
     refusal, after = messages_until_free(stream, finish)
     assert "The model is busy: Training &#39;night&#39;" in refusal and "can be pressed again" in after
     assert picker._show_selection()[0]["value"] == host.selected_model[0]
@@ -116,7 +116,7 @@ def test_load_says_how_it_ended(host, name, words):
         picker = page.ModelPicker(host, Session(), LOADING_OPTIONS)
         picker.draw()
     first, *_, last = messages_until_free(
-        picker._load_model({picker._model: name, picker._loading: "float32"}), threading.Event()
+        picker._load_model({picker.menu: name, picker._loading: "float32"}), threading.Event()
     )
     assert f"Loading {name} ..." in first
     assert words in last and ("tp-bad" in last) == (name == "nowhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from training_pro.core.jobs.perplexity_event import PerplexityMeasured, RowScores
-from training_pro.interface.tabs.perplexity_rows import row_tables
+from training_pro.interface.tabs.perplexity_details import row_tables
 
 
 def result(lora, **losses):

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from training_pro.core.jobs.perplexity_event import PerplexityMeasured, RowScores, Segment
-from training_pro.interface.tabs.perplexity_strip import loss_strips
+from training_pro.interface.tabs.perplexity_details import loss_strips
 
 
 def result(lora, *losses):

@@ -1,12 +1,12 @@
-"""Strips that show the loss along a text or rows, without a LoRA and with each LoRA."""
+"""Results of the Perplexity tab in detail: the loss along a text or rows, and the least and best known rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from ...core.jobs import PerplexityMeasured, Segment
+from ...core.jobs import PerplexityMeasured, RowScores, Segment
 from ..base import markup
 
 WIDTH, HEIGHT = 640, 18
@@ -18,13 +18,18 @@ CELL = (
     '<rect x="{x:.1f}" y="0" width="{width:.1f}" height="{height}" class="tp-heat" '
     'fill-opacity="{opacity:.2f}"><title>{tooltip}</title></rect>'
 )
-EXPLANATION = (
+STRIPS_EXPLANATION = (
     "{along}: the stronger the colour, the better known; all strips have the same scale. "
     "Point at a place to see how it begins."
 )
 ALONG_TEXT, ALONG_ROWS = (
     "Along the text, from its beginning to its end",
     "Along the rows, from the first to the last",
+)
+ROW_COLUMNS = ("", "row", "what is read", "what counts", "perplexity", "tokens right", "tokens")
+ROWS_EXPLANATION = (
+    "A row that is known far less than the others may be a bad one: look at it in its file. One of few tokens "
+    "stands at either end only where it is far from the rest."
 )
 
 
@@ -35,7 +40,7 @@ def loss_strips(results: Sequence[PerplexityMeasured]) -> Markup:
         return Markup()
     losses = [segment.loss for result in shown_results for segment in result.stretches]
     scale = (min(losses), max(losses))
-    explanation = EXPLANATION.format(along=ALONG_ROWS if shown_results[0].rows else ALONG_TEXT)
+    explanation = STRIPS_EXPLANATION.format(along=ALONG_ROWS if shown_results[0].rows else ALONG_TEXT)
     strips = Markup("").join(_labeled_strip(result, *scale) for result in shown_results)
     return markup.paragraph(explanation, quiet=True) + strips
 
@@ -69,3 +74,40 @@ def _cells(segments: Sequence[Segment], best: float, worst: float) -> Iterator[M
 
 def _describe(segment: Segment) -> str:
     return f"“{segment.begins} …” (perplexity {segment.perplexity:.4g}, {segment.right:.0%} right)"
+
+
+def row_tables(measured: Sequence[PerplexityMeasured]) -> Markup:
+    """The tables as HTML, all but the first folded; empty for a single row or a text."""
+    results = [result for result in measured if result.least_known]
+    if not results:
+        return Markup()
+    rows_without = {row.place: row for result in results if result.lora == "-" for row in result.rows}
+    tables = Markup("").join(
+        _table(result, rows_without if result.lora != "-" else {}, is_open=result is results[0])
+        for result in results
+    )
+    return markup.paragraph(ROWS_EXPLANATION, quiet=True) + tables
+
+
+def _table(result: PerplexityMeasured, rows_without: Mapping[str, RowScores], *, is_open: bool) -> Markup:
+    """One table; `rows_without` has the same rows measured without a LoRA, if that was requested."""
+    header = (*ROW_COLUMNS, "without a LoRA") if rows_without else ROW_COLUMNS
+    title = f"{lora_label(result.lora)}: least and best known rows"
+    template = Markup('<details{}><summary>{}</summary><div class="tp-rows">{}</div></details>')
+    return template.format(" open" if is_open else "", title, markup.table(header, _rows(result, rows_without)))
+
+
+def _rows(result: PerplexityMeasured, rows_without: Mapping[str, RowScores]) -> Iterator[tuple[str, ...]]:
+    for label, rows in (("least known", result.least_known), ("best known", result.best_known)):
+        for n, row in enumerate(rows):
+            cells = (label if n == 0 else "", row.place, row.read, row.begins, *_figures(row))
+            yield (*cells, _perplexity_without_lora(rows_without.get(row.place))) if rows_without else cells
+
+
+def _figures(row: RowScores) -> tuple[str, ...]:
+    return f"{row.perplexity:.4g}", f"{row.right:.0%}", f"{row.tokens:,}"
+
+
+def _perplexity_without_lora(row: RowScores | None) -> str:
+    """Empty if the row is not among the reported ones: very long lists are cut."""
+    return f"{row.perplexity:.4g}" if row else ""
