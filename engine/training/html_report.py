@@ -60,7 +60,7 @@ def _build_story(ended: JobEnded, folder: Path, folders: Folders, job: Job) -> R
         graph=_partial_graph(folder, events) if crashed else read_json(folder / GRAPH, []),
         samples=read_samples(folder),
         log={} if crashed else read_json(folder / LOG, {}),
-        kept=inventory.read_entry(folder, folders),
+        lora=inventory.read_entry(folder, folders),
     )
 
 

@@ -14,7 +14,7 @@ from .setting_layout import folded_part_id, folded_part_title
 
 SETTING_LINK = (
     '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
-    '{% if part_title %} title="Under {{ part_title }}"{% endif %}>{{ words }}</a>'
+    '{% if part_title %} title="Under {{ part_title }}"{% endif %}>{{ label }}</a>'
 )
 
 RESET_BUTTON = (
@@ -22,29 +22,29 @@ RESET_BUTTON = (
 )
 
 
-def apply_button(words: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
+def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
     """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
     pressed = Markup(' aria-pressed="true"') if chosen else ""
     template = Markup('<button type="button" class="tp-use" data-tp-set="{}"{}>{}</button>')
-    return template.format(json.dumps(dict(values)), pressed, words)
+    return template.format(json.dumps(dict(values)), pressed, label)
 
 
-def fill_button(box: str, text: str, words: str) -> Markup:
+def fill_button(box: str, text: str, label: str) -> Markup:
     """An HTML button that puts a text into the text box with the element id `box`."""
     template = Markup('<button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}">{}</button>')
-    return template.format(box, text, words)
+    return template.format(box, text, label)
 
 
-def setting_link(key: str, words: str) -> Markup:
+def setting_link(key: str, label: str) -> Markup:
     """An HTML link that jumps to a setting."""
     part_id, part_title = folded_part_id(key), folded_part_title(key)
-    return html(SETTING_LINK, key=key, words=words, part_id=part_id, part_title=part_title)
+    return html(SETTING_LINK, key=key, label=label, part_id=part_id, part_title=part_title)
 
 
 def reset_button(key: str, default: str) -> Markup:
     """An HTML button that resets a setting to its default. clicks.js attaches it to the changed setting."""
-    setting, words = SETTINGS[key], f"Back to the default: {default or 'nothing'}"
-    return Markup(RESET_BUTTON).format(key, json.dumps({key: setting.default}), words, setting.label)
+    setting, title = SETTINGS[key], f"Back to the default: {default or 'nothing'}"
+    return Markup(RESET_BUTTON).format(key, json.dumps({key: setting.default}), title, setting.label)
 
 
 def link_settings(text: str) -> Markup:

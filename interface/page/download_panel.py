@@ -72,8 +72,8 @@ class DownloadView:
             return markup.problem(end.text)
         if end.folder is None:
             return markup.card("", markup.paragraph(end.text), mood="fair")
-        words = f"{end.text} It stands in the menu of models above: choose how to load it, then press Load model."
-        return markup.card("", markup.paragraph(words), mood="good")
+        text = f"{end.text} It stands in the menu of models above: choose how to load it, then press Load model."
+        return markup.card("", markup.paragraph(text), mood="good")
 
     def _progress_html(self) -> str:
         parts = []

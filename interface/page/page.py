@@ -126,17 +126,17 @@ class ModelPicker:
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
-        words = f"Models are looked for in {host.folders.models}; {TITLE} brings one."
-        return markup.paragraph(words, quiet=True)
+        text = f"Models are looked for in {host.folders.models}; {TITLE} brings one."
+        return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
         return ""
-    words = f"Its weights take {size(on_disk)} on disk"
+    text = f"Its weights take {size(on_disk)} on disk"
     shape = ModelShape.of(config)
     if shape is not None and "quantization_config" not in config:
         precision = weight_precision(ModelCard(name, config, None, loading), on_card=host.uses_gpu())
         in_memory = size(model_bytes(shape, precision))
-        words += f", and about {in_memory} in memory, loaded as {PRECISION_NAMES.get(precision, precision)}"
+        text += f", and about {in_memory} in memory, loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):
-        words += "; they are unpacked when it is loaded, and take more in memory"
-    return markup.paragraph(f"{words}.", quiet=True)
+        text += "; they are unpacked when it is loaded, and take more in memory"
+    return markup.paragraph(f"{text}.", quiet=True)

@@ -81,8 +81,8 @@ class DemoView:
     def html(self) -> str:
         end = self.demo.run.end
         time_is_over = end is not None and end.time_over
-        words = f"The two minutes are over at step {self._run_view.step}: here is what it learned."
-        message = markup.card("", markup.paragraph(words), mood="good") if time_is_over else ""
+        text = f"The two minutes are over at step {self._run_view.step}: here is what it learned."
+        message = markup.card("", markup.paragraph(text), mood="good") if time_is_over else ""
         return markup.join((message, self._run_view.html(), self._status))
 
 

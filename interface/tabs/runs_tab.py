@@ -37,7 +37,7 @@ COLUMNS = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note"
 class TrashConfirmation:
     """The question before the trash is emptied: its text, and until when a second click confirms it."""
 
-    words: str = ""
+    text: str = ""
     until: float = 0.0
 
 
@@ -185,7 +185,7 @@ class RunsTab:
     async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Delete for good: the first click asks, a second click soon after it confirms."""
         contents, confirmation = self._in_trash(), inputs[self._confirmation]
-        if contents and (confirmation.words != contents or time.monotonic() > confirmation.until):
+        if contents and (confirmation.text != contents or time.monotonic() > confirmation.until):
             yield {
                 self._status: "",
                 self._empty_button: contents,

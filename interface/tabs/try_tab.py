@@ -112,7 +112,7 @@ class TryTab:
         if prompt and prompt != inputs[self._suggestion]:
             return prompt, bool(inputs[self._as_chat]), inputs[self._suggestion]
         suggestion = suggest_prompt(self._context, inputs[self._lora])
-        return suggestion.words, suggestion.as_chat, suggestion.words
+        return suggestion.text, suggestion.as_chat, suggestion.text
 
     async def _on_answer(self, inputs: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Stream both answers under their prompt; an empty prompt leaves the old answers."""
@@ -198,7 +198,7 @@ def _last_trained_lora(context: PageContext) -> str:
 class SuggestedPrompt(NamedTuple):
     """A prompt that shows the effect of a LoRA, and whether it is a chat message."""
 
-    words: str = ""
+    text: str = ""
     as_chat: bool = False
 
 

@@ -56,7 +56,7 @@ class AddedFile:
     existed: bool
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         if not self.existed:
             return f"Added: {self.name}."
         note = "" if self.uploaded == self.name else f" as {self.name}"

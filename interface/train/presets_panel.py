@@ -113,22 +113,22 @@ class PresetsPanel:
 
     def _on_choose(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         try:
-            values, words = self._load_choice(inputs[menu] or UNCHANGED)
+            values, note = self._load_choice(inputs[menu] or UNCHANGED)
         except TrainingProError as error:
             return {message: markup.problem(str(error))}
-        return self._fill_updates(inputs, values, words, message)
+        return self._fill_updates(inputs, values, note, message)
 
     def _on_reset(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         return self._fill_updates(inputs, _defaults(), "Back to the defaults.", self.menu_message)
 
     def _fill_updates(
-        self, inputs: Mapping[Any, Any], values: Mapping[str, Any], words: str, message: Any
+        self, inputs: Mapping[Any, Any], values: Mapping[str, Any], note: str, message: Any
     ) -> dict[Any, Any]:
         """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
         changed = presets.describe_changes(self._form.values(inputs), values)
         report = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
-        return {**self._form.updates(values), message: markup.paragraph(f"{words} {report}".strip(), quiet=True)}
+        return {**self._form.updates(values), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
 
     def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")

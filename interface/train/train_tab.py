@@ -243,7 +243,7 @@ class TrainTab:
 
         def add_files(folders: Folders) -> str:
             added.extend(data_menu.add_files(folders, inputs[self._add_button] or []))
-            return " ".join(file.words for file in added)
+            return " ".join(file.message for file in added)
 
         message = self._context.run_disk_action(add_files)
         chosen = data_menu.merge_chosen(inputs[self._form.components["data"]] or [], added)

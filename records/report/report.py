@@ -66,7 +66,7 @@ class ReportData:
     graph: Sequence[Mapping[str, Any]]
     samples: Sequence[SampleGenerated] = ()
     log: Mapping[str, Any] = field(default_factory=dict)
-    kept: LoraEntry | None = None
+    lora: LoraEntry | None = None
 
     @property
     def plan(self) -> RunPlanned:
@@ -95,7 +95,7 @@ def render_report(data: ReportData) -> str:
         evaluation_rows=_evaluation_rows(data.graph),
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(data.plan.settings),
-        disk_rows=_disk_rows(data.kept) if data.kept else (),
+        disk_rows=_disk_rows(data.lora) if data.lora else (),
     )
 
 
@@ -129,7 +129,7 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         ("a step", duration(seconds / len(steps))),
         ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
         ("memory at most", size(peak) if peak else ""),
-        ("on disk", size(data.kept.size) if data.kept else ""),
+        ("on disk", size(data.lora.size) if data.lora else ""),
     ]
     return [(name, value) for name, value in pairs if value]
 
@@ -145,7 +145,7 @@ def _curve(data: ReportData) -> tuple[str, list[tuple[str, str]]]:
     if not steps:
         return "", []
     rates = next((e.rates for e in reversed(data.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
-    parts = data.kept.parts if data.kept else ()
+    parts = data.lora.parts if data.lora else ()
     marks = [Mark(part.step, part.name) for part in parts if part.step and part.kind != "backup"]
     has_curve = {"--kept": bool(evaluations), "--mark": bool(marks), "--rate": bool(rates)}
     legend = [(color, words) for color, words in CURVES if has_curve.get(color, True)]

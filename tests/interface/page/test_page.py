@@ -162,9 +162,9 @@ def test_a_suggested_prompt_keeps_its_line_breaks(with_lora):
     sample = with_lora.lora() / "train_dataset_sample.json"
     text = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
     sample.write_text(json.dumps([{"value": f" {text} and more"}]), encoding="utf-8")
-    assert try_tab.suggest_prompt(context, "a").words == "The Ferry of Low Water\n\nOld Maren Tull ran the"
+    assert try_tab.suggest_prompt(context, "a").text == "The Ferry of Low Water\n\nOld Maren Tull ran the"
     sample.write_text(json.dumps([{"value": "Short\n"}]), encoding="utf-8")
-    assert try_tab.suggest_prompt(context, "a/checkpoint-1").words == "Short"
+    assert try_tab.suggest_prompt(context, "a/checkpoint-1").text == "Short"
 
 
 def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(with_lora):
