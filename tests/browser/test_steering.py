@@ -11,6 +11,7 @@ from training_pro.tests.browser import servers
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 ENDLESS = 400  # epochs; no test waits for the last one
+SECOND_START_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,7 @@ def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_pat
         before = page.curve()
         page.close()
     with servers.demo(tmp_path) as server:
+        assert server.started_after < SECOND_START_SECONDS
         page = open_page(server)
         page.wait_for_words("unfinished", "night was cut off", "It can go on")
         page.press("go on unfinished")

@@ -212,11 +212,12 @@ def registry(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory):
+def template(tmp_path_factory, empty_template):
     """An environment with the training libraries, made once: making one takes seconds."""
     folder = tmp_path_factory.mktemp("template")
     with pytest.MonkeyPatch.context() as patch:
         furnish(folder, patch)
+        copy_for_new_environments(empty_template, patch)
         Environment(folder / ".venv", TRAIN_MODULES).make(TRAIN)
     return folder / ".venv"
 
@@ -263,7 +264,11 @@ def empty_template(tmp_path_factory):
 
 @pytest.fixture
 def quickly(empty_template, monkeypatch):
-    """Copies an empty environment where a new one is wanted: making one takes seconds."""
+    copy_for_new_environments(empty_template, monkeypatch)
+
+
+def copy_for_new_environments(empty_template, monkeypatch):
+    """Copy an empty environment where a new one is wanted: making one takes seconds."""
 
     def create(folder):
         shutil.rmtree(folder, ignore_errors=True)
