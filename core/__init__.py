@@ -12,5 +12,6 @@ __all__ = [
     "html",
     "jobs",
     "launcher",
+    "model_shape",
     "version",
 ]

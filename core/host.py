@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..train_utils import ParamCounts, get_text_config
 from .errors import ModelError
 from .evaluations_table import EvaluationRow
+from .model_shape import ParamCounts, get_text_config
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from .data_checks import check_leaks, check_model, check_stops, count_learned_st
 from .estimates import (
     TARGET_CHOICES,
     DiskEstimate,
+    MemoryEstimate,
     MemoryModel,
     apply_changes,
     estimate_disk,
@@ -37,6 +38,7 @@ __all__ = [
     "DiskEstimate",
     "ExamplePreview",
     "LengthHistogram",
+    "MemoryEstimate",
     "MemoryModel",
     "PreviewPiece",
     "RowReport",

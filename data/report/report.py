@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ...core.findings import Finding, Suggestion, sort_findings, texts
-from ...train_utils import MemoryEstimate, format_count, format_times_range, plural
+from ...train_utils import format_count, format_times_range, plural
 from ..resolve import ResolvedSettings
 from ..text import SliceMap, describe_ends, describe_units, unit_name
-from .estimates import DiskEstimate
+from .estimates import DiskEstimate, MemoryEstimate
 from .preview import ExamplePreview
 
 Verdict = Literal["ready", "ready with advice", "not ready"]

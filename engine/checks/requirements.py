@@ -15,10 +15,10 @@ from ...core.errors import ModelError, SettingsError, TrainingProError
 from ...core.findings import Finding, advice, problem, texts
 from ...core.host import Host, ModelCard
 from ...core.launcher import launch_command
+from ...core.model_shape import ModelShape
 from ...data.report import weight_precision
 from ...records.folder import choose_run_folder
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
-from ...train_utils import ModelShape
 from .optimizers import optimizer_problems
 
 REPORTERS: Mapping[str, tuple[str, ...]] = {

@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ...core.errors import ModelError, SettingsError
 from ...core.findings import Finding, problem
 from ...core.host import Host, ModelCard, unwrap_peft
+from ...core.model_shape import ModelShape, ParamCounts
 from ...settings.definitions import LoraSettings
-from ...train_utils import ModelShape, ParamCounts
 from .adapter import inject_lora, lora_config
 from .targets import is_linear, refuse_misplaced_targets, resolve_targets
 

@@ -11,9 +11,10 @@ import gradio as gr
 from ...core.engine import Engine
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Session
+from ...core.model_shape import ModelShape, model_bytes
 from ...data.report import DatasetReport, weight_precision
 from ...settings.definitions import TrainingSettings
-from ...train_utils import ModelShape, model_bytes, size
+from ...train_utils import size
 from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load, refresh_choices
 from . import tab
 from .download_panel import TITLE, DownloadPanel

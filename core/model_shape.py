@@ -1,0 +1,257 @@
+"""Sizes of a model from its config.json: its weights, the weights of a LoRA on it, and its bytes in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+MLP_LAYERS = frozenset({"up", "down", "gate"})
+FUSED_LAYERS = frozenset({"up", "gate"})
+"""Layers that share one tensor in the experts."""
+MIN_PEFT_VERSION = (0, 20)
+LORA_EXPERT_TYPES = frozenset(
+    {
+        "afmoe",
+        "beam",
+        "cohere2_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "dots1",
+        "ernie4_5_moe",
+        "exaone_moe",
+        "flex_olmo",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm4v_moe",
+        "glm_moe_dsa",
+        "hunyuan_v1_moe",
+        "longcat_flash",
+        "mellum",
+        "minimax",
+        "minimax_m2",
+        "mixtral",
+        "olmoe",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_omni_moe",
+        "qwen3_omni_moe_text",
+        "qwen3_omni_moe_thinker",
+        "solar_open",
+    }
+)
+"""The `model_type`s whose experts PEFT can put LoRAs on."""
+UNGATED_TYPES = frozenset(
+    {"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"}
+)
+BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a mixture-of-experts layer; libraries keep them in one tensor."""
+
+    count: int
+    feed: int  # the width of each
+    per_token: int  # experts per token
+    shared: int = 0  # the width of the shared MLP that every token passes
+    without: int = 0  # layers with a dense MLP instead
+    takes_lora: bool = False
+    """A LoRA on MLP layers is put on the experts and on no shared MLP; one on all layers, on the router too."""
+
+
+@dataclass(frozen=True)
+class ParamCounts:
+    """Parameter counts of a model, from a meta model where the arithmetic does not know its layers."""
+
+    linear: int
+    other: int
+    lora: int  # weights of a LoRA of rank 1 on the target layers
+
+
+def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the text model, for a config.json with several models."""
+    section = config.get("text_config")
+    return {**config, **section} if isinstance(section, Mapping) else config
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model, from its config.json."""
+
+    hidden: int
+    layers: int
+    feed: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    gated: bool
+    tied: bool
+    lean_gate: bool = False  # the gate keeps two of its three tensors: engine/compute/layer_patches.py
+    experts: Experts | None = None
+    counted: ParamCounts | None = None
+
+    @staticmethod
+    def of(config: Mapping[str, Any], counted: ParamCounts | None = None) -> ModelShape | None:
+        """The shape, or None where the config does not say enough."""
+        text_config = get_text_config(config)
+        hidden = _first_int(text_config, "hidden_size", "n_embd", "d_model")
+        layers = _first_int(text_config, "num_hidden_layers", "n_layer")
+        vocabulary = _first_int(text_config, "vocab_size")
+        heads = _first_int(text_config, "num_attention_heads", "n_head") or 1
+        if not hidden or not layers or not vocabulary:
+            return None
+        feed = _first_int(text_config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
+        return ModelShape(
+            hidden=hidden,
+            layers=layers,
+            feed=feed,
+            heads=heads,
+            kv_heads=_first_int(text_config, "num_key_value_heads", "num_kv_heads") or heads,
+            head=_first_int(text_config, "head_dim") or hidden // heads,
+            vocabulary=vocabulary,
+            gated=text_config.get("model_type") not in UNGATED_TYPES,
+            tied=bool(text_config.get("tie_word_embeddings", True)),
+            lean_gate=text_config.get("hidden_act") == "silu" and text_config.get("model_type") != "phi3",
+            experts=_experts(text_config, feed, layers),
+            counted=counted,
+        )
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """The linear layers of most decoder layers, with their input and output widths."""
+        return self._linear_sizes(self._feed_widths[-1][1])
+
+    def _linear_sizes(self, feed: int) -> dict[str, tuple[int, int]]:
+        query, keys = self.heads * self.head, self.kv_heads * self.head
+        layers = {
+            "q": (self.hidden, query),
+            "k": (self.hidden, keys),
+            "v": (self.hidden, keys),
+            "o": (query, self.hidden),
+        }
+        feeds = {"up": (self.hidden, feed), "down": (feed, self.hidden)}
+        feeds |= {"gate": (self.hidden, feed)} if self.gated else {}
+        return layers | feeds if feed else layers
+
+    @property
+    def _feed_widths(self) -> list[tuple[int, int]]:
+        """The number of decoder layers with an MLP of this width, in linear layers."""
+        if self.experts is None:
+            return [(self.layers, self.feed)]
+        without = self.experts.without
+        return [(without, self.feed), (self.layers - without, self.experts.shared)]
+
+    def _linear_layers(self) -> Iterator[tuple[int, str, int, int]]:
+        """For each linear layer: the number of decoder layers that have it, its name, and both widths."""
+        for count, feed in self._feed_widths:
+            for name, (wide, narrow) in self._linear_sizes(feed).items():
+                yield count, name, wide, narrow
+
+    @property
+    def linear_weights(self) -> int:
+        if self.counted:
+            return self.counted.linear
+        return sum(count * wide * narrow for count, _, wide, narrow in self._linear_layers())
+
+    @property
+    def other_weights(self) -> int:
+        """Embeddings, head, norms and experts: the weights that stay in the model's own dtype."""
+        if self.counted:
+            return self.counted.other
+        experts, matrices = self.experts, 3 if self.gated else 2
+        dense = self.vocabulary * self.hidden * (1 if self.tied else 2) + (2 * self.layers + 1) * self.hidden
+        if experts is None:
+            return dense
+        layer_experts = experts.count * self.hidden * (matrices * experts.feed + 1)
+        return dense + (self.layers - experts.without) * layer_experts
+
+    def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
+        if self.counted:
+            return rank * self.counted.lora
+        targets = [side for side in self._linear_layers() if self._is_target(side[1], parts)]
+        dense = sum(count * rank * (wide + narrow) for count, _, wide, narrow in targets)
+        return dense + rank * self._expert_lora_weights(parts)
+
+    def _is_target(self, name: str, parts: Collection[str] | None) -> bool:
+        is_asked = parts is None or name in parts
+        return is_asked and not (self.experts and self.experts.takes_lora and name in MLP_LAYERS)
+
+    def _expert_lora_weights(self, parts: Collection[str] | None) -> int:
+        """LoRA weights of rank 1 on experts and routers; up and gate share a tensor, each with its own rank."""
+        experts = self.experts
+        if experts is None or not experts.takes_lora:
+            return 0
+        up_weights = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED_LAYERS.issubset(parts) else 0
+        down_weights = experts.feed + self.hidden if parts is None or "down" in parts else 0
+        router_weights = self.hidden + experts.count if parts is None else 0
+        return (self.layers - experts.without) * (experts.count * (up_weights + down_weights) + router_weights)
+
+    def recreated_numbers(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
+        """Numbers that a step creates anew: experts merged with their LoRA, and the gradient of one layer's."""
+        experts = self.experts
+        if experts is None or not experts.takes_lora:
+            return 0
+        tensors = 3 if parts is None else 2 * FUSED_LAYERS.issubset(parts) + ("down" in parts)
+        kept_layers = 1 if checkpointing else self.layers - experts.without
+        return (kept_layers + 1) * experts.count * self.hidden * tensors * experts.feed
+
+    @property
+    def active_feed(self) -> int:
+        """The total width of the MLPs that a token passes in most layers."""
+        experts = self.experts
+        return self.feed if experts is None else experts.per_token * experts.feed + experts.shared
+
+
+def _experts(text_config: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
+    count = _first_int(text_config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    if count < 2:
+        return None
+    expert_feed = _first_int(text_config, "moe_intermediate_size") or feed
+    return Experts(
+        count=count,
+        feed=expert_feed,
+        per_token=_first_int(text_config, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
+        shared=_first_int(text_config, "shared_expert_intermediate_size", "shared_intermediate_size")
+        or expert_feed
+        * _first_int(text_config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+        without=sum(_dense_layers(text_config, layers)),
+        takes_lora=text_config.get("model_type") in LORA_EXPERT_TYPES
+        and not text_config.get("text_config")
+        and _peft_supports_experts(),
+    )
+
+
+def _dense_layers(text_config: Mapping[str, Any], layers: int) -> list[bool]:
+    """For each layer, whether it has a dense MLP; every model family has its own config keys for it."""
+    if layer_types := text_config.get("mlp_layer_types"):
+        return [kind == "dense" for kind in layer_types]
+    first_moe = _first_int(text_config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    last_moe = _first_int(text_config, "moe_layer_end_index")
+    step = _first_int(text_config, "decoder_sparse_step", "moe_layer_interval") or 1
+    dense_only = text_config.get("mlp_only_layers") or ()
+    return [n < first_moe or 0 < last_moe < n or n in dense_only or bool((n + 1) % step) for n in range(layers)]
+
+
+@cache
+def _peft_supports_experts() -> bool:
+    """Whether the installed PEFT puts LoRAs on experts when all layers are targeted."""
+    try:
+        first, second = version("peft").split(".")[:2]
+    except PackageNotFoundError:
+        return False
+    return (int(first), int(second)) >= MIN_PEFT_VERSION
+
+
+def model_bytes(shape: ModelShape, held_as: str) -> float:
+    """The bytes of a loaded model: only its linear layers are held in less than 16 bits."""
+    compute_bytes = 4 if held_as == "float32" else 2
+    return shape.linear_weights * BITS_OF_WEIGHTS[held_as] / 8 + shape.other_weights * compute_bytes
+
+
+def _first_int(config: Mapping[str, Any], *names: str) -> int:
+    return next((int(config[name]) for name in names if isinstance(config.get(name), int)), 0)
