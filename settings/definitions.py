@@ -48,8 +48,7 @@ class RunSettings:
         42,
         "Seed",
         "Random seed. On a CPU, the same seed, data and settings give exactly the same LoRA.",
-        minimum=0,
-        maximum=2**32 - 1,
+        bounds=(0, 2**32 - 1),
         fixed=True,
     )
 
@@ -63,8 +62,7 @@ class TextSettings:
         "Maximum context length (Cutoff)",
         "Maximum number of tokens in one example. A larger cutoff lets the model learn from more context and "
         "uses more VRAM. auto is 256 for raw text; for rows it is the longest row, at most 2048.",
-        minimum=16,
-        maximum=131072,
+        bounds=(16, 131072),
         words=("auto",),
     )
     chunking: str = choice(
@@ -90,8 +88,7 @@ class TextSettings:
         0,
         "DEMENTOR repeats",
         "How many times each sentence is seen in an epoch. 0 starts a window at every sentence.",
-        minimum=0,
-        maximum=1000,
+        bounds=(0, 1000),
     )
     hard_cut: str = text(
         "\\n\\n\\n",
@@ -103,8 +100,7 @@ class TextSettings:
         0,
         "Ignore small blocks (characters)",
         "Drop blocks with this many characters or fewer. Check shows how many.",
-        minimum=0,
-        maximum=100000,
+        bounds=(0, 100000),
     )
     add_bos: bool = boolean(
         True,
@@ -206,15 +202,13 @@ class EvaluationSettings:
         "Validation split",
         "Share of the dataset to validate on instead of training on it: 0.05 is 5%. Whole sections and rows are "
         "taken, chosen by the seed. 0 is off.",
-        minimum=0,
-        maximum=0.99,
+        bounds=(0, 0.99),
     )
     eval_every: int = integer(
         0,
         "Evaluate every (steps)",
         "How often to measure the validation loss. 0 is at the end of each epoch.",
-        minimum=0,
-        maximum=10**8,
+        bounds=(0, 10**8),
     )
 
 
@@ -227,8 +221,7 @@ class StepSettings:
         "True Batch Size",
         "Number of examples that the GPU processes at once (micro batch size). More examples make the loss "
         "smoother and use more VRAM.",
-        minimum=1,
-        maximum=1024,
+        bounds=(1, 1024),
         fixed=True,
     )
     accumulation: int = integer(
@@ -236,22 +229,16 @@ class StepSettings:
         "Gradient Accumulation",
         "Number of batches in one step. The weights change once per step, so this acts as a larger batch "
         "without more VRAM, and each step takes longer.",
-        minimum=1,
-        maximum=1024,
+        bounds=(1, 1024),
     )
     epochs: float = number(
-        2.0,
-        "Epochs",
-        "Number of passes over the training data. Fractions are allowed.",
-        minimum=0.01,
-        maximum=1000,
+        2.0, "Epochs", "Number of passes over the training data. Fractions are allowed.", bounds=(0.01, 1000)
     )
     max_steps: int = integer(
         0,
         "Max steps",
         "Train this many steps instead of a number of epochs. 0 uses epochs.",
-        minimum=0,
-        maximum=10**8,
+        bounds=(0, 10**8),
     )
     batching: str = choice(
         "Batch order",
@@ -280,22 +267,20 @@ class SwitchSettings:
         fixed=True,
     )
     switch_at: int = integer(
-        1, "Switch at", "Number of epochs or steps before the switch.", minimum=0, maximum=10**8, fixed=True
+        1, "Switch at", "Number of epochs or steps before the switch.", bounds=(0, 10**8), fixed=True
     )
     switch_loss_low: float = number(
         2.0,
         "Switch at loss, lower bound",
         "If the loss starts below this, a note says that the first phase is short.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
         fixed=True,
     )
     switch_loss_high: float = number(
         2.5,
         "Switch at loss, upper bound",
         "The order switches when the smoothed loss is at or below this.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
         fixed=True,
     )
     switch_pairs: bool = boolean(
@@ -309,24 +294,21 @@ class SwitchSettings:
         2,
         "Second switch at",
         "Number of epochs or steps before the pair phase ends.",
-        minimum=0,
-        maximum=10**8,
+        bounds=(0, 10**8),
         fixed=True,
     )
     second_switch_loss_low: float = number(
         1.5,
         "Second switch at loss, lower bound",
         "The same note as for the first switch, for the pair phase.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
         fixed=True,
     )
     second_switch_loss_high: float = number(
         2.0,
         "Second switch at loss, upper bound",
         "The pair phase ends when the smoothed loss is at or below this.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
         fixed=True,
     )
 
@@ -339,8 +321,7 @@ class LearningSettings:
         2e-4,
         "Learning Rate",
         "Size of each update. 2e-4 suits most LoRAs; small models can take 1e-3.",
-        minimum=1e-9,
-        maximum=1.0,
+        bounds=(1e-9, 1.0),
     )
     schedule: str = choice(
         "LR Scheduler",
@@ -357,33 +338,24 @@ class LearningSettings:
         "Warmup",
         "Number of steps in which the learning rate rises from 0. Below 1 it is a share of the run (at most 100 "
         "steps and one epoch).",
-        minimum=0,
-        maximum=100000,
+        bounds=(0, 100000),
     )
-    weight_decay: float = number(
-        0.0, "Weight decay", "How strongly weights are pulled toward 0.", minimum=0, maximum=1
-    )
+    weight_decay: float = number(0.0, "Weight decay", "How strongly weights are pulled toward 0.", bounds=(0, 1))
     max_grad_norm: float = number(
-        1.0,
-        "Max gradient norm",
-        "Scale down gradients that are longer than this. 0 is off.",
-        minimum=0,
-        maximum=1000,
+        1.0, "Max gradient norm", "Scale down gradients that are longer than this. 0 is off.", bounds=(0, 1000)
     )
     label_smoothing: float = number(
         0.0,
         "Label smoothing",
         "Share of each target that is spread over all other tokens, so that the model does not become "
         "overconfident.",
-        minimum=0,
-        maximum=0.5,
+        bounds=(0, 0.5),
     )
     neftune_noise: float = number(
         0.0,
         "NEFTune noise",
         "Noise (alpha) on the input embeddings, which can make replies better. 5 is common; 0 is off.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
     )
     optimizer: str = choice(
         "Optimizer",
@@ -402,12 +374,10 @@ class LearningSettings:
         one="another name",
         fixed=True,
     )
-    adam_beta1: float = number(0.9, "Adam beta 1", "Decay rate of the mean gradient.", minimum=0, maximum=0.9999)
-    adam_beta2: float = number(
-        0.999, "Adam beta 2", "Decay rate of the squared gradient.", minimum=0, maximum=0.999999
-    )
+    adam_beta1: float = number(0.9, "Adam beta 1", "Decay rate of the mean gradient.", bounds=(0, 0.9999))
+    adam_beta2: float = number(0.999, "Adam beta 2", "Decay rate of the squared gradient.", bounds=(0, 0.999999))
     adam_epsilon: float = number(
-        1e-8, "Adam epsilon", "Small constant that prevents division by zero.", minimum=1e-12, maximum=1e-2
+        1e-8, "Adam epsilon", "Small constant that prevents division by zero.", bounds=(1e-12, 1e-2)
     )
 
 
@@ -425,24 +395,18 @@ class LoraSettings:
         32,
         "LoRA Rank",
         "Size of the LoRA: 8 for a tone of voice, 32 for a style, 128 or more for a lot of new text.",
-        minimum=1,
-        maximum=4096,
+        bounds=(1, 4096),
         fixed=True,
     )
     alpha: float = number(
         32.0,
         "LoRA Alpha",
         "The LoRA is scaled by alpha / rank; a scale of 1 is common.",
-        minimum=0.01,
-        maximum=16384,
+        bounds=(0.01, 16384),
         fixed=True,
     )
     dropout: float = number(
-        0.0,
-        "LoRA Dropout",
-        "Share of the LoRA that is switched off at random in each step.",
-        minimum=0,
-        maximum=0.9,
+        0.0, "LoRA Dropout", "Share of the LoRA that is switched off at random in each step.", bounds=(0, 0.9)
     )
     rslora: bool = boolean(
         False,
@@ -483,8 +447,7 @@ class LoraSettings:
         "LoRA+",
         "Learning rate of LoRA B divided by that of LoRA A. 16 is common, with a quarter of the learning rate. "
         "1 is off.",
-        minimum=0.01,
-        maximum=1000,
+        bounds=(0.01, 1000),
         fixed=True,
     )
     head_rate: float = number(
@@ -492,8 +455,7 @@ class LoraSettings:
         "Train Head, rate",
         "Learning rate of the embeddings and the output layer, as a share of the learning rate of the LoRA. A "
         "small share such as 0.1 changes known words less.",
-        minimum=0.001,
-        maximum=100,
+        bounds=(0.001, 100),
         fixed=True,
     )
 
@@ -516,8 +478,7 @@ class SavingSettings:
         0,
         "Save every (steps)",
         "Save a full checkpoint every this many steps. 0 is off.",
-        minimum=0,
-        maximum=10**8,
+        bounds=(0, 10**8),
         live=True,
     )
     save_on_loss_drop: float = number(
@@ -525,8 +486,7 @@ class SavingSettings:
         "Save when the loss falls below",
         "Below this loss, save a full checkpoint each time the smoothed loss has fallen by another 10% and "
         "stayed there for three steps. 0 is off.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
         live=True,
     )
     save_each_epoch: bool = boolean(
@@ -537,8 +497,7 @@ class SavingSettings:
         "Backup every (minutes)",
         "Save a full copy into the folder backup, to resume from after a crash. The last two are kept, and "
         "deleted when the run ends well. 0 is off.",
-        minimum=0,
-        maximum=10**5,
+        bounds=(0, 10**5),
         live=True,
     )
     keep_checkpoints: int = integer(
@@ -546,8 +505,7 @@ class SavingSettings:
         "Full checkpoints to keep",
         "Older checkpoints are reduced to the LoRA: you can load and compare them, but not resume from them. "
         "Checkpoints that you saved by hand and the best one stay as they are.",
-        minimum=1,
-        maximum=10**6,
+        bounds=(1, 10**6),
         live=True,
     )
     keep_best: str = choice(
@@ -568,20 +526,18 @@ class StoppingSettings:
         0.0,
         "Stop at loss",
         "End the run when the smoothed loss is at or below this. 0 is off.",
-        minimum=0,
-        maximum=100,
+        bounds=(0, 100),
         live=True,
     )
     stop_at_epoch: float = number(
-        0.0, "Stop at epoch", "End the run after this many epochs. 0 is off.", minimum=0, maximum=1000, live=True
+        0.0, "Stop at epoch", "End the run after this many epochs. 0 is off.", bounds=(0, 1000), live=True
     )
     early_stopping: int = integer(
         0,
         "Early stopping",
         "End the run after this many evaluations in a row without improvement. Needs a validation split. 0 is "
         "off.",
-        minimum=0,
-        maximum=1000,
+        bounds=(0, 1000),
         live=True,
     )
     stop_how: str = choice(
@@ -609,24 +565,21 @@ class SampleSettings:
         "Sample every",
         "Generate samples after each epoch or every this many steps, and also before the first step and at the "
         "end. never generates them only when you ask.",
-        minimum=1,
-        maximum=10**8,
+        bounds=(1, 10**8),
         words=("epoch", "never"),
     )
     sample_length: int = integer(
         100,
         "Sample length (tokens)",
         "Maximum length of a sample. It ends earlier if the model ends it or the context is full.",
-        minimum=1,
-        maximum=10_000,
+        bounds=(1, 10_000),
     )
     sample_temperature: float = number(
         0.7,
         "Temperature",
         "0 always takes the most likely token; higher values vary more. Each sample starts from the seed of the "
         "run, so that the samples of a run can be compared.",
-        minimum=0,
-        maximum=5,
+        bounds=(0, 5),
     )
 
 
@@ -693,8 +646,7 @@ class MachineSettings:
         "Workers",
         "Processes that prepare batches. Preparing takes little time here, so 0 is almost always right. Not "
         "available inside the webui.",
-        minimum=0,
-        maximum=64,
+        bounds=(0, 64),
     )
     shard_size: str = text(
         "5GB",

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError, SettingsError
 from ..core.files import descendant
 from .definitions import TrainingSettings
-from .legacy_settings import Exists, convert_settings, nothing_exists
+from .legacy_settings import LoadedSettings, convert_settings
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
 _METADATA_KEYS = ("made_by", "settings_version")
-
-
-@dataclass(frozen=True)
-class LoadedSettings:
-    """The values of a settings file, with notes on how they were read."""
-
-    values: dict[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 def as_file(settings: TrainingSettings) -> dict[str, Any]:
@@ -40,28 +31,21 @@ def convert_values(
     values: Mapping[str, object], place: str = "", *, datasets: Path | None = None
 ) -> LoadedSettings:
     """Do the same for values that are already parsed."""
-    if values.get("settings_version", SETTINGS_VERSION) != SETTINGS_VERSION:
-        version = values["settings_version"]
+    if (version := values.get("settings_version", SETTINGS_VERSION)) != SETTINGS_VERSION:
         raise SettingsError(
             [f"{place}made by a newer Training PRO (settings version {version}). Update this one."]
         )
-    result = convert_settings(values, _exists_in(datasets))
+    result = convert_settings(values, lambda name: datasets is not None and _exists(datasets, name))
     settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
     return LoadedSettings(settings, result.notes)
 
 
-def _exists_in(folder: Path | None) -> Exists:
-    if folder is None:
-        return nothing_exists
-
-    def exists(name: str) -> bool:
-        try:
-            path = descendant(folder, name.removesuffix("/"), "Data", follow_links=True)
-        except SavingError:  # not the name of a dataset
-            return False
-        return path.is_dir() if name.endswith("/") else path.is_file()
-
-    return exists
+def _exists(folder: Path, name: str) -> bool:
+    try:
+        path = descendant(folder, name.removesuffix("/"), "Data", follow_links=True)
+    except SavingError:  # not the name of a dataset
+        return False
+    return path.is_dir() if name.endswith("/") else path.is_file()
 
 
 def _parse(path: Path) -> dict[str, Any]:

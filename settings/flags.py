@@ -25,8 +25,14 @@ def add_flag_group(parser: argparse.ArgumentParser, words: str, keys: Sequence[s
     """Add flags for these keys as one titled group."""
     group = parser.add_argument_group(words)
     for setting in map(SETTINGS.__getitem__, keys):
+        default = f"; default: {format_default(setting)}" if format_default(setting) else ""
         group.add_argument(
-            setting.flag, dest=setting.key, **_nargs_kwargs(_takes_list(setting)), **_help_kwargs(setting)
+            setting.flag,
+            dest=setting.key,
+            default=argparse.SUPPRESS,
+            metavar=_METAVARS.get(setting.kind, "VALUE"),
+            help=f"{setting.help} ({accepted_values(setting)}{default})".replace("%", "%%"),
+            **({"nargs": "+", "action": "extend"} if setting.kind in ("names", "texts") or setting.free else {}),
         )
 
 
@@ -36,20 +42,6 @@ def given_settings(namespace: argparse.Namespace) -> dict[str, object]:
 
 
 _METAVARS = {"names": "NAME", "texts": "TEXT"}
-
-
-def _takes_list(setting: Setting) -> bool:
-    return setting.kind in ("names", "texts") or setting.free
-
-
-def _nargs_kwargs(takes_list: bool) -> dict[str, Any]:
-    return {"default": argparse.SUPPRESS, **({"nargs": "+", "action": "extend"} if takes_list else {})}
-
-
-def _help_kwargs(setting: Setting) -> dict[str, Any]:
-    suffix = f"; default: {format_default(setting)}" if format_default(setting) else ""
-    help = f"{setting.help} ({accepted_values(setting)}{suffix})".replace("%", "%%")
-    return {"metavar": _METAVARS.get(setting.kind, "VALUE"), "help": help}
 
 
 def _unwrap(setting: Setting, value: Any) -> object:
@@ -62,18 +54,12 @@ def as_arguments(values: Mapping[str, Any]) -> Iterator[str]:
     for setting in SETTINGS.values():
         value = values[setting.key]
         if value != (list(setting.default) if isinstance(setting.default, tuple) else setting.default):
-            yield from _arguments(
-                setting.flag, [_format_word(v) for v in (value if isinstance(value, list) else [value])]
-            )
-
-
-def _arguments(flag: str, words: list[str]) -> Iterator[str]:
-    """Use --flag=word where needed: a word with a leading dash would be taken for another flag, and PowerShell
-    drops an empty word."""
-    if any(not word or word.startswith("-") for word in words):
-        yield from (f"{flag}={word}" for word in words)
-    else:
-        yield from (flag, *words)
+            words = [_format_word(word) for word in (value if isinstance(value, list) else [value])]
+            if any(not word or word.startswith("-") for word in words):
+                # A word with a leading dash would be taken for another flag, and PowerShell drops an empty one.
+                yield from (f"{setting.flag}={word}" for word in words)
+            else:
+                yield from (setting.flag, *words)
 
 
 def _format_word(value: object) -> str:

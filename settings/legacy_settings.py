@@ -17,29 +17,25 @@ Pairs = Iterator[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
-class ConvertedSettings:
-    """The values of a file in our keys, with notes on the conversion."""
+class LoadedSettings:
+    """The values of a settings file in our keys, with notes on how they were read."""
 
     values: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
-def nothing_exists(_: str) -> bool:
-    return False
-
-
-def convert_settings(values: Mapping[str, object], exists: Exists = nothing_exists) -> ConvertedSettings:
+def convert_settings(values: Mapping[str, object], exists: Exists = lambda _: False) -> LoadedSettings:
     """Convert the values of an older tab's file; values of our own files are returned unchanged.
 
     Older files name datasets without a file extension. `exists` says whether a dataset of a name exists; a name
     that ends in / is a folder.
     """
     if "micro_batch_size" not in values:
-        return ConvertedSettings(dict(values))
+        return LoadedSettings(dict(values))
     old = _OldFile({k: v for k, v in values.items() if v is not None}, exists)
     converted_values = {key: value for convert in _CONVERTERS.values() for key, value in convert(old)}
     notes = [note for rule in _NOTE_RULES for note in rule(old)]
-    return ConvertedSettings(converted_values, tuple(notes))
+    return LoadedSettings(converted_values, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,11 @@ class _OldFile:
         except (KeyError, TypeError, ValueError):
             return None
         return number if math.isfinite(number) else None
+
+    def number_or_text(self, key: str) -> Any:
+        """Return a number, or what stands there instead, so that the checks refuse it."""
+        number = self.number(key)
+        return self.values.get(key) if number is None else number
 
     def steps(self, key: str) -> Any:
         """Convert micro-batches, which older tabs call steps, to steps, rounded up.
@@ -121,12 +122,18 @@ _EXTENSIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _rename_key(old_key: str, new_key: str) -> Callable[[_OldFile], Pairs]:
+def _one_key(old_key: str, new_key: str, value: Callable[[_OldFile, str], Any]) -> Callable[[_OldFile], Pairs]:
+    """Converter of a key that decides another one alone."""
+
     def convert(old: _OldFile) -> Pairs:
         if old_key in old:
-            yield new_key, old.values[old_key]
+            yield new_key, value(old, old_key)
 
     return convert
+
+
+def _choice(on: str, off: str) -> Callable[[_OldFile, str], str]:
+    return lambda old, key: on if old.on(key) else off
 
 
 def _data(old: _OldFile) -> Pairs:
@@ -162,16 +169,6 @@ def _eval_data(old: _OldFile) -> Pairs:
             return
 
 
-def _override(old: _OldFile) -> Pairs:
-    if "always_override" in old:
-        yield "if_exists", "replace" if old.on("always_override") else "continue"
-
-
-def _chunking(old: _OldFile) -> Pairs:
-    if "sliding_window" in old:
-        yield "chunking", "dementor" if old.on("sliding_window") else "blocks"
-
-
 def _overlap(old: _OldFile) -> Pairs:
     if "precize_slicing_overlap" in old:
         yield "overlap", old.values["precize_slicing_overlap"]
@@ -196,14 +193,8 @@ def _too_long(old: _OldFile) -> Pairs:
 
 
 def _accumulation(old: _OldFile) -> Pairs:
-    not_a_number = "grad_accumulation" in old and old.number("grad_accumulation") is None
-    yield "accumulation", old.values["grad_accumulation"] if not_a_number else old.accumulation
-
-
-def _learning_rate(old: _OldFile) -> Pairs:
-    if "learning_rate" in old:
-        rate = old.number("learning_rate")
-        yield "learning_rate", old.values["learning_rate"] if rate is None else rate
+    is_number = "grad_accumulation" not in old or old.number("grad_accumulation") is not None
+    yield "accumulation", old.accumulation if is_number else old.values["grad_accumulation"]
 
 
 def _schedule(old: _OldFile) -> Pairs:
@@ -238,27 +229,6 @@ def _targets(old: _OldFile) -> Pairs:
         yield "targets", _TARGET_NAMES.get(projections) or [f"{projection}_proj" for projection in projections]
 
 
-def _steps_between_checkpoints(old: _OldFile) -> Pairs:
-    if "save_steps" in old:
-        yield "save_every", old.steps("save_steps")
-
-
-def _gradient_checkpointing(old: _OldFile) -> Pairs:
-    for key in ("use_grad_checkpoint", "gradient_checkpointing"):
-        if key in old:
-            yield "gradient_checkpointing", "on" if old.on(key) else "off"
-
-
-def _batching(old: _OldFile) -> Pairs:
-    if "group_by_length" in old:
-        yield "batching", "by_length" if old.on("group_by_length") else "shuffled"
-
-
-def _report_to(old: _OldFile) -> Pairs:
-    if "report_to" in old:
-        yield "report_to", old.name("report_to") or "none"
-
-
 _REMOVED_OPTIMIZERS = frozenset({"adamw_hf", "adamw_apex_fused", "adamw_anyprecision"})
 _PROJECTIONS = ("q", "k", "v", "o", "gate", "down", "up")
 _TARGET_NAMES: Mapping[tuple[str, ...], str] = {
@@ -285,8 +255,19 @@ _RENAMED_KEYS: Mapping[str, str] = {
     "stop_at_epoch": "stop_at_epoch",
     "save_steps_under_loss": "save_on_loss_drop",
 }
+_CONVERTED_KEYS: Mapping[str, tuple[str, Callable[[_OldFile, str], Any]]] = {
+    **{old_key: (new_key, lambda old, key: old.values[key]) for old_key, new_key in _RENAMED_KEYS.items()},
+    "always_override": ("if_exists", _choice("replace", "continue")),
+    "sliding_window": ("chunking", _choice("dementor", "blocks")),
+    "learning_rate": ("learning_rate", _OldFile.number_or_text),
+    "save_steps": ("save_every", _OldFile.steps),
+    "use_grad_checkpoint": ("gradient_checkpointing", _choice("on", "off")),
+    "gradient_checkpointing": ("gradient_checkpointing", _choice("on", "off")),
+    "group_by_length": ("batching", _choice("by_length", "shuffled")),
+    "report_to": ("report_to", lambda old, key: old.name(key) or "none"),
+}
 _CONVERTERS: Mapping[tuple[str, ...], Callable[[_OldFile], Pairs]] = {
-    **{(old_key,): _rename_key(old_key, new_key) for old_key, new_key in _RENAMED_KEYS.items()},
+    **{(old_key,): _one_key(old_key, *rule) for old_key, rule in _CONVERTED_KEYS.items()},
     (
         "raw_text_file",
         "text_dataset",
@@ -298,21 +279,14 @@ _CONVERTERS: Mapping[tuple[str, ...], Callable[[_OldFile], Pairs]] = {
     ): _data,
     ("format",): _format,
     ("eval_datasetJSONL", "eval_dataset", "eval_stepsJSONL", "eval_steps"): _eval_data,
-    ("always_override",): _override,
-    ("sliding_window",): _chunking,
     ("precize_slicing_overlap", "stride_length"): _overlap,
     ("add_eos_token", "add_eos_token_type"): _end_token,
     ("eliminate_long_blocks", "excess_length"): _too_long,
     ("batch_size", "grad_accumulation"): _accumulation,
-    ("learning_rate",): _learning_rate,
     ("lr_scheduler_type", "warmup_steps", "warmup_ratio"): _schedule,
     ("optimizer",): _optimizer,
     ("lora_alpha", "lora_RS", "lora_RS_alpha"): _strength,
     ("training_projection", "all_linear", *(f"{projection}_proj_en" for projection in _PROJECTIONS)): _targets,
-    ("save_steps",): _steps_between_checkpoints,
-    ("use_grad_checkpoint", "gradient_checkpointing"): _gradient_checkpointing,
-    ("group_by_length",): _batching,
-    ("report_to",): _report_to,
 }
 _IGNORED_KEYS = frozenset({"higher_rank_limit"})
 _KNOWN_KEYS = _IGNORED_KEYS.union(*_CONVERTERS)

@@ -25,7 +25,7 @@ _KIND_NAMES: dict[str, str] = {
 
 def render_markdown() -> str:
     """Return the reference as Markdown, with one table per section."""
-    return "\n".join([_INTRODUCTION, *(_section(name) for name in SECTIONS)])
+    return "\n".join([_INTRODUCTION, *(line for name in SECTIONS for line in _section(name))])
 
 
 def as_json() -> list[dict[str, Any]]:
@@ -53,25 +53,16 @@ def format_default(setting: Setting) -> str:
     return f"{value:g}" if isinstance(value, float) else "" if value == () else str(value)
 
 
-def _section(name: str) -> str:
-    return "\n".join(
-        [f"## {section_title(name)}", "", *_table([s for s in SETTINGS.values() if s.section == name]), ""]
-    )
-
-
-def _table(settings: list[Setting]) -> Iterator[str]:
+def _section(name: str) -> Iterator[str]:
+    yield f"## {section_title(name)}\n"
     yield "| key | label | default | takes | what it does |"
     yield "| --- | --- | --- | --- | --- |"
-    for setting in settings:
-        default_value, help = format_default(setting), setting.help + _change_note(setting)
-        cells = (
-            f"`{setting.key}`",
-            setting.label,
-            f"`{default_value}`" if default_value else "empty",
-            accepted_values(setting),
-            help,
-        )
+    for setting in (setting for setting in SETTINGS.values() if setting.section == name):
+        default = f"`{format_default(setting)}`" if format_default(setting) else "empty"
+        help = setting.help + _change_note(setting)
+        cells = (f"`{setting.key}`", setting.label, default, accepted_values(setting), help)
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+    yield ""
 
 
 def _change_note(setting: Setting) -> str:
@@ -86,7 +77,6 @@ def _cell(text: str) -> str:
 
 def _as_dict(setting: Setting) -> dict[str, Any]:
     default_value = list(setting.default) if isinstance(setting.default, tuple) else setting.default
-    bounds = {"minimum": setting.minimum, "maximum": setting.maximum}
     lists: dict[str, Any] = {"words": list(setting.words), "choices": list(setting.choices)}
     return {
         "key": setting.key,
@@ -94,7 +84,7 @@ def _as_dict(setting: Setting) -> dict[str, Any]:
         "section": setting.section,
         "kind": setting.kind,
         "default": default_value,
-        **{name: bound for name, bound in bounds.items() if bound is not None},
+        **dict(zip(("minimum", "maximum"), setting.bounds or (), strict=False)),
         **{name: values for name, values in lists.items() if values},
         "live": setting.live,
         "fixed": setting.fixed,

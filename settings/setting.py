@@ -28,8 +28,7 @@ class Setting:
     label: str
     help: str
     choices: Mapping[str, str] = field(default_factory=dict)
-    minimum: float | None = None
-    maximum: float | None = None
+    bounds: tuple[float, float] | None = None
     words: tuple[str, ...] = ()
     free: bool = False
     one: str = ""
@@ -51,18 +50,9 @@ class Setting:
     def range(self) -> str:
         """Describe the accepted values."""
         if self.choices:
-            return ", ".join(self.choices) + self._free_names_note()
-        bounds = ""
-        if self.minimum is not None and self.maximum is not None:
-            bounds = f"{_format_bound(self.minimum)} to {_format_bound(self.maximum)}"
-        elif self.minimum is not None:
-            bounds = f"{_format_bound(self.minimum)} or more"
-        return " or ".join([*self.words, *([bounds] if bounds else [])])
-
-    def _free_names_note(self) -> str:
-        if not self.free:
-            return ""
-        return f", or {self.one or 'names of your own'}"
+            return ", ".join(self.choices) + (f", or {self.one or 'names of your own'}" if self.free else "")
+        numbers = [" to ".join(map(_format_bound, self.bounds))] if self.bounds else []
+        return " or ".join([*self.words, *numbers])
 
 
 def text(default: str, label: str, help: str, **options: Any) -> Any:
@@ -144,9 +134,8 @@ def _read_number(setting: Setting, value: object) -> Any:
         raise ValueError(
             f"{setting.label}: {value!r} is not a number.{comma_hint(value) or _range_hint(setting)}"
         ) from None
-    below = setting.minimum is not None and number < setting.minimum
-    above = setting.maximum is not None and number > setting.maximum
-    if below or above or not math.isfinite(number):
+    low, high = setting.bounds or (-math.inf, math.inf)
+    if not low <= number <= high or not math.isfinite(number):
         raise ValueError(f"{setting.label}: {value} is out of range.{_range_hint(setting)}")
     return number
 

@@ -35,7 +35,7 @@ def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | 
         if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, trained.step)
         return save_and_record(trained, partial(copy_lora, checkpoint), host.folders, job)
-    maximum = SETTINGS["epochs"].maximum or math.inf  # settings above it could not be read on a resume
+    _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
     epochs = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
     segment = RunSegment(_extend(run_plan, epochs), load_run_state(checkpoint), checkpoint, first=False)
     if epochs:

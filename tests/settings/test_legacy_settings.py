@@ -4,7 +4,7 @@ import json
 
 import pytest
 from training_pro.settings.files import convert_values, load_settings
-from training_pro.settings.legacy_settings import ConvertedSettings, convert_settings
+from training_pro.settings.legacy_settings import LoadedSettings, convert_settings
 from training_pro.settings.parsing import training_settings
 
 HYBRID_OF_THE_ORIGINAL = {
@@ -200,7 +200,7 @@ def test_shares_of_an_old_file_are_converted():
 
 def test_our_own_files_stay_as_they_are():
     values = {"name": "a", "data": ["x.txt:50"], "targets": "q-k-v", "packing": "on", "nonsense": 1}
-    assert convert_settings(values) == ConvertedSettings(values)
+    assert convert_settings(values) == LoadedSettings(values)
     assert convert_values({**values, "made_by": "Training PRO", "settings_version": 1}).values == values
 
 

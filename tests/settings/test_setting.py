@@ -11,9 +11,9 @@ def setting(kind, default, **more):
     return Setting(key="a_key", section="what", kind=kind, default=default, label="Label", help="Help.", **more)
 
 
-WHOLE = setting("whole", 4, minimum=1, maximum=10)
-AUTO = setting("whole", "auto", minimum=16, maximum=99, words=("auto",))
-NUMBER = setting("number", 0.5, minimum=0, maximum=1)
+WHOLE = setting("whole", 4, bounds=(1, 10))
+AUTO = setting("whole", "auto", bounds=(16, 99), words=("auto",))
+NUMBER = setting("number", 0.5, bounds=(0, 1))
 FREE = setting("choice", "all", choices={"all": "All", "few": "Few"}, free=True)
 CHOICE = setting("choice", "all", choices={"all": "All", "few": "Few"})
 YES_NO = setting("yes/no", True)
@@ -108,9 +108,8 @@ def test_the_message_of_a_check_begins_with_the_label():
     [
         (WHOLE, "1 to 10"),
         (AUTO, "auto or 16 to 99"),
-        (setting("whole", 1, minimum=0, maximum=2**32 - 1), "0 to 4294967295"),
-        (setting("number", 1, minimum=1e-9), "1e-09 or more"),
-        (setting("number", 1, minimum=0), "0 or more"),
+        (setting("whole", 1, bounds=(0, 2**32 - 1)), "0 to 4294967295"),
+        (setting("number", 1, bounds=(1e-9, 0.5)), "1e-09 to 0.5"),
         (CHOICE, "all, few"),
         (FREE, "all, few, or names of your own"),
         (TEXT, ""),
