@@ -22,6 +22,7 @@ from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
 from ..settings import files, flags, presets
 from ..settings.definitions import TrainingSettings
+from ..settings.legacy_settings import LoadedSettings
 from ..settings.parsing import training_settings
 from . import options, several_runs
 from .options import handle_end_signals, say
@@ -111,7 +112,7 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
 def read_settings(args: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
     """Merge the settings: flags override the file, which overrides the presets."""
     chosen_presets = presets.find_presets(args.preset, host.folders.presets)
-    loaded = files.load_settings(file, host.folders.datasets) if file else files.LoadedSettings({})
+    loaded = files.load_settings(file, host.folders.datasets) if file else LoadedSettings({})
     for note in loaded.notes:
         say(note)
     overrides = {**loaded.values, **flags.given_settings(args)}

@@ -26,13 +26,14 @@ def add_flag_group(parser: argparse.ArgumentParser, words: str, keys: Sequence[s
     group = parser.add_argument_group(words)
     for setting in map(SETTINGS.__getitem__, keys):
         default = f"; default: {format_default(setting)}" if format_default(setting) else ""
+        several: dict[str, Any] = {"nargs": "+", "action": "extend"}
         group.add_argument(
             setting.flag,
             dest=setting.key,
             default=argparse.SUPPRESS,
             metavar=_METAVARS.get(setting.kind, "VALUE"),
             help=f"{setting.help} ({accepted_values(setting)}{default})".replace("%", "%%"),
-            **({"nargs": "+", "action": "extend"} if setting.kind in ("names", "texts") or setting.free else {}),
+            **(several if setting.kind in ("names", "texts") or setting.free else {}),
         )
 
 
