@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..chunking import SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, TrainingProError
-from ..core.findings import Finding, texts
+from ..core.findings import Finding, Suggestion, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings
@@ -18,7 +17,7 @@ from ..train_utils import StepPlan
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
 from .examples import Examples
-from .load import PrepareContext, ProgressFn, load_datasets
+from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
 from .report import (
     DatasetReport,
     DiskEstimate,
@@ -66,51 +65,32 @@ def prepare(
     loaded = load_datasets(context, settings.what.data)
     loaded_aside = load_datasets(context, settings.aside.eval_data)
     rules = slicing_rules(settings.text, card, tokenizer, loaded)
-    data = PreparedDataset.join(
-        [
-            *(prepared for dataset in loaded for prepared in prepare_dataset(context, dataset, rules)),
-            *(prepare_validation_dataset(context, dataset, rules) for dataset in loaded_aside),
-        ]
-    )
+    datasets = [prepared for dataset in loaded for prepared in prepare_dataset(context, dataset, rules)]
+    datasets += [prepare_validation_dataset(context, dataset, rules) for dataset in loaded_aside]
+    data = PreparedDataset.join(datasets)
     examples, validation = data.training.examples, data.validation.examples
     if not len(examples):
         raise DataError("\n".join(texts(_findings(context, rules, data), "problem")) or _nothing_left(settings))
     plan = _step_plan(settings, len(examples))
     memory = MemoryModel.of(card, examples, machine)
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, uses_checkpointing(memory, settings))
-    disk = _estimate_disk(context, plan, machine)
+    disk = estimate_disk(
+        settings, card, plan, folders.output_folder(full_finetune=settings.lora.whole_model), machine
+    )
     report = replace(
         report_examples(examples, validation, settings.steps.batch_size, settings.what.seed),
-        **_report_of_plan(context, rules, data, plan, disk),
+        steps_per_epoch=plan.steps_per_epoch,
+        steps=plan.steps,
+        sources=data.reports,
+        findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
         resolved=resolved,
-        suggestions=(
-            *suggest_cutoff(rules, card, longest_row(loaded)),
-            *suggest_by_plan(settings, plan),
-            *suggest_hard_cuts(data.training.sources),
-        ),
+        suggestions=tuple(_suggestions(context, rules, loaded, data, plan)),
         memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
+        disk=disk,
+        stops=count_learned_stops(data.training.sources, tokenizer.stops),
+        tokens_known=_special_tokens(tokenizer),
     )
     return TrainingData(examples, validation, plan, resolved, report)
-
-
-def _estimate_disk(context: PrepareContext, plan: StepPlan, machine: DeviceMemory | None) -> DiskEstimate | None:
-    folder = context.folders.output_folder(full_finetune=context.settings.lora.whole_model)
-    return estimate_disk(context.settings, context.card, plan, folder, machine)
-
-
-def _report_of_plan(
-    context: PrepareContext, rules: SlicingRules, data: PreparedDataset, plan: StepPlan, disk: DiskEstimate | None
-) -> dict[str, Any]:
-    """The fields of the report that follow from data, steps and disk."""
-    return {
-        "steps_per_epoch": plan.steps_per_epoch,
-        "steps": plan.steps,
-        "sources": data.reports,
-        "findings": (*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
-        "disk": disk,
-        "stops": count_learned_stops(data.training.sources, context.tokenizer.stops),
-        "tokens_known": _special_tokens(context.tokenizer),
-    }
 
 
 def check_datasets(
@@ -155,6 +135,18 @@ def _plan_findings(
     yield from check_plan(context.settings, plan, learned.examples, aside.examples, context.card.context)
     yield from check_stops(learned.sources, context.tokenizer.stops)
     yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
+
+
+def _suggestions(
+    context: PrepareContext,
+    rules: SlicingRules,
+    loaded: Sequence[LoadedDataset],
+    data: PreparedDataset,
+    plan: StepPlan,
+) -> Iterator[Suggestion]:
+    yield from suggest_cutoff(rules, context.card, longest_row(loaded))
+    yield from suggest_by_plan(context.settings, plan)
+    yield from suggest_hard_cuts(data.training.sources)
 
 
 def _nothing_left(settings: TrainingSettings) -> str:
