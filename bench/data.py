@@ -14,15 +14,11 @@ import json
 import platform
 import random
 import re
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import package
 
@@ -52,34 +48,18 @@ def write_chats(path: Path, rows: int) -> None:
 
 
 def measure(way: str, args: argparse.Namespace) -> dict[str, float]:
-    """Measure one way once, in this process: wall-clock seconds, processor seconds and memory."""
+    """Measure one way once, in this process: wall-clock seconds, processor seconds and memory in GB."""
     package.load()
     work = _floor(args, way) if way.startswith("floor") else _ours(args, way)
-    peak_before, start, processor_start = _peak(), time.perf_counter(), time.process_time()
+    start, processor_start = time.perf_counter(), time.process_time()
     count = work()
-    return {
-        "seconds": time.perf_counter() - start,
-        "processor": time.process_time() - processor_start,
-        "peak": _peak(),
-        "before": peak_before,
-        "count": count,
-    }
-
-
-def _peak() -> float:
-    """Peak memory of this process, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder)
+    seconds, processor = time.perf_counter() - start, time.process_time() - processor_start
+    return {"seconds": seconds, "processor": processor, "peak": package.peak_memory() / 1e9, "count": count}
 
 
 def _floor(args: argparse.Namespace, way: str) -> Callable[[], float]:
     """Tokenize the rows in one call; its time grows faster than the number of rows."""
-    tokenizer = _tokenizer(args.tokenizer)
+    tokenizer = package.load_tokenizer(args.tokenizer)
     with (args.folder / "training" / "datasets" / "chats.jsonl").open(encoding="utf-8") as file:
         chats = [json.loads(line)["messages"] for line in file]
     rows = tokenizer.apply_chat_template(chats, tokenize=False)
@@ -96,7 +76,7 @@ def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     from training_pro.engine.tokenizer import make_working_tokenizer
     from training_pro.settings.parsing import training_settings
 
-    tokenizer = make_working_tokenizer(_tokenizer(args.tokenizer))
+    tokenizer = make_working_tokenizer(package.load_tokenizer(args.tokenizer))
     config = json.loads((args.tokenizer / "config.json").read_text(encoding="utf-8"))
     card = ModelCard("model", config, tokenizer.tokenizer, "auto")
     data = args.folder
@@ -137,31 +117,21 @@ def _print_all(args: argparse.Namespace) -> None:
             if way == "first start":
                 for file in (args.folder / "training" / "prepared").glob("*"):
                     file.unlink()
-            results[way].append(_run_process(way, args))
-    floor = {
-        key: statistics.median(result[key] for result in results["floor"]) for key in ("seconds", "processor")
-    }
-    print("| way | seconds | times the floor | processor seconds | times the floor | peak memory, GB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+            command = [__file__, "--tokenizer", args.tokenizer, "--rows", args.rows, "--way", way]
+            results[way].append(package.run_python([*command, "--folder", args.folder]))
+    rows = []
+    floor = _medians(results["floor"])
     for way, measurements in results.items():
-        medians = {key: statistics.median(result[key] for result in measurements) for key in measurements[0]}
-        print(
-            f"| {way} | {medians['seconds']:.2f} | {medians['seconds'] / floor['seconds']:.2f} | "
-            f"{medians['processor']:.2f} | {medians['processor'] / floor['processor']:.2f} | "
-            f"{medians['peak']:.2f} |"
-        )
+        row = _medians(measurements)
+        ratios = [f for key in ("seconds", "processor") for f in (row[key], row[key] / floor[key])]
+        rows.append((way, *(f"{figure:.2f}" for figure in (*ratios, row["peak"]))))
+    times = ("seconds", "times the floor", "processor seconds", "times the floor")
+    package.print_table(("way", *times, "peak memory, GB"), *rows)
     print(f"{results['floor'][0]['count']:,.0f} tokens; ours {results['first start'][0]['count']:,.0f}")
 
 
-def _run_process(way: str, args: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--tokenizer", str(args.tokenizer), "--rows", str(args.rows)]
-    process = subprocess.run(
-        [*command, "--way", way, "--folder", str(args.folder)], capture_output=True, text=True, check=False
-    )
-    if process.returncode:
-        sys.exit(process.stderr)
-    result: dict[str, float] = json.loads(process.stdout)
-    return result
+def _medians(measurements: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(result[key] for result in measurements) for key in measurements[0]}
 
 
 if __name__ == "__main__":

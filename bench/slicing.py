@@ -12,10 +12,7 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -51,11 +48,10 @@ def count_examples(text: str, tokenizer: Any, chunking: str) -> int:
     return sum(1 for block in sliced if len(sliced.ids_of(block)))
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_working_tokenizer(folder: Path) -> Any:
     from training_pro.engine.tokenizer import make_working_tokenizer
-    from transformers import AutoTokenizer
 
-    return make_working_tokenizer(AutoTokenizer.from_pretrained(folder))
+    return make_working_tokenizer(package.load_tokenizer(folder))
 
 
 def print_multiples(folder: Path, text: str) -> None:
@@ -63,7 +59,7 @@ def print_multiples(folder: Path, text: str) -> None:
     from training_pro.chunking import find_sections
     from training_pro.data.text import find_bounds
 
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_working_tokenizer(folder)
     backend, lines = tokenizer.tokenizer.backend_tokenizer, text.split("\n")
     ways: dict[str, Callable[[], object]] = {
         "floor: `encode_batch_fast` on the lines": lambda: backend.encode_batch_fast(
@@ -81,26 +77,29 @@ def print_multiples(folder: Path, text: str) -> None:
             act()
             times[name].append(time.perf_counter() - start)
     floor, *_ = (statistics.median(row) for row in times.values())
-    print(f"\n| {len(text):,} characters | median, ms | times the floor | examples |\n| --- | --- | --- | --- |")
+    rows = []
     for name, row in times.items():
         count = ways[name]() if "DEMENTOR" in name or "blocks" in name else ""
-        print(f"| {name} | {statistics.median(row) * 1000:.0f} | {statistics.median(row) / floor:.2f} | {count} |")
+        median = statistics.median(row)
+        rows.append((name, f"{median * 1000:.0f}", f"{median / floor:.2f}", count))
+    print()
+    package.print_table((f"{len(text):,} characters", "median, ms", "times the floor", "examples"), *rows)
 
 
 def print_growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
-    print(
-        "\n| text, MB | chunking | seconds by the clock | of the processor | times the one before | "
-        "peak above the tokenizer, bytes a character |"
-    )
-    print("| --- | --- | --- | --- | --- | --- |")
+    rows = []
     for chunking in ("blocks", "dementor"):
         previous = 0.0
         for size in megabytes:
             row = measure_in_process(folder, file, size, chunking)
             ratio = f"{row['cpu'] / previous:.1f}" if previous else ""
-            times = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {ratio}"
-            print(f"| {size} | {chunking} | {times} | {row['bytes']:.1f} |", flush=True)
+            rows.append(
+                (size, chunking, f"{row['seconds']:.2f}", f"{row['cpu']:.2f}", ratio, f"{row['bytes']:.1f}")
+            )
             previous = row["cpu"]
+    print()
+    heading = ("seconds by the clock", "of the processor", "times the one before")
+    package.print_table(("text, MB", "chunking", *heading, "peak above the tokenizer, bytes a character"), *rows)
 
 
 def measure_in_process(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str, float]:
@@ -108,20 +107,17 @@ def measure_in_process(folder: Path, file: Path | None, size: int, chunking: str
     with tempfile.TemporaryDirectory() as folder_name:
         path = Path(folder_name) / "prose.txt"
         path.write_text(make_text(file, size * MEGABYTE), encoding="utf-8")
-        command = [sys.executable, __file__, "--tokenizer", str(folder), "--one", str(path), chunking]
-        process = subprocess.run(command, capture_output=True, text=True, check=True)
-    return dict(json.loads(process.stdout.splitlines()[-1]))
+        return dict(package.run_python([__file__, "--tokenizer", folder, "--one", path, chunking]))
 
 
 def print_measurement(folder: Path, path: Path, chunking: str) -> None:
     """Print the best wall-clock and processor time of two passes, and the peak memory above the tokenizer."""
     from training_pro.data.load import read_texts
 
-    tokenizer = load_tokenizer(folder)
-    count_examples(
-        make_text(None, 300_000), tokenizer, chunking
-    )  # the threads of the tokenizer allocate their memory once
-    base = reset_peak_memory()
+    tokenizer = load_working_tokenizer(folder)
+    # The threads of the tokenizer allocate their memory once.
+    count_examples(make_text(None, 300_000), tokenizer, chunking)
+    base = package.reset_peak_memory()
     seconds, cpu = [], []
     for _ in range(2):
         start, processor_start = time.perf_counter(), time.process_time()
@@ -129,25 +125,8 @@ def print_measurement(folder: Path, path: Path, chunking: str) -> None:
         count_examples(text_read.text, tokenizer, chunking)
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - processor_start)
-        peak = peak_memory()
+        peak = package.peak_memory()
     print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "bytes": (peak - base) / len(text_read.text)}))
-
-
-def reset_peak_memory() -> int:
-    """Reset the peak memory (Linux) and return the bytes in use now."""
-    clear = Path("/proc/self/clear_refs")
-    if not clear.exists():
-        return peak_memory()
-    clear.write_text("5")
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def peak_memory() -> int:
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Measurement:
     processor_seconds: float
     peak_gb: float
     losses: tuple[float, ...]
-    beside_share: float = 0.0  # share of processor time for our callback, the events and a page that follows
+    overhead_share: float = 0.0  # share of processor time for our callback, the events and a page that follows
     mfu: float = 0.0
 
     @property
@@ -76,14 +77,16 @@ class Measurement:
 def main() -> None:
     args = parse_args()
     if args.way:
-        print("FOUND " + json.dumps(asdict(measure(args))))
+        print(json.dumps(asdict(measure(args))))
         return
     install_trl(args.trl)
     with tempfile.TemporaryDirectory() as scratch:
         args.text = Path(scratch) / "text.txt"
         args.text.write_text(read_text(), encoding="utf-8")
         results = [run_once(way, args) for _ in range(args.rounds) for way in WAYS]
-    print("\n".join([format_heading(args), "", *format_table(results), "", *format_other_results(results)]))
+    print(format_heading(args), end="\n\n")
+    print_ways(results)
+    print("", *format_other_results(results), sep="\n")
 
 
 def parse_args() -> argparse.Namespace:
@@ -106,16 +109,11 @@ def install_trl(folder: Path) -> None:
 
 def run_once(way: str, args: argparse.Namespace) -> Measurement:
     """Run one way in its own process, so that it inherits no memory or warm caches."""
-    command = [sys.executable, __file__, "--way", way, "--model", str(args.model)]
-    command += ["--text", str(args.text), "--samples", str(args.samples), "--threads", str(args.threads)]
+    command = [__file__, "--way", way, "--model", args.model, "--text", args.text, "--samples", args.samples]
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false"}
     if way == "trl":
         environment["PYTHONPATH"] = str(args.trl)
-    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    line = next((line for line in process.stdout.splitlines() if line.startswith("FOUND ")), None)
-    if line is None:
-        raise SystemExit(f"{way} failed:\n{process.stderr[-3000:]}")
-    result = Measurement(**json.loads(line.removeprefix("FOUND ")))
+    result = Measurement(**package.run_python([*command, "--threads", args.threads], environment))
     print(f"{way}: {result.seconds:.1f} s, {result.processor_seconds:.1f} s of the processor", file=sys.stderr)
     return result
 
@@ -123,12 +121,12 @@ def run_once(way: str, args: argparse.Namespace) -> Measurement:
 def measure(args: argparse.Namespace) -> Measurement:
     """Measure one way in this process, from the first step to the last."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     on_card = torch.cuda.is_available()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    tokenizer = package.load_tokenizer(args.model)
     texts = cut_pieces(tokenizer, args.text.read_text(encoding="utf-8"), args.samples)
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.bfloat16 if on_card else torch.float32
@@ -137,8 +135,8 @@ def measure(args: argparse.Namespace) -> Measurement:
     {"ours": train_with_ours, "trl": train_with_trl}.get(args.way, train_with_hf)(
         model, tokenizer, texts, args, watch
     )
-    assert watch.found is not None
-    return watch.found
+    assert watch.measurement is not None
+    return watch.measurement
 
 
 def read_text() -> str:
@@ -168,7 +166,7 @@ class StepMeter:
         self._way, self._tokens, self._on_card = way, tokens, on_card
         self._weights = sum(p.numel() for p in model.parameters())
         self.overhead_seconds = 0.0
-        self.found: Measurement | None = None
+        self.measurement: Measurement | None = None
 
     def time(self, trainer: Any, train: Callable[[], Any]) -> Any:
         before = self._memory(from_now=True)
@@ -176,7 +174,7 @@ class StepMeter:
         result = train()
         seconds, used = time.perf_counter() - wall, time.process_time() - processor
         losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-        self.found = Measurement(
+        self.measurement = Measurement(
             self._way,
             self._tokens,
             seconds,
@@ -205,10 +203,7 @@ class StepMeter:
             if from_now:
                 torch.cuda.reset_peak_memory_stats()
             return float(torch.cuda.max_memory_allocated()) / 1e9
-        if from_now:
-            Path("/proc/self/clear_refs").write_text("5")
-        status = Path("/proc/self/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e9
+        return (package.reset_peak_memory() if from_now else package.peak_memory()) / 1e9
 
 
 def lora_config() -> Any:
@@ -303,23 +298,16 @@ def train_with_ours(
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
     from training_pro.settings.parsing import training_settings
 
-    _measure_overhead(RunCallback, watch)
+    for name in [name for name in vars(RunCallback) if name.startswith("on_")]:
+        setattr(RunCallback, name, _timed(getattr(RunCallback, name), watch))
     train = trainer.RunTrainer.train
     trainer.RunTrainer.train = lambda self, **options: watch.time(self, lambda: train(self, **options))
-    settings = training_settings(
-        {
-            **{"name": "bench", "data": ["rows.jsonl"], "format": "text", "add_eos": "never", "cutoff": CUTOFF},
-            **{
-                "batch_size": BATCH,
-                "epochs": 1,
-                "batching": "sequential",
-                "save_each_epoch": False,
-                "sample_every": "never",
-            },
-            **{"rank": RANK, "alpha": RANK, "targets": "q-v", "learning_rate": RATE, "schedule": "constant"},
-            **{"warmup_steps": 0, "gradient_checkpointing": "off", "seed": SEED},
-        }
-    )
+    values = {
+        "name": "bench", "data": ["rows.jsonl"], "format": "text", "add_eos": "never", "cutoff": CUTOFF,
+        "batch_size": BATCH, "epochs": 1, "batching": "sequential", "save_each_epoch": False,
+        "sample_every": "never", "rank": RANK, "alpha": RANK, "targets": "q-v", "learning_rate": RATE,
+        "schedule": "constant", "warmup_steps": 0, "gradient_checkpointing": "off", "seed": SEED,
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         host = StandaloneHost(standalone_folders(Path(scratch)), model=str(args.model))
         host._loaded = LoadedModel(host.card(), model)
@@ -329,17 +317,13 @@ def train_with_ours(
         job = Job("training", "bench")
         page = threading.Thread(target=_follow_as_page, args=(job, watch), daemon=True)
         page.start()
-        PeftEngine().train(settings, host, job)
+        PeftEngine().train(training_settings(values), host, job)
     assert sum(event.tokens for event in job.log.since(0) if hasattr(event, "smoothed")) == watch._tokens
 
 
-def _measure_overhead(callback: Any, watch: StepMeter) -> None:
-    """Measure the processor time of our callback: requests, events, records."""
-    for name in [name for name in vars(callback) if name.startswith("on_")]:
-        setattr(callback, name, _timed(getattr(callback, name), watch))
-
-
 def _timed(method: Callable[..., Any], watch: StepMeter) -> Callable[..., Any]:
+    """Count the processor time of our callback: requests, events, records."""
+
     def timed(*args: Any, **options: Any) -> Any:
         began = time.thread_time()
         try:
@@ -367,32 +351,23 @@ def format_heading(args: argparse.Namespace) -> str:
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{args.threads} threads"
-    versions = [f"torch {torch.__version__}", *(f"{n} {_version(n)}" for n in ("transformers", "peft")), TRL]
+    versions = [f"torch {torch.__version__}", *(f"{n} {version(n)}" for n in ("transformers", "peft")), TRL]
     return f"{platform.processor() or platform.machine()}, {device}, {', '.join(versions)}; {args.rounds} rounds"
 
 
-def _version(name: str) -> str:
-    from importlib.metadata import version
-
-    return version(name)
-
-
-def format_table(results: Sequence[Measurement]) -> list[str]:
-    """Format medians and the ratio to ours in the same round, by wall-clock and by processor time."""
-    lines = [
-        "| way | useful tokens/s | ours, by the clock | by the processor | peak above the model, GB | ours |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    own = results_of("ours", results)
+def print_ways(results: Sequence[Measurement]) -> None:
+    """Print medians and the ratio to ours in the same round, by wall-clock and by processor time."""
+    own, rows = results_of("ours", results), []
     for way in WAYS:
         other = results_of(way, results)
-        median_peak = statistics.median(result.peak_gb for result in other)
-        lines.append(
-            f"| {LABELS[way]} | {statistics.median(result.speed for result in other):.0f} | "
-            f"{median_ratio(own, other, 'speed'):.2f} x | {median_ratio(own, other, 'thrift'):.2f} x | "
-            f"{median_peak:.2f} | {median_ratio(own, other, 'peak_gb'):.2f} x |"
+        speed = statistics.median(result.speed for result in other)
+        peak = statistics.median(result.peak_gb for result in other)
+        by_clock, by_processor, memory = (
+            f"{median_ratio(own, other, name):.2f} x" for name in ("speed", "tokens_per_cpu_second", "peak_gb")
         )
-    return lines
+        rows.append((LABELS[way], f"{speed:.0f}", by_clock, by_processor, f"{peak:.2f}", memory))
+    columns = ("useful tokens/s", "ours, by the clock", "by the processor", "peak above the model, GB", "ours")
+    package.print_table(("way", *columns), *rows)
 
 
 def results_of(way: str, results: Sequence[Measurement]) -> list[Measurement]:
@@ -409,7 +384,7 @@ def format_other_results(results: Sequence[Measurement]) -> list[str]:
     """Format the other results: whether the losses agree, and the cost of everything but training."""
     ours, dynamic = results_of("ours", results)[0], results_of("dynamic", results)[0]
     difference = max(abs(a - b) for a, b in zip(ours.losses, dynamic.losses, strict=True))
-    overhead = statistics.median(result.beside_share for result in results_of("ours", results))
+    overhead = statistics.median(result.overhead_share for result in results_of("ours", results))
     lines = [
         f"Losses of ours and of dynamic padding: at most {difference:.1g} apart over {len(ours.losses)} steps.",
         f"Our callback, the events and a page that follows: {overhead:.2%} of the processor's time.",

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...chunking import EncodedText, Encoder
 from . import mistral_chat_template
 from .token_bytes import TokenBytes, added_tokens
@@ -60,8 +62,6 @@ def _encode_by_search(tokenizer: Any, text: str, ids: list[int]) -> EncodedText 
 
 def _fill_gaps(ids: list[int], spans: list[tuple[int, int] | None], length: int) -> EncodedText | None:
     """Give ids without offsets the span between their neighbors; None if there are too many in a row."""
-    import numpy as np
-
     starts, ends, gap, position = [], [], 0, 0
     for span in [*spans, (length, length)]:
         if span is None:
@@ -77,8 +77,6 @@ def _fill_gaps(ids: list[int], spans: list[tuple[int, int] | None], length: int)
 
 def _encode_by_word(text: str, ids_of: Callable[[str], list[int]]) -> EncodedText:
     """Last resort: encode each word alone, and a word of many ids letter by letter, so that offsets are known."""
-    import numpy as np
-
     rows: list[tuple[int, int, int]] = []
     for match in re.finditer(r"\s*\S+|\s+$", text):
         ids = ids_of(match[0])

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ...chunking import EncodedText
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Numbers = np.ndarray[Any, np.dtype[Any]]
+Numbers = np.ndarray[Any, np.dtype[Any]]
 
 NOT_UTF8 = b"\xff"  # never occurs in UTF-8, so no text matches it
 
@@ -28,8 +27,6 @@ class TokenBytes:
     @staticmethod
     def of(vocabulary: dict[str, int], added: dict[int, str]) -> TokenBytes:
         """Decode a vocabulary by its own scheme; added tokens are plain text in all of them."""
-        import numpy as np
-
         decode = _decoder_for(vocabulary)
         of_id = [NOT_UTF8] * (max(vocabulary.values(), default=0) + 1)
         for token, token_id in vocabulary.items():
@@ -61,8 +58,6 @@ class TokenBytes:
 
     def _offsets(self, data: list[bytes], ids: list[list[int]], prefixes: list[int]) -> Iterator[EncodedText]:
         """Offsets of all texts at once: with many short sections the cost per text would exceed that per id."""
-        import numpy as np
-
         counts = [len(own_ids) for own_ids in ids]
         bounds = np.cumsum([0, *counts])
         all_ids = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
@@ -78,8 +73,6 @@ class TokenBytes:
 
 def _character_offsets(data: list[bytes], start: Numbers, end: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Byte offsets as character offsets, rounded outwards inside a character, and the start of each text."""
-    import numpy as np
-
     base = np.cumsum([0, *map(len, data)])
     joined = np.frombuffer(b"".join(data), np.uint8)
     is_first_byte = np.append((joined & 0xC0) != 0x80, True)

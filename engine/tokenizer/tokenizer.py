@@ -19,6 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...chunking import EncodedText, Encoder
 from ...data import arrow_store
 from ...data.rows import CHATML
@@ -171,7 +173,5 @@ def _set_options(backend: Any, *, marked: bool) -> None:
 
 
 def _to_encoded(result: Any) -> EncodedText:
-    import numpy as np
-
     offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
     return EncodedText(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])
