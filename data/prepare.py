@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..chunking import SlicingRules
 from ..core import dist_env
@@ -74,9 +75,7 @@ def prepare(
     plan = _step_plan(settings, len(examples))
     memory = MemoryModel.of(card, examples, machine)
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, uses_checkpointing(memory, settings))
-    disk = estimate_disk(
-        settings, card, plan, folders.output_folder(full_finetune=settings.lora.whole_model), machine
-    )
+    disk = estimate_disk(settings, card, plan, _output_folder(context), machine)
     report = replace(
         report_examples(examples, validation, settings.steps.batch_size, settings.what.seed),
         steps_per_epoch=plan.steps_per_epoch,
@@ -91,6 +90,10 @@ def prepare(
         tokens_known=_special_tokens(tokenizer),
     )
     return TrainingData(examples, validation, plan, resolved, report)
+
+
+def _output_folder(context: PrepareContext) -> Path:
+    return context.folders.output_folder(full_finetune=context.settings.lora.whole_model)
 
 
 def check_datasets(
