@@ -179,7 +179,7 @@ def test_layers_are_compiled_although_the_webui_disables_dynamo(place, monkeypat
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++ on a processor")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_real_compiler_gives_the_same_losses(place):
     for name, compile_layers in (("plain", False), ("compiled", True)):
         texts: list[str] = []
