@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import gradio as gr
+from markupsafe import Markup
 
 from ...settings.other_names import Named, find_settings
 from ..base import add_handler, markup, private_options, setting_link
+
+RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
 
 
 class SettingSearch:
@@ -41,10 +42,9 @@ def results_html(query: str) -> str:
     found = find_settings(query)
     if not found:
         return markup.paragraph(f"No setting matches {query[:60]!r}. Try a shorter word.", quiet=True)
-    return "".join(map(_result_html, found))
+    return Markup("").join(map(_result_html, found))
 
 
-def _result_html(named: Named) -> str:
+def _result_html(named: Named) -> Markup:
     """A link and the first sentence of the help."""
-    first_sentence = named.help.partition(". ")[0]
-    return f'<p>{setting_link(named.key, named.label)} <span class="tp-quiet">{escape(first_sentence)}</span></p>'
+    return Markup(RESULT).format(setting_link(named.key, named.label), named.help.partition(". ")[0])
