@@ -142,7 +142,7 @@ def _check_texts(
         name, dataset.texts, rules.hard_cut, context.folders, tokenizer.fingerprint, context.store
     )
     if settings.rows.train_only_after:
-        yield note("train_only_after", "Learn only after: it is for rows; raw text is learned as a whole.")
+        yield note("train_only_after", ("Train only after: it is for rows; raw text is learned as a whole."))
 
 
 def _slice_texts(
@@ -204,9 +204,9 @@ def _dropped_rows_problem(
     if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
         yield problem(
             "too_long",
-            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer than the "
-            f"cutoff of {rules.cutoff} tokens, the longest has {int(source.lengths.max())}. Raise the cutoff, or "
-            "choose under 'Rows too long' what to do with them.",
+            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer "
+            f"than the cutoff of {rules.cutoff} tokens, the longest has {int(source.lengths.max())}. "
+            "Raise the cutoff, or choose under 'Rows over the cutoff' what to do with them.",
         )
 
 

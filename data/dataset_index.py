@@ -83,24 +83,24 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
 
 def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"Data: {name!r} is named twice. Name it once; {name}:200 learns from it twice."
+        yield f"Dataset: {name!r} is named twice. Name it once; {name}:200 learns from it twice."
 
 
 def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
     try:
         share = parse_share(name)
     except ValueError as error:
-        raise DataError(f"Data: {error}") from error
+        raise DataError(f"Dataset: {error}") from error
     stem = share.name.rstrip("/\\")
     if _is_outside(stem):
-        raise DataError(f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
+        raise DataError(f"Dataset: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = _path_below(root, stem)
         if path is not None and _exists(path):
             if path.is_file():
                 unsupported.refuse_unsupported(path, stem)
             return DatasetEntry(stem + "/" * path.is_dir(), path, example, share)
-    raise DataError(f"Data: there is no {name!r} in {folders.datasets}. There is: {_existing_names(folders)}.")
+    raise DataError(f"Dataset: there is no {name!r} in {folders.datasets}. There is: {_existing_names(folders)}.")
 
 
 LOOKUP_ORDER = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
@@ -140,15 +140,15 @@ def dataset_name_at(name_with_share: str, folders: Folders) -> str:
     try:
         name = parse_share(name_with_share).name
     except ValueError as error:
-        raise DataError(f"Data: {error}") from error
+        raise DataError(f"Dataset: {error}") from error
     located_path = locate_dataset(name, folders)
     for root in (folders.datasets, folders.examples):
         for path in (located_path, located_path.resolve()):
             if path.is_relative_to(root):
                 return name_with_share.replace(name, path.relative_to(root).as_posix(), 1)
     raise DataError(
-        f"Data: {name!r} is {located_path}, and a run learns from what lies in {folders.datasets}. Put it there, "
-        "or a link to it."
+        f"Dataset: {name!r} is {located_path}, and a run learns from what lies in {folders.datasets}. "
+        "Put it there, or a link to it."
     )
 
 

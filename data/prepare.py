@@ -154,12 +154,12 @@ def _suggestions(
 
 def _nothing_left(settings: TrainingSettings) -> str:
     if marker := settings.rows.train_only_after:
-        reason = f"No row holds {marker!r} with something behind it ('Learn only after')."
+        reason = f"No row holds {marker!r} with something behind it ('Train only after')."
     elif settings.text.min_chars:
-        reason = "Lower 'Leave out blocks up to', or choose another text."
+        reason = "Lower 'Ignore small blocks', or choose another text."
     else:
-        reason = "Raise the cutoff, or change what is learned from ('Learn from'), or choose other data."
-    return f"Data: nothing is left to learn from. {reason}"
+        reason = "Raise the cutoff, or change what is learned from ('Train on'), or choose other data."
+    return f"Dataset: nothing is left to learn from. {reason}"
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:

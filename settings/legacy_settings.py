@@ -294,7 +294,7 @@ _KNOWN_KEYS = _IGNORED_KEYS.union(*_CONVERTERS)
 
 def _unused_dataset(old: _OldFile) -> Iterator[str]:
     if old.text and old.rows and not old.hybrid:
-        yield f"Data: {old.rows!r} stood in the file too, but the older program learned from {old.text!r} alone."
+        yield f"Dataset: {old.rows!r} is in the file too, but the older program learned from {old.text!r} alone."
 
 
 def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:

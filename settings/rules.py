@@ -32,7 +32,7 @@ def _has_no_eval_data(settings: TrainingSettings) -> bool:
 
 def _missing_data(settings: TrainingSettings) -> Iterator[Finding]:
     if not settings.what.data:
-        yield problem("data", "Data: nothing is chosen. Choose a text, for example story.txt.")
+        yield problem("data", "Dataset: nothing is chosen. Choose a text, for example story.txt.")
 
 
 def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
@@ -88,8 +88,8 @@ def _odd_batch_with_pairs(settings: TrainingSettings) -> Iterator[Finding]:
     if _has_switch(settings) and settings.switching.switch_pairs and size % 2:
         yield problem(
             "batch_size",
-            f"Pairs in between: two neighbours stand in one batch, which wants an even batch size. It is {size}; "
-            f"use {size + 1}, or leave pairs off.",
+            "Pair phase: two neighbours stand in one batch, which wants an even batch size. It is "
+            f"{size}; use {size + 1}, or leave pairs off.",
         )
 
 
@@ -101,14 +101,14 @@ def _switch_order(settings: TrainingSettings) -> Iterator[Finding]:
         when = "before" if s.second_switch_at < s.switch_at else "together with"
         yield problem(
             "second_switch_at",
-            f"Second change at {s.second_switch_at}: it comes {when} the first one ({s.switch_at}). "
+            f"Second switch at {s.second_switch_at}: it comes {when} the first one ({s.switch_at}). "
             f"Use {s.switch_at + 1} or more.",
         )
     if s.switch_after == "loss" and s.switch_pairs and s.second_switch_loss_high >= s.switch_loss_high:
         yield problem(
             "second_switch_loss_high",
-            f"Second change at loss: its upper bound {s.second_switch_loss_high:g} is not under that of the first "
-            f"one, {s.switch_loss_high:g}, so both would come at once. Use a lower one.",
+            f"Second switch at loss: its upper bound {s.second_switch_loss_high:g} is not under that "
+            f"of the first one, {s.switch_loss_high:g}, so both would come at once. Use a lower one.",
         )
     bands = [("Change over", "switch_loss_low", s.switch_loss_low, s.switch_loss_high)]
     if s.switch_pairs:
@@ -128,8 +128,8 @@ def _eval_data_in_training_data(settings: TrainingSettings) -> Iterator[Finding]
         if _dataset_name(name) in training_names:
             yield problem(
                 "eval_data",
-                f"Test data: {name} is learned from too. Take it out of one of the two, or keep a share of it "
-                "aside instead.",
+                f"Evaluation dataset: {name} is learned from too. Take it out of one of the two, or "
+                "keep a share of it aside instead.",
             )
 
 

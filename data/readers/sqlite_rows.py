@@ -93,7 +93,8 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
         return (known_tables or tables)[0]
     listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known_tables or tables)[:8])
     raise DataError(
-        f"{name} has several tables: {listing}. Say under Columns which one: table={(known_tables or tables)[0]}."
+        f"{name} has several tables: {listing}. Say under Column names which one: "
+        f"table={(known_tables or tables)[0]}."
     )
 
 
@@ -156,7 +157,7 @@ def _explain(error: str) -> str:
         return f"the SELECT found no row in {MAX_ROW_SECONDS} seconds. Choose a simpler one."
     if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
         return f"the database is damaged ({error}). Mend it (sqlite3 FILE .recover), or save it anew."
-    return f"SQLite says: {error}. Choose another table or SELECT under Columns, or save the database anew."
+    return f"SQLite says: {error}. Choose another table or SELECT under Column names, or save the database anew."
 
 
 def _rows(address: str, query: str, name: str) -> Iterator[Row]:

@@ -114,8 +114,8 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Findin
     if first.words == "warm-up":  # some schedules have none
         yield advice(
             "warmup_steps",
-            f"Warm-up {warmup:g}: the run has {format_count(steps, 'step')}, and the rate rises until step "
-            f"{first.end}. Use 0.05: below 1 it is a share of the run.",
+            f"Warmup {warmup:g}: the run has {format_count(steps, 'step')}, and the rate rises until "
+            f"step {first.end}. Use 0.05: below 1 it is a share of the run.",
         )
 
 
@@ -154,14 +154,14 @@ def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterato
     if switching.switch_at >= count:
         yield advice(
             "switch_at",
-            f"Change over at {switching.switch_at}: {run_length}, so the order stays by length to its end. "
+            f"Switch at {switching.switch_at}: {run_length}, so the order stays by length to its end. "
             + _earlier_switch(settings, plan, count - 1),
         )
     elif switching.switch_pairs and switching.second_switch_at >= count:
         last = count - 1 if count - 1 > switching.switch_at else 0
         yield advice(
             "second_switch_at",
-            f"Second change at {switching.second_switch_at}: {run_length}, so pairs stay to its end. "
+            f"Second switch at {switching.second_switch_at}: {run_length}, so pairs stay to its end. "
             + _earlier_switch(settings, plan, last),
         )
 
@@ -186,14 +186,14 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
     if max(successors) < 0:
         yield advice(
             "switch_pairs",
-            f"Pairs in between: none of the {len(examples)} examples begins where another one ends, so there is "
-            "no pair. Leave pairs off, or lower the cutoff for more blocks.",
+            f"Pair phase: none of the {len(examples)} examples begins where another one ends, so "
+            "there is no pair. Leave pairs off, or lower the cutoff for more blocks.",
         )
     else:
         yield advice(
             "switch_pairs",
-            f"Pairs in between: two neighbours have more than the {context} tokens that the model takes, so there "
-            f"is no pair. Leave pairs off, or use a cutoff of {context // 2}.",
+            f"Pair phase: two neighbours have more than the {context} tokens that the model takes, so "
+            f"there is no pair. Leave pairs off, or use a cutoff of {context // 2}.",
         )
 
 

@@ -138,11 +138,11 @@ def _read_format(name: str, folders: Folders) -> dict[str, str]:
     for folder in (folders.formats, SHIPPED_FORMATS):
         if safe_paths.name_fault(file := f"{name}.json"):
             break
-        path = safe_paths.child(folder, file, "Prompt format", refusal=DataError)
+        path = safe_paths.child(folder, file, "Data format", refusal=DataError)
         if path.is_file():
             return _parse_templates(path)
     raise DataError(
-        f"Prompt format: there is no {name!r}. There are: auto, chat, text, {', '.join(list_formats(folders))}."
+        f"Data format: there is no {name!r}. There are: auto, chat, text, {', '.join(list_formats(folders))}."
     )
 
 
@@ -155,14 +155,14 @@ def _parse_templates(path: Path) -> dict[str, str]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"Prompt format: {path.name} cannot be read ({error}). It must be JSON.") from error
+        raise DataError(f"Data format: {path.name} cannot be read ({error}). It must be JSON.") from error
     if (
         not isinstance(content, dict)
         or not content
         or not all(isinstance(v, str) and COLUMN_PLACEHOLDER.search(v) for v in content.values())
     ):
         raise DataError(
-            f"Prompt format: {path.name} must hold templates by their columns, such as "
+            f"Data format: {path.name} must hold templates by their columns, such as "
             '{"instruction,output": "%instruction%\\n%output%"}.'
         )
     return content

@@ -128,11 +128,11 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
     existing = {str(column) for row in _first_rows(table) for column in row.columns}
     missing = [theirs for theirs in requested.names.values() if theirs not in existing]
     if len(missing) == len(requested.names):
-        unused = f"{table.name} has no column {', '.join(missing)}: Columns is not used for it."
+        unused = f"{table.name} has no column {', '.join(missing)}: Column names is not used for it."
         return table, [advice("columns", unused)]
     if missing:
         listed = ", ".join(sorted(existing)[:12])
-        raise DataError(f"{table.name} has no column {', '.join(missing)} (Columns). It has: {listed}.")
+        raise DataError(f"{table.name} has no column {', '.join(missing)} (Column names). It has: {listed}.")
 
     def rows() -> Iterator[Row]:
         for row in table.rows():

@@ -161,7 +161,7 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
         f"{name}: the rows have the columns {existing}, which are none that are known. Rename them to instruction "
-        "and output, to messages or to text, or say which is which under Columns (instruction=QUESTIONS "
+        "and output, to messages or to text, or say which is which under Column names (instruction=QUESTIONS "
         "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS; one with spaces in "
         '"quotes"), or choose a format file that names them.'
     )

@@ -44,8 +44,8 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 
 def _nothing_counts_advice(marker: str) -> str:
     if marker:
-        return f"No row holds {marker!r} with something behind it ('Learn only after')."
-    return "Choose another part of them ('Learn from'), or a longer window."
+        return f"No row holds {marker!r} with something behind it ('Train only after')."
+    return "Choose another part of them ('Train on'), or a longer window."
 
 
 def _reading_notes(sets: Sequence[RowDataset]) -> Iterator[str]:

@@ -158,7 +158,7 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
     if misplaced and targets.what == CUSTOM_LIST:
         raise SettingsError(
             [
-                f"Which layers: PEFT puts what is named {_as_ranges(misplaced)} on this model's "
+                f"Target modules: PEFT puts what is named {_as_ranges(misplaced)} on this model's "
                 "experts. Choose all, or q-k-v-o, or leave these out."
             ]
         )
@@ -177,15 +177,15 @@ def _matches_any(name: str, suffixes: tuple[str, ...]) -> bool:
 def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) -> str:
     existing = sorted({name.rpartition(".")[2] for name in layers})
     return (
-        f"Which layers: this model has no layer called {', '.join(missing)}. It has {', '.join(existing)}. "
-        "Choose all, or name some of these."
+        f"Target modules: this model has no layer called {', '.join(missing)}. It has "
+        f"{', '.join(existing)}. Choose all, or name some of these."
     )
 
 
 def _unfit_message(names: list[str]) -> str:
     return (
-        f"Which layers: no LoRA can sit on {_as_ranges(names)}; this architecture does not use them as plain "
-        "layers. Leave them out, or choose all: that leaves them out by itself."
+        f"Target modules: no LoRA can sit on {_as_ranges(names)}; this architecture does not use them "
+        "as plain layers. Leave them out, or choose all: that leaves them out by itself."
     )
 
 

@@ -57,8 +57,8 @@ def load_initial_weights(model: PeftModel, folder: Path) -> None:
 
 def _mismatch_error(folder: Path, reason: str) -> SavingError:
     return SavingError(
-        f"The LoRA {folder.name!r} cannot be trained further with these settings: {reason}. Choose the layers "
-        "that it was trained on (Which layers), and the model it was made for."
+        f"The LoRA {folder.name!r} cannot be trained further with these settings: {reason}. Choose "
+        "the layers that it was trained on (Target modules), and the model it was made for."
     )
 
 

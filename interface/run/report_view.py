@@ -103,7 +103,7 @@ def _lengths(lengths: LengthHistogram) -> str:
         return ""
     caption = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} a bar."
     chart = svg.picture(320, 64, "tp-lengths", caption, _bars(lengths), preserveAspectRatio="none")
-    return markup.paragraph(caption, quiet=True) + chart
+    return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
 
 def _bars(lengths: LengthHistogram) -> Iterator[str]:

@@ -277,7 +277,7 @@ def samples_table(samples: Sequence[SampleGenerated]) -> str:
     answers = without_lora | {(f"step {s.step}", s.prompt): s.text for s in samples}
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
-    table = table_row("th", ["", *prompts]) + "".join(rows)
+    table = "".join([table_row("th", ["", *prompts]), *rows])
     return f'<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 

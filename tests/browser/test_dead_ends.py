@@ -88,7 +88,7 @@ def test_without_data_it_says_where_to_put_them(webui, open_tab):
     folder = str(webui.user_data / "training" / "datasets")
     page.wait_for_words("data said", "Add files", folder)
     page.press("check")
-    page.wait_for_words("answer", "Data: nothing is chosen", "story.txt")
+    page.wait_for_words("answer", "Dataset: nothing is chosen", "story.txt")
 
 
 def test_a_webui_without_the_required_names(webui, open_page):

@@ -166,7 +166,7 @@ def test_runs_and_perplexity(demo, page):
     assert text.count("story.txt") == 2
     assert text.count("least known") == 2
     page.choose("perplexity-data", "ferry-chats.jsonl")
-    page.wait_for_words("how rows are read", "as the Train tab says", "Learn from: replies")
+    page.wait_for_words("how rows are read", "as the Train tab says", "Train on: replies")
     page.wait_for(lambda: not page.can_write("perplexity-stride"), "a stride that is off")
     page.press("work out")
     page.wait_for_words("perplexity", "short: least and best known rows", "14 rows", "what counts", "best known")

@@ -169,7 +169,7 @@ BAD = {
     "a path": ({"name": "../x"}, "Name: '../x' is a path. Give a plain name; the LoRA is saved in"),
     "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Give a plain name; the LoRA is saved in"),
     "too long": ({"name": "x" * 300}, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
-    "no data": ({"data": None}, "Data: nothing is chosen. Choose a text, for example story.txt."),
+    "no data": ({"data": None}, "Dataset: nothing is chosen. Choose a text, for example story.txt."),
     "missing": ({"data": "missing.txt"}, "There is no 'missing.txt': neither among the data sets, in"),
     "empty": ({"data": "empty.txt"}, "empty.txt is empty. Put text into it, or take it out of the data."),
     "no text": ({"data": "picture.txt"}, "picture.txt is a picture, not plain text."),

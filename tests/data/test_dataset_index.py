@@ -87,7 +87,7 @@ def test_paths_out_of_the_folder_are_refused(folders, name):
     with pytest.raises(DataError) as refusal:
         find_datasets([name], folders)
     assert str(refusal.value) == (
-        f"Data: {name!r} is a path. Give the name of a file or folder in {folders.datasets}."
+        f"Dataset: {name!r} is a path. Give the name of a file or folder in {folders.datasets}."
     )
 
 
@@ -102,8 +102,8 @@ def test_all_missing_datasets_are_named_at_once(folders):
         find_datasets(["missing.txt", "story.txt", "x" * 300], folders)
     existing = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
     assert str(refusal.value).splitlines() == [
-        f"Data: there is no 'missing.txt' in {folders.datasets}. There is: {existing}.",
-        f"Data: there is no '{'x' * 300}' in {folders.datasets}. There is: {existing}.",
+        f"Dataset: there is no 'missing.txt' in {folders.datasets}. There is: {existing}.",
+        f"Dataset: there is no '{'x' * 300}' in {folders.datasets}. There is: {existing}.",
     ]
 
 

@@ -360,7 +360,7 @@ def test_it_loads_or_gets_its_message(tmp_path, kind, content, message):
         assert (report.problems, report.examples > 0) == ((), True)
         return
     problem, *skipping = report.problems
-    assert [advice.partition(":")[0] for advice in skipping] in ([], ["Rows that cannot be read"])
+    assert [advice.partition(":")[0] for advice in skipping] in ([], ["Invalid rows"])
     assert message.replace("ferry-log.db", path.name) in problem
     assert path.name in problem and problem.endswith((".", ")")) and len(problem) < 600
 

@@ -102,7 +102,7 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
         ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
         (
             {"targets": ["q_proj", "down_proj"]},
-            ["Which layers: PEFT puts what is named model.layers.0-0.mlp.down"],
+            ["Target modules: PEFT puts what is named model.layers.0-0.mlp.down"],
         ),
         (
             {"targets": ["gate_proj"]},

@@ -32,7 +32,7 @@ def test_all_problems_come_at_once():
         "Maximum context length",
         "There is no setting 'telepathy'",
         "There is no setting 'ranks'",
-        "Data:",
+        "Dataset:",
     )
     assert [[sentence.startswith(start) for sentence in found].count(True) for start in expected] == [1] * 6
 
@@ -42,7 +42,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
         training_settings({})
     assert error.value.problems == (
         "Name: is empty. Give the LoRA a name, for example 'my-story'.",
-        "Data: nothing is chosen. Choose a text, for example story.txt.",
+        "Dataset: nothing is chosen. Choose a text, for example story.txt.",
     )
 
 
@@ -79,7 +79,7 @@ def test_a_bad_name(name, sentence):
         ("epochs", 0, "Epochs: 0 is out of range. It takes 0.01 to 1000."),
         ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. It takes 1 to 4096."),
         ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
-        ("chunking", "pages", "How to cut: 'pages' is not one of blocks, dementor."),
+        ("chunking", "pages", "Chunking: 'pages' is not one of blocks, dementor."),
         ("epoch", 3, "There is no setting 'epoch'. Did you mean 'epochs'?"),
         ("learning-rate", 1, "There is no setting 'learning-rate'. Did you mean 'learning_rate'?"),
         ("zzzz", 3, "There is no setting 'zzzz'. `script.py settings` lists them all."),
@@ -93,7 +93,7 @@ def test_only_the_settings_of_rows():
     values = {"train_on": "last_reply", "add_bos": False, "epochs": "many", "name": ""}
     settings = row_settings(values)
     assert (settings.rows.train_on, settings.text.add_bos) == ("last_reply", False)
-    with pytest.raises(SettingsError, match="Learn from"):
+    with pytest.raises(SettingsError, match="Train on"):
         row_settings({"train_on": "nothing"})
 
 

@@ -93,7 +93,7 @@ def test_changes_are_described_and_equal_values_are_not():
     after = {"rank": 64, "learning_rate": 2e-4, "chunking": "dementor"}
     assert presets.describe_changes(before, after) == [
         "LoRA Rank 32 \u2192 64",
-        "How to cut blocks of whole sentences \u2192 DEMENTOR",
+        "Chunking Blocks of whole sentences \u2192 DEMENTOR",
     ]
 
 

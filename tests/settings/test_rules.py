@@ -34,7 +34,7 @@ def test_the_defaults_need_no_advice():
 def test_data_must_be_chosen():
     from training_pro.settings.definitions import TrainingSettings
 
-    assert problems(TrainingSettings()) == ["Data: nothing is chosen. Choose a text, for example story.txt."]
+    assert problems(TrainingSettings()) == [("Dataset: nothing is chosen. Choose a text, for example story.txt.")]
 
 
 def test_dementor_overlaps_by_itself():

@@ -39,7 +39,7 @@ def test_names_with_a_percentage(name, share):
 def test_an_invalid_percentage_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match="Give a number above 0, up to 10000"):
         parse_share(name)
-    with pytest.raises(DataError, match=r"^Data: 'a\.txt:"):
+    with pytest.raises(DataError, match=r"^Dataset: 'a\.txt:"):
         prepare_rows(tmp_path, CHATML, {"a.txt": "One. Two."}, data=[name])
 
 

@@ -160,7 +160,11 @@ def test_several_tables_are_named(tmp_path):
         tmp_path, "create table a (text text); create table b (text text); create view c as select 1 as x;"
     )
     with pytest.raises(
-        DataError, match=r"has several tables: a \(text\); b \(text\). Say under Columns which one: table=a"
+        DataError,
+        match=(
+            r"has several tables: a \(text\); b \(text\). Say under Column names which "
+            r"one: table=a"
+        ),
     ):
         read_database(path)
 

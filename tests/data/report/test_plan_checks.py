@@ -84,7 +84,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
     (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
-    assert advice.startswith("Change over at 1: the run has 1 epoch, so the order stays by length to its end.")
+    assert advice.startswith("Switch at 1: the run has 1 epoch, so the order stays by length to its end.")
 
 
 SOONER = "Let it change over after steps, for example at "
@@ -93,9 +93,9 @@ SOONER = "Let it change over after steps, for example at "
 @pytest.mark.parametrize(
     ("epochs", "values", "expected"),
     [
-        (1, ORDER, ("Change over at 1: the run has 1 epoch, so", f"{SOONER}2, or take more epochs.")),
+        (1, ORDER, ("Switch at 1: the run has 1 epoch, so", f"{SOONER}2, or take more epochs.")),
         (2, ORDER, None),
-        (3, {**ORDER, "switch_at": 9}, ("Change over at 9: the run has 3 epochs, so", "Use 2 or less.")),
+        (3, {**ORDER, "switch_at": 9}, ("Switch at 9: the run has 3 epochs, so", "Use 2 or less.")),
         (1.2, ORDER, None),
         (3, {**ORDER, **STEPS, "switch_at": 15}, ("at 15: the run has 15 steps, so", "Use 14 or less.")),
         (3, {**ORDER, **STEPS, "switch_at": 14}, None),
@@ -106,9 +106,9 @@ SOONER = "Let it change over after steps, for example at "
         (
             2,
             PAIRS,
-            ("Second change at 2: the run has 2 epochs, so pairs", f"{SOONER}3 and 6, or take more epochs."),
+            ("Second switch at 2: the run has 2 epochs, so pairs", f"{SOONER}3 and 6, or take more epochs."),
         ),
-        (4, {**PAIRS, "second_switch_at": 9}, ("Second change at 9: the run has 4 epochs", "Use 3 or less.")),
+        (4, {**PAIRS, "second_switch_at": 9}, ("Second switch at 9: the run has 4 epochs", "Use 3 or less.")),
     ],
 )
 def test_order_changes_after_the_end_of_the_run(epochs, values, expected):
@@ -126,7 +126,7 @@ def test_the_advice_on_changes_helps():
 
 def test_pairs_without_adjacent_examples():
     (sentence,) = advice(3, separate_files(20), **PAIRS)
-    assert sentence.startswith("Pairs in between: none of the 20 examples begins where another one ends")
+    assert sentence.startswith("Pair phase: none of the 20 examples begins where another one ends")
     (sentence,) = advice(3, rows(20, tokens=5), 9, **PAIRS)
     assert "more than the 9 tokens that the model takes" in sentence
     assert sentence.endswith("use a cutoff of 4.")
@@ -185,7 +185,7 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
     assert len(sentences) == (until is not None)
     if until:
         assert sentences[0].startswith(
-            f"Warm-up {warmup}: the run has 10 steps, and the rate rises until step {until}."
+            f"Warmup {warmup}: the run has 10 steps, and the rate rises until step {until}."
         )
 
 

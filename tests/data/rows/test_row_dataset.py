@@ -185,7 +185,7 @@ def test_columns_that_are_not_used_are_named(tmp_path, header, more, expected):
 
 
 def test_the_setting_that_skips_rows_is_named_where_skipping_is_possible(tmp_path):
-    bad_row, label = {"instruction": "a"}, "Rows that cannot be read"
+    bad_row, label = {"instruction": "a"}, "Invalid rows"
     *problems, last = prepare_rows(
         tmp_path / "a", CHATML, {"rows.json": [*[pair()] * 18, bad_row, bad_row]}
     ).report.problems
@@ -217,7 +217,7 @@ def test_a_custom_format(tmp_path):
 
 @pytest.mark.parametrize("mine", ["[", "[]", "{}", '{"a": 5}', '{"a": "no place"}'])
 def test_a_broken_format_is_refused(tmp_path, mine):
-    with pytest.raises(DataError, match=r"Prompt format: mine[.]json"):
+    with pytest.raises(DataError, match=r"Data format: mine[.]json"):
         prepare_rows(
             tmp_path, CHATML, {"r.json": [pair()], "../formats/mine.json": mine}, data=["r.json"], format="mine"
         )
@@ -225,7 +225,7 @@ def test_a_broken_format_is_refused(tmp_path, mine):
 
 def test_a_missing_format_is_refused(tmp_path):
     with pytest.raises(
-        DataError, match=r"Prompt format: there is no 'nowhere'[.] There are: auto, chat, text, alpaca"
+        DataError, match=r"Data format: there is no 'nowhere'[.] There are: auto, chat, text, alpaca"
     ):
         prepare_rows(tmp_path, CHATML, {"rows.json": [pair()]}, format="nowhere")
 

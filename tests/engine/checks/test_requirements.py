@@ -40,7 +40,7 @@ def reported(entry, settings, host):
         ("8bit", {"dora": True}, "DoRA: it cannot be trained on 8-bit weights."),
         ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 wants an NVIDIA card."),
         ("auto", {"liger": True}, "Liger: "),
-        ("8bit", {"targets": ["foo"]}, "Which layers: this model has no layer called foo. It has down_proj,"),
+        ("8bit", {"targets": ["foo"]}, ("Target modules: this model has no layer called foo. It has down_proj,")),
         ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers knows no 'nonsense'."),
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
@@ -124,7 +124,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
     place.train(host, job=watched_job(watch), **training)
     existing = ", ".join(before)
     message = (
-        f"Which layers: this model has no layer called default. It has {existing}. Choose all, or name some of "
+        f"Target modules: this model has no layer called default. It has {existing}. Choose all, or name some of "
     )
     assert during == [before, (), (), (message + "these.",)]
 

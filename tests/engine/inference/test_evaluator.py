@@ -331,7 +331,13 @@ def test_rules_need_a_split(place, asked):
 
 
 def test_training_data_cannot_be_test_data(place):
-    with pytest.raises(SettingsError, match=r"Test data: story\.txt is learned from too\. Take it out of one"):
+    with pytest.raises(
+        SettingsError,
+        match=(
+            r"Evaluation dataset: story\.txt is learned from too\. "
+            r"Take it out of one"
+        ),
+    ):
         place.settings(eval_data=["story.txt"], data=["story.txt:50"])
 
 

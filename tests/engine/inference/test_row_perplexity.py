@@ -185,7 +185,7 @@ def test_rows_with_nothing_left_are_counted(place):
     [
         ({}, {"stride": 8}, SettingsError, "Stride: talks.jsonl has rows, each of which is measured whole."),
         ({"train_only_after": "###"}, {}, DataError, "No row holds '###' with something behind it"),
-        ({}, {"max_length": 2}, DataError, "Choose another part of them ('Learn from'), or a longer window."),
+        ({}, {"max_length": 2}, DataError, ("Choose another part of them ('Train on'), or a longer window.")),
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],
 )
@@ -258,7 +258,7 @@ def run(place, *more):
 
 def test_the_command_prints_a_few_rows_and_all_with_json(place, capsys):
     assert run(place, "--data", "pairs.json", "--train-on", "everything", "--format", "text", "alpaca-format") == 1
-    assert "Prompt format" in capsys.readouterr().err
+    assert "Data format" in capsys.readouterr().err
     assert run(place, "--data", "pairs.json", "--format", "alpaca-format") == 0
     stdout, stderr = capsys.readouterr()
     head, *lines = stdout.splitlines()

@@ -84,18 +84,16 @@ def test_gradio_does_not_round_whole_numbers():
 
 
 def test_a_sentence_links_to_the_setting_at_its_start_and_after_under():
-    html = link_settings("Rows that cannot be read: 1 of 30. Say <it> under Columns, or under Columnsomething.")
+    html = link_settings("Invalid rows: 1 of 30. Say <it> under Column names, or under Column namesomething.")
     assert re.findall(r'data-tp-go="(\w+)" data-tp-part="([\w-]+)" title="([^"]+)"', html) == [
         ("bad_rows", "tp-part-text-and-tokens", "Under Text and tokens"),
         ("columns", "tp-part-text-and-tokens", "Under Text and tokens"),
     ]
-    assert re.sub("<[^>]+>", "", html).startswith(
-        "Rows that cannot be read: 1 of 30. Say &lt;it&gt; under Columns, "
-    )
+    assert re.sub("<[^>]+>", "", html).startswith("Invalid rows: 1 of 30. Say &lt;it&gt; under Column names, ")
 
 
 def test_the_label_of_a_choice_counts_as_the_choice():
-    assert choice_value(SETTINGS["format"], "by the columns") == "auto"
+    assert choice_value(SETTINGS["format"], "Auto, by columns") == "auto"
     assert choice_value(SETTINGS["format"], "my-format") == "my-format"
 
 

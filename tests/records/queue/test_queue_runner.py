@@ -224,13 +224,13 @@ def test_a_run_that_another_program_trains_is_skipped(program):
 
 
 def test_every_problem_is_raised_when_a_run_is_added(program):
-    program.problems = {"bad": "Data: there is no 'story.txt'."}
+    program.problems = {"bad": "Dataset: there is no 'story.txt'."}
     program.start("first")
     program.put("a")
     for name, sentence in (
         ("first", "'first' is the name of a run before it"),
         ("a", "'a' is the name of a run before it"),
-        ("bad", "Data: there is no"),
+        ("bad", "Dataset: there is no"),
         ("../x", "is a path"),
     ):
         with pytest.raises(SettingsError, match=sentence):
