@@ -70,8 +70,8 @@ def _wait(problems: list[str], job: Job) -> None:
         Advice(
             text="The LoRA is done and could not be saved anywhere: "
             + " ".join(dict.fromkeys(problems))
-            + f" It is kept in memory and tried again every {RETRY_SECONDS:g} s: free some space. 'Stop and throw "
-            "away' gives it up."
+            + f" It is kept in memory and tried again every {RETRY_SECONDS:g} s: free some space. "
+            "'Stop and discard' gives it up."
         )
     )
     time.sleep(RETRY_SECONDS)

@@ -23,7 +23,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train_only_after", "too_long"),
         ("bad_rows", "columns"),
     ),
-    "Kept aside and samples": (
+    "Validation and samples": (
         ("eval_share", "eval_every"),
         ("eval_data",),
         ("sample_prompts",),

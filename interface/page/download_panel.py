@@ -21,7 +21,7 @@ from ..base import (
     stop_job,
 )
 
-TITLE = "Get a model"
+TITLE = "Download a model"
 NAME_BOX = "tp-get-name"
 SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
 """Models for beginners, the smallest first."""

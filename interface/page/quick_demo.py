@@ -96,7 +96,7 @@ class QuickDemo:
     def draw(self) -> None:
         with gr.Accordion("First look: train on a short story and see what changes", open=True):
             self._prompt = gr.Textbox(DEFAULT_PROMPT, label="The beginning of a text", elem_id="tp-first-prompt")
-            self._start_button = gr.Button("Train 2 minutes", variant="primary", elem_id="tp-first-look")
+            self._start_button = gr.Button("Train for 2 minutes", variant="primary", elem_id="tp-first-look")
             self._refusal = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-first-said", elem_classes="tp-said")
             with gr.Row():

@@ -27,7 +27,7 @@ class ExampleBrowser:
         self._context, self._form = context, form
 
     def draw(self) -> None:
-        with gr.Accordion("The examples, one by one", open=False, elem_id="tp-leafing"):
+        with gr.Accordion("Browse examples", open=False, elem_id="tp-leafing"):
             with gr.Row():
                 self._number = gr.Number(
                     1, precision=0, label="Example", min_width=100, elem_id="tp-leafing-number"

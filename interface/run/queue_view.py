@@ -20,10 +20,10 @@ from ...train_utils import plural
 from ..base import Form, PageContext, add_handler, apply_button, markup, on_load, private_options, stream_options
 
 REFRESH_SECONDS = 0.5
-ADD_LABEL = "Put into the queue"
-START_LABEL = "Start the queue"
-RESUME_LABEL = "Go on with the queue"
-FOLLOW_LABEL = "Let the queue follow this run"
+ADD_LABEL = "Add to queue"
+START_LABEL = "Start queue"
+RESUME_LABEL = "Resume queue"
+FOLLOW_LABEL = "Continue queue after this run"
 
 
 class QueueView:
@@ -107,7 +107,7 @@ class QueueView:
                     self._start_button: gr.update(
                         visible=can_start, value=_start_label(waiting, auto_start, training=training)
                     ),
-                    self._add_button: gr.update(value="Start after this one" if training else ADD_LABEL),
+                    self._add_button: gr.update(value="Queue after this run" if training else ADD_LABEL),
                 }
             await asyncio.sleep(REFRESH_SECONDS)
 
@@ -145,7 +145,7 @@ def _row_html(run: QueuedRun) -> str:
     buttons = "".join(_row_button(sign, action, label, run) for sign, action, label in _ROW_BUTTONS)
     skipped = markup.paragraph(f"Passed over: {run.skipped}", quiet=True) if run.skipped else ""
     description = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"
-    return f"{description} {buttons}{apply_button('Into the form', run.values)}{skipped}"
+    return f"{description} {buttons}{apply_button('Load into form', run.values)}{skipped}"
 
 
 def _row_button(sign: str, action: str, label: str, run: QueuedRun) -> str:
@@ -157,7 +157,7 @@ def _row_button(sign: str, action: str, label: str, run: QueuedRun) -> str:
 
 
 def _done_html(run: EndedRun) -> str:
-    return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{apply_button('Into the form', run.values)}"
+    return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{apply_button('Load into form', run.values)}"
 
 
 def _explain_next(auto_start: AutoStart, *, training: bool) -> str:

@@ -40,17 +40,17 @@ class RunButtons:
             with gr.Row(elem_classes="tp-buttons"):
                 self._request_button("Evaluate", Request.EVALUATE, "tp-evaluate", size="sm")
                 self._request_button("Wind down", Request.WIND_DOWN, "tp-wind-down", size="sm")
-                self._button("Halve the learning rate", _halve_rate, "tp-halve", size="sm")
+                self._button("Halve learning rate", _halve_rate, "tp-halve", size="sm")
             with gr.Row(elem_classes="tp-buttons"):
                 self._epochs = gr.Number(1, label=EXTRA_EPOCHS.label, min_width=90, elem_id="tp-more-epochs")
-                self._extend_button = gr.Button("Extend", size="sm", interactive=False, elem_id="tp-extend")
-                self._request_button("Pause and free the card", Request.FREE_MEMORY, "tp-free", size="sm")
-                self._request_button("Stop and throw away", Request.DISCARD, "tp-throw-away", size="sm")
+                self._extend_button = gr.Button("Add epochs", size="sm", interactive=False, elem_id="tp-extend")
+                self._request_button("Pause and free VRAM", Request.FREE_MEMORY, "tp-free", size="sm")
+                self._request_button("Stop and discard", Request.DISCARD, "tp-throw-away", size="sm")
             gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
 
     def draw_live(self) -> None:
         """Draw the button that applies the live settings, next to these settings."""
-        self._live_button = gr.Button("Use these for the running run", size="sm", visible=False, elem_id="tp-live")
+        self._live_button = gr.Button("Apply to the current run", size="sm", visible=False, elem_id="tp-live")
 
     def _request_button(self, label: str, request: Request, elem_id: str, **options: Any) -> None:
         self._button(label, lambda control: control.ask(request), elem_id, **options)
@@ -65,7 +65,7 @@ class RunButtons:
         for button, action in self._actions.items():
             on_click = partial(self._run_action, action)
             add_handler(button.click, on_click, None, what=button.value, **options)
-        add_handler(self._extend_button.click, self._extend_run, self._epochs, what="Extend", **options)
+        add_handler(self._extend_button.click, self._extend_run, self._epochs, what="Add epochs", **options)
         on_apply = partial(self._apply_live, form)
         add_handler(self._live_button.click, on_apply, form.inputs(), what="Changing the run", **options)
 
@@ -96,7 +96,7 @@ class RunButtons:
         """Updates that enable and label the buttons for this run."""
         enabled = view is not None and view.running and not self._context.read_only_reason()
         paused = view is not None and view.job.control.asked(Request.PAUSE)
-        pause = {self._pause_button: gr.update(interactive=enabled, value="Go on" if paused else "Pause")}
+        pause = {self._pause_button: gr.update(interactive=enabled, value="Resume" if paused else "Pause")}
         buttons = [*self._actions, self._extend_button]
         others = {button: gr.update(interactive=enabled) for button in buttons if button is not self._pause_button}
         return {
@@ -131,7 +131,7 @@ def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettin
 
 
 EXPLANATION = (
-    "Wind down: the learning rate falls to 0 in a few steps, then the run finishes. Extend: more epochs under a "
-    "schedule drawn anew. Pause and free the card: a checkpoint is saved and the model leaves the memory until "
-    "Go on is pressed. Throw away: what stood under this name before the run comes back."
+    "Wind down: the learning rate falls to 0 over a few steps, then the run finishes. Add epochs: "
+    "train longer, with a new schedule. Pause and free VRAM: save a checkpoint and unload the model "
+    "until you press Resume. Stop and discard: stop and restore what was there before the run."
 )

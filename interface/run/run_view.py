@@ -36,7 +36,7 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "stopping after this step, to be thrown away ...",
     Request.STOP: "stopping after this step ...",
     Request.FREE_MEMORY: "saving a checkpoint after this step, then freeing the card ...",
-    Request.PAUSE: "after this step it waits until you go on",
+    Request.PAUSE: "pausing after this step until you press Resume",
     Request.WIND_DOWN: "winding down from this step on ...",
     Request.MORE_EPOCHS: "going on for longer after this step ...",
     Request.CHECKPOINT: "saving a checkpoint after this step ...",

@@ -24,7 +24,7 @@ class MergePanel:
         self._context = context
 
     def draw(self, **options: Any) -> None:
-        self._button = gr.Button("Merge into a model", elem_id="tp-runs-merge", **options)
+        self._button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
 
     def connect(self, chosen: gr.Dropdown, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)

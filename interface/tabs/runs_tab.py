@@ -58,7 +58,7 @@ class RunsTab:
         self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         self._draw_buttons()
         options = {"allow_custom_value": True, "elem_id": "tp-runs-other"}
-        self._other = gr.Dropdown([NO_OTHER_RUN], value=NO_OTHER_RUN, label="Compare it with", **options)
+        self._other = gr.Dropdown([NO_OTHER_RUN], value=NO_OTHER_RUN, label="Compare with", **options)
         self._comparison = gr.HTML(elem_id="tp-runs-compared")
         self._run_card = gr.HTML(elem_id="tp-runs-one")
         self._connect(tab)
@@ -79,7 +79,7 @@ class RunsTab:
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
             self._copy_button = gr.Button("Copy as a LoRA", elem_id="tp-runs-own", min_width=200, **options)
             self._merge_panel.draw(min_width=200, **options)
-            self._gguf_button = gr.Button("Write as GGUF", elem_id="tp-runs-gguf", min_width=200, **options)
+            self._gguf_button = gr.Button("Export GGUF", elem_id="tp-runs-gguf", min_width=200, **options)
         with gr.Row():
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
             self._note_button = gr.Button("Keep the note", elem_id="tp-runs-keep", **options)

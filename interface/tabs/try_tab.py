@@ -42,7 +42,9 @@ class TryTab:
                     self._refresh_button = gr.Button("Refresh", size="sm", **options)
                 self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
                 self._as_chat = gr.Checkbox(
-                    False, label="As a chat message", info="A text is gone on with; a message is answered."
+                    False,
+                    label="As a chat message",
+                    info=("Off: the model continues the text. On: it replies to the message."),
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length, tokens")
                 self._temperature = gr.Slider(
@@ -55,16 +57,16 @@ class TryTab:
     def _draw_answers(self, enabled: bool) -> None:
         self._prompt = gr.Textbox(
             label="The beginning, or the message",
-            info="A LoRA of a text shows its effect where the text goes on: give it a beginning, no question. One "
-            "of chats is asked, as a chat message.",
+            info="For a LoRA trained on raw text, enter the start of a text. For one trained on "
+            "chats, enter a message and select 'As a chat message'.",
             lines=3,
             elem_id="tp-prompt",
         )
         with gr.Row(elem_classes="tp-buttons"):
-            self._answer_button = gr.Button("Go on", variant="primary", interactive=enabled, elem_id="tp-go")
+            self._answer_button = gr.Button("Generate", variant="primary", interactive=enabled, elem_id="tp-go")
             self._stop_button = gr.Button("Stop", elem_id="tp-stop-answer")
-            self._put_on_button = gr.Button("Put on", interactive=enabled, elem_id="tp-put-on")
-            self._take_off_button = gr.Button("Take off", interactive=enabled, elem_id="tp-take-off")
+            self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
+            self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
         self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
         self._status = gr.HTML(elem_id="tp-try-said")
         self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
@@ -156,7 +158,7 @@ class TryTab:
     async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
         name, strength = inputs[self._lora], inputs[self._strength] / 100
         if name in (None, NO_LORA):
-            yield markup.problem("Choose a LoRA to put on.")
+            yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
         async for status, _ in self._follow(f"Putting {name} on", work):

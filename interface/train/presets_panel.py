@@ -1,4 +1,4 @@
-"""The menu Start from (goals, presets, settings of LoRAs, defaults), and the folded part Presets."""
+"""The menu Copy settings from (goals, presets, settings of LoRAs, defaults), and the folded part Presets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class PresetsPanel:
         self._tables: dict[Any, Any] = {}
 
     def draw(self) -> None:
-        self.menu = gr.Dropdown(self._choices(), value=UNCHANGED, label="Start from", elem_id="tp-start-from")
+        self.menu = gr.Dropdown(
+            self._choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
+        )
         self.menu_message = gr.HTML(elem_id="tp-start-from-said")
 
     def draw_table(self, kind: str) -> None:
@@ -52,26 +54,26 @@ class PresetsPanel:
         self._order = gr.Radio(
             [("newest first", NEWEST_FIRST), ("by name", BY_NAME)],
             value=NEWEST_FIRST,
-            label="LoRAs in the menu Start from",
+            label="LoRAs in the menu Copy settings from",
             elem_id="tp-lora-order",
         )
         with gr.Row():
             self._differences_button = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
             self._reset_button = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
-            self._command_button = gr.Button("As a command", size="sm", elem_id="tp-command")
+            self._command_button = gr.Button("Command line", size="sm", elem_id="tp-command")
         self._message = gr.HTML(elem_id="tp-preset-said")
 
     def connect(self, *refreshing: Callable[..., Any]) -> None:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
         form, components = self._form.inputs(), self._form.components.values()
         for menu, message, action in (
-            (self.menu, self.menu_message, "Start from"),
+            (self.menu, self.menu_message, "Copy settings from"),
             *((menu, message, "The preset") for menu, message in self._tables.items()),
         ):
             on_choose = partial(self._on_choose, menu, message)
             add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=action)
         events = [self._order.change, *refreshing]
-        add_handler(events, self.refresh_menu, self._order, self.menu, what="Renewing Start from")
+        add_handler(events, self.refresh_menu, self._order, self.menu, what="Renewing Copy settings from")
         outputs = [*components, self.menu_message]
         add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Back to defaults")
         self._connect_saving(form)

@@ -26,7 +26,7 @@ class ProbePanel:
         enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes="tp-buttons"):
             self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
-            self._fit_button = gr.Button("Fit to my card", size="sm", interactive=enabled, elem_id="tp-fit")
+            self._fit_button = gr.Button("Fit to my GPU", size="sm", interactive=enabled, elem_id="tp-fit")
         self._result = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
         self.made_from = gr.State()
 

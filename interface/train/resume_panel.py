@@ -33,7 +33,7 @@ class ResumePanel:
                 self._menu = gr.Dropdown(
                     [], label="Which one", allow_custom_value=True, min_width=160, elem_id="tp-unfinished-run"
                 )
-                self._resume_button = gr.Button("Go on", variant="primary", elem_id="tp-unfinished-go-on")
+                self._resume_button = gr.Button("Resume", variant="primary", elem_id="tp-unfinished-go-on")
                 self._keep_button = gr.Button("Keep as it is", elem_id="tp-unfinished-keep")
                 self._delete_button = gr.Button("Throw away", elem_id="tp-unfinished-throw")
         self._message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")

@@ -161,7 +161,7 @@ def _title(kind: VerdictKind, step: int) -> str:
         "began to memorize": f"It began to memorize {f'at step {step}' if step else 'from the first step on'}",
         "became worse": "It became worse",
         "could learn more": "It could learn more",
-        "did not learn": "It did not learn what helps there",
+        "did not learn": "It did not learn",
     }
     return words.get(kind, "About right")
 

@@ -15,7 +15,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server, width=1300)
         page.start("a", epochs=ENDLESS)
-        page.wait_for(lambda: "Start after this one" in page.everything(), "the button's words during a run")
+        page.wait_for(lambda: "Queue after this run" in page.everything(), "the button's words during a run")
         page.fill(name="b", epochs=2)
         page.press("put")
         page.wait_for_words("queue", "1 waits", "b story.txt;", "in 2 epochs")
@@ -34,7 +34,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         narrow.photograph("queue-400")
         page.press("stop")
         page.wait_for_words("queue", "Training 'a' was stopped by hand.")
-        page.wait_for(lambda: "Go on with the queue (2 wait)" in page.everything(), "the offer")
+        page.wait_for(lambda: "Resume queue (2 wait)" in page.everything(), "the offer")
         for one in (page, narrow):
             one.close()
     with servers.demo(tmp_path) as server:

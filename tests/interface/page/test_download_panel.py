@@ -111,14 +111,14 @@ def test_a_page_shows_the_progress_and_selects_the_new_model_in_its_menu(panel, 
     during = updates_until(panel, lambda updates: "20%" in str(last(updates, "status")))
     assert "Getting a/b" in last(during, "status")
     assert "20%: 300 MB of 1.5 GB, 10 MB/s, 2 min 00 s left" in last(during, "status")
-    assert last(during, "part") == gr.update(label="Get a model: 20%", open=True)
+    assert last(during, "part") == gr.update(label="Download a model: 20%", open=True)
     assert not last(during, "get")["interactive"] and last(during, "stop")["interactive"]
     chosen = gr.update(choices=["a_b", "toy"], value="a_b")
     updates = updates_until(panel, lambda updates: ("menu", chosen) in updates, download.go_on.set)
     assert (
         "It stands in the menu of models above" in last(updates, "status") and last(updates, "get")["interactive"]
     )
-    assert last(updates, "part") == gr.update(label="Get a model")
+    assert last(updates, "part") == gr.update(label="Download a model")
 
 
 def test_a_page_opened_later_shows_the_end_and_keeps_its_selection(panel, download):

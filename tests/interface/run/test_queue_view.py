@@ -49,27 +49,27 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
     queue = queue.with_started(queue.waiting[0]).with_ended(1, "failed", "Out of <memory>.")
     page = queue_html(queue, auto_start(), training=False)
     assert "Queue: nothing waits" in page
-    assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Into the form" in page
+    assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Load into form" in page
 
 
 @pytest.mark.parametrize(
     ("state", "training", "said", "offer"),
     [
-        ({"enabled": True}, True, "begins by itself when this run ends", "Start the queue (1 waits)"),
-        ({"enabled": True}, False, "after the next run that you start, or at once", "Start the queue (1 waits)"),
-        ({"pending": True}, False, "as soon as the model is free", "Start the queue (1 waits)"),
-        ({}, False, "After a start of the program", "Go on with the queue (1 waits)"),
+        ({"enabled": True}, True, "begins by itself when this run ends", "Start queue (1 waits)"),
+        ({"enabled": True}, False, "after the next run that you start, or at once", "Start queue (1 waits)"),
+        ({"pending": True}, False, "as soon as the model is free", "Start queue (1 waits)"),
+        ({}, False, "After a start of the program", "Resume queue (1 waits)"),
         (
             {"off_reason": "Stopped by hand."},
             True,
             "Stopped by hand. The queue does not follow the run that goes now, unless you press Let the queue",
-            "Let the queue follow this run (1 waits)",
+            "Continue queue after this run (1 waits)",
         ),
         (
             {"off_reason": "Stopped by hand."},
             False,
-            "Stopped by hand. Press Go on with the queue.",
-            "Go on with the queue (1 waits)",
+            "Stopped by hand. Press Resume queue.",
+            "Resume queue (1 waits)",
         ),
     ],
 )

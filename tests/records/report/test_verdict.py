@@ -80,8 +80,8 @@ def test_where_nothing_changed_it_is_not_about_right(last):
     verdict = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
     assert (verdict.kind, verdict.better) == ("did not learn", "")
     assert verdict.text == (
-        "It did not learn what helps there. The loss on the part kept aside is what it was before the start: "
-        f"3.0000 (step 0), {last:.4f} (step 16). More epochs or a higher learning rate may bring something."
+        "It did not learn. The loss on the part kept aside is what it was before the start: 3.0000 "
+        f"(step 0), {last:.4f} (step 16). More epochs or a higher learning rate may bring something."
     )
 
 
