@@ -6,7 +6,7 @@ Prints the rows of docs/benchmarks.md. Every way trains the same LoRA (q-v, rank
 pieces of real text of random lengths, cutoff 256, batch 4, all tokens learned, no checkpointing; each in its own
 process, alternating in every round. TRL is not part of the project: it is installed without its dependencies into
 the folder given by --trl (by default in the system's temporary folder), which only that way sees. On a GPU, the
-same command measures GPU memory and adds MFU.
+same command measures GPU memory.
 """
 
 from __future__ import annotations
@@ -39,16 +39,6 @@ LABELS = {
 TRL = "trl==1.16.0"
 CUTOFF, BATCH, RANK, RATE, SEED = 256, 4, 16, 2e-4, 42
 LOG_LENGTH_MEAN, LOG_LENGTH_STD = 4.25, 0.75  # of the logarithm of a length: about 90 tokens on average
-GPU_FLOPS = {
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "4090": 165e12,
-    "3090": 71e12,
-}
-"""Peak bfloat16 operations per second of GPUs, from their data sheets."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,6 @@ class Measurement:
     peak_gb: float
     losses: tuple[float, ...]
     overhead_share: float = 0.0  # share of processor time for our callback, the events and a page that follows
-    mfu: float = 0.0
 
     @property
     def speed(self) -> float:
@@ -131,7 +120,7 @@ def measure(args: argparse.Namespace) -> Measurement:
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.bfloat16 if on_card else torch.float32
     ).to("cuda" if on_card else "cpu")
-    watch = StepMeter(args.way, sum(len(tokenizer(text).input_ids) for text in texts), model, on_card)
+    watch = StepMeter(args.way, sum(len(tokenizer(text).input_ids) for text in texts), on_card)
     {"ours": train_with_ours, "trl": train_with_trl}.get(args.way, train_with_hf)(
         model, tokenizer, texts, args, watch
     )
@@ -162,9 +151,8 @@ def cut_pieces(tokenizer: Any, text: str, count: int) -> list[str]:
 class StepMeter:
     """Measures the time of a Trainer's steps and their memory above that before the first step."""
 
-    def __init__(self, way: str, tokens: int, model: Any, on_card: bool) -> None:
+    def __init__(self, way: str, tokens: int, on_card: bool) -> None:
         self._way, self._tokens, self._on_card = way, tokens, on_card
-        self._weights = sum(p.numel() for p in model.parameters())
         self.overhead_seconds = 0.0
         self.measurement: Measurement | None = None
 
@@ -182,18 +170,8 @@ class StepMeter:
             self._memory() - before,
             losses,
             self.overhead_seconds / used,
-            self._mfu(seconds),
         )
         return result
-
-    def _mfu(self, seconds: float) -> float:
-        """MFU; forward and backward through frozen weights are four operations per weight and token."""
-        import torch
-
-        peaks = [
-            peak for name, peak in GPU_FLOPS.items() if self._on_card and name in torch.cuda.get_device_name()
-        ]
-        return 4 * self._weights * self._tokens / seconds / peaks[0] if peaks else 0.0
 
     def _memory(self, *, from_now: bool = False) -> float:
         """Peak memory in GB since the last call with `from_now`, which resets it."""
@@ -385,13 +363,10 @@ def format_other_results(results: Sequence[Measurement]) -> list[str]:
     ours, dynamic = results_of("ours", results)[0], results_of("dynamic", results)[0]
     difference = max(abs(a - b) for a, b in zip(ours.losses, dynamic.losses, strict=True))
     overhead = statistics.median(result.overhead_share for result in results_of("ours", results))
-    lines = [
+    return [
         f"Losses of ours and of dynamic padding: at most {difference:.1g} apart over {len(ours.losses)} steps.",
         f"Our callback, the events and a page that follows: {overhead:.2%} of the processor's time.",
     ]
-    if ours.mfu:
-        lines.append("MFU: " + ", ".join(f"{way} {results_of(way, results)[0].mfu:.1%}" for way in WAYS))
-    return lines
 
 
 if __name__ == "__main__":
