@@ -243,7 +243,7 @@ class RunView:
         return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
     def _summary(self, last: Step) -> str:
-        first = self._steps[0].smoothed
+        first = (self._steps or [last])[0].smoothed
         return markup.figures(
             [
                 ("steps", f"{last.step} of {last.steps}"),

@@ -123,8 +123,8 @@ def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
             raise OSError(28, "No space left on device")
         return keep(folder, written)
 
-    keep = safe_save.RunFolder.keep
-    monkeypatch.setattr(safe_save.RunFolder, "keep", full)
+    keep = safe_save.RunFolder.move_into_place
+    monkeypatch.setattr(safe_save.RunFolder, "move_into_place", full)
     job = watched_job(lambda job, event: None)
     end = place.train(job=job, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.lora())
@@ -229,7 +229,7 @@ def test_a_file_held_for_a_moment_costs_no_checkpoint(place, monkeypatch):
     """As by a virus scanner: the disk has room, so no checkpoint is slimmed."""
     from transformers import Trainer
 
-    keep, save, tries = safe_save.RunFolder.keep, Trainer._save_checkpoint, []
+    keep, save, tries = safe_save.RunFolder.move_into_place, Trainer._save_checkpoint, []
 
     def held(name, does):
         def try_it(*args):
@@ -240,7 +240,7 @@ def test_a_file_held_for_a_moment_costs_no_checkpoint(place, monkeypatch):
 
         return try_it
 
-    monkeypatch.setattr(safe_save.RunFolder, "keep", held("the LoRA", keep))
+    monkeypatch.setattr(safe_save.RunFolder, "move_into_place", held("the LoRA", keep))
     job = at(7, lambda job: monkeypatch.setattr(Trainer, "_save_checkpoint", held("the last checkpoint", save)))
     end = place.train(job=job, save_every=2, **TWO)
     assert tries == ["the last checkpoint"] * 2 + ["the LoRA"] * 2

@@ -239,7 +239,7 @@ def test_changed_texts_are_named(place):
         ("seed (42 then, 43 now)", {"seed": 43}),
         ("accumulation (1 then, 2 now)", {"accumulation": 2}),
         ("data and slicing (Maximum context length (Cutoff) 32 then, 48 now)", {"cutoff": 48}),
-        ("data and slicing (Data ['story.txt'] then, ['other.txt'] now)", {"data": ["other.txt"]}),
+        ("data and slicing (Dataset ['story.txt'] then, ['other.txt'] now)", {"data": ["other.txt"]}),
     ],
 )
 def test_a_run_resumes_only_with_the_same_settings(place, named, more):

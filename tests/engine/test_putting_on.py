@@ -331,7 +331,7 @@ def test_a_message_is_formatted_as_in_training(with_lora, monkeypatch):
     tokenizer = host.card().tokenizer
     prompt = {"kind": "format", "before": "Ask: ", "after": "\nSay:", "starts_with_bos": True}
     text_prompt = json.dumps({**prompt, "kind": "text"})
-    question = {"lora": "a", "as_chat": True, "prompt": "why?", "both": False}
+    question = {"lora": "a", "as_chat": True, "prompt": "why?", "include_base": False}
     (with_lora.lora() / "training_prompt.json").write_text(json.dumps(prompt))
     with_lora.answer(host, **question)
     with_lora.answer(host, **{**question, "lora": checkpoint_name(with_lora)})

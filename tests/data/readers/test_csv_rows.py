@@ -94,7 +94,7 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
         "the rows have 'instruction' and 'output'"
     )
     with pytest.raises(
-        DataError, match=r"a\.csv has no column Antwort \(Columns\). It has: Die Antwort, Frage, Jahr"
+        DataError, match=r"a\.csv has no column Antwort \(Column names\). It has: Die Antwort, Frage, Jahr"
     ):
         prepare_rows(tmp_path / "c", family("ChatML"), content, columns="instruction=Frage output=Antwort")
 

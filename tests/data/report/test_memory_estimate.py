@@ -57,7 +57,7 @@ def test_auto_checkpointing_is_off_on_a_cpu():
 
 
 def test_memory_that_the_model_holds_counts_as_free():
-    assert DeviceMemory("a card", used=20, total=24, held=18).free == 22
+    assert DeviceMemory("a card", used=20, total=24, reserved=18).free == 22
 
 
 def test_nothing_changes_where_the_run_fits():

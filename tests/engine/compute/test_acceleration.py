@@ -76,7 +76,7 @@ def test_flash_attention_is_refused_with_its_requirements(place, monkeypatch):
         place.train(attention="flash_attention_2")
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "")
-    assert "pip install flash-attn" in problem
+    assert "pip install flash-attn" in problem.text
 
 
 @pytest.mark.parametrize("on", [True, False])

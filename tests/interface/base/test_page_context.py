@@ -59,7 +59,7 @@ def test_a_missing_model_is_one_of_the_problems_of_the_form():
         with pytest.raises(SettingsError) as error:
             PageContext(host, None, Session()).parse_settings({"name": "", "data": []})
         problems.append([sentence.partition(" ")[0] for sentence in error.value.problems])
-    assert problems == [["Name:", "Dataset:"], ["Name:", "Data:", "No"]]
+    assert problems == [["Name:", "Dataset:"], ["Name:", "Dataset:", "No"]]
     assert (
         PageContext(Empty(), None, Session()).parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
     )

@@ -62,7 +62,7 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
         (
             {"off_reason": "Stopped by hand."},
             True,
-            "Stopped by hand. The queue does not follow the run that goes now, unless you press Let the queue",
+            "Stopped by hand. The queue does not follow the run that goes now, unless you press Continue queue",
             "Continue queue after this run (1 waits)",
         ),
         (

@@ -88,7 +88,7 @@ def test_rows_are_read_as_the_form_says_and_have_no_stride(tab_with_form):
 def test_only_rows_have_a_note_on_how_they_are_read(tab_with_form):
     tab, form, _ = tab_with_form
     note, stride = tab._on_data_change(tab_inputs(tab, form, "rows.jsonl", train_on="last_reply"))
-    assert "Train on: the last reply only" in note
+    assert "Train on: Last reply only" in note
     assert stride["interactive"] is False
     for name in ("story.txt", "", None, "missing.jsonl"):
         note, stride = tab._on_data_change(tab_inputs(tab, form, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from training_pro.interface.tabs.perplexity_tab import describe_row_settings
 from training_pro.settings.definitions import TrainingSettings
 
-USUAL = "Data format: by the columns; Train on: replies, where there are some."
+USUAL = "Data format: Auto, by columns; Train on: Auto."
 
 
 def note(**values):
@@ -16,5 +16,5 @@ def test_the_two_usual_settings_and_changed_ones():
     assert note().endswith(f"what would be learned counts. {USUAL}")
     assert note(epochs=3, cutoff=64) == note()
     assert note(train_on="last_reply", system="Be brief.").endswith(
-        "Data format: by the columns; System message: Be brief.; Train on: the last reply only."
+        "Data format: Auto, by columns; System message: Be brief.; Train on: Last reply only."
     )
