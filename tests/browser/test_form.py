@@ -95,7 +95,7 @@ def test_an_existing_name_offers_its_choices(demo, page):
     page.fill(name="there-already")
     page.wait_for_words("name said", "there-already exists")
     page.link("name said", "replace it (a backup is kept)").click()
-    page.wait_for(lambda: page.setting("if_exists").startswith("replace"), "the choice in the form")
+    page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
 
 
 def test_presets_fill_the_form_and_keep_name_and_data(demo, page):
@@ -166,7 +166,7 @@ def test_runs_and_perplexity(demo, page):
     assert text.count("story.txt") == 2
     assert text.count("least known") == 2
     page.choose("perplexity-data", "ferry-chats.jsonl")
-    page.wait_for_words("how rows are read", "as the Train tab says", "Train on: replies")
+    page.wait_for_words("how rows are read", "as the Train tab says", "Train on: Auto")
     page.wait_for(lambda: not page.can_write("perplexity-stride"), "a stride that is off")
     page.press("work out")
     page.wait_for_words("perplexity", "short: least and best known rows", "14 rows", "what counts", "best known")

@@ -22,7 +22,7 @@ def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
 
 def test_each_button_works_and_confirms_it(demo, open_page):
     page = open_page(demo)
-    page.unfold("part-kept-aside-and-samples")
+    page.unfold("part-validation-and-samples")
     page.fill(eval_share="0.2")
     first_curve = page.start("steered", epochs=ENDLESS)
 
